@@ -53,12 +53,12 @@ MOST_OF_TASK = 0.75
 
 def load_task(name: str, data_dir: Path | None) -> Labeled:
     """Examples of a task, at most so many, drawn at random."""
-    if name in catalogue.tasks():
-        rows = catalogue.entry(name).read(catalogue.fetch(name))["test"]
+    if name in catalogue.TASKS:
+        rows = catalogue.TASKS.get(name).splits()["test"]
     else:
         file = None if data_dir is None else find_split(data_dir / name, "test")
         if file is None:
-            raise SystemExit(f"{name}: no test split in {data_dir}. Give --data-dir, or --tasks {','.join(catalogue.tasks())}.")
+            raise SystemExit(f"{name}: no test split in {data_dir}. Give --data-dir, or --tasks {','.join(catalogue.TASKS)}.")
         rows = read_rows(file.path)
     order = np.random.default_rng(0).permutation(len(rows))
     rows = [rows[i] for i in order]

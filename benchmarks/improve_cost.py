@@ -19,7 +19,7 @@ import torch
 
 from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving import improve
 from layerscope.models import load
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=250)
     parser.add_argument("--bare", type=int, default=250, help="at most so many texts under each template in the bare passes")
     given = parser.parse_args()
-    questions = [row["text"] for row in TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"]]
+    questions = [row["text"] for row in TASKS.get("TrecQuestions").splits()["train"]]
     model = load(given.model)
     with tempfile.TemporaryDirectory() as folder:
         stages, start, clock = Stages(), cpu(), time.perf_counter()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import layerscope
-from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving.judging import Panel
 from layerscope.selection.judges import ScoredCandidates
 
@@ -51,7 +51,7 @@ def promised_and_found(
     """Improve, export, and score both ways; accuracies in percent."""
     from sentence_transformers import SentenceTransformer
 
-    labels = {row["text"]: int(row["label"]) for row in TASKS.get(TASK).read(fetch(TASK))["train"]}
+    labels = {row["text"]: int(row["label"]) for row in TASKS.get(TASK).splits()["train"]}
     length = 64 if templates else 128  # the longest of the eight prompts takes 78 tokens before and after a text
     better = layerscope.improve(model, list(labels), out=out, sample=texts, templates=templates, max_length=length, **options)
     sampled = better.sampled or {}

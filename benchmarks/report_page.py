@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.browser.conftest import find_chromium
 from tests.report.synthetic import large_pair
 
-from layerscope.report import write_report
+from layerscope.report.write import write_report
 
 LIMIT_MB, LIMIT_MS = 3.0, 2000.0
 IDLE = "() => new Promise((done) => requestIdleCallback(() => done(performance.now()), { timeout: 20000 }))"

@@ -62,7 +62,7 @@ def prepare(file: Path) -> None:
     from tokenizers import Tokenizer
 
     from layerscope.data.catalogue import CORPORA
-    from layerscope.evaluation.tasks.catalogue import fetch, tasks
+    from layerscope.evaluation.tasks.catalogue import TASKS
 
     tokenizer = Tokenizer.from_file(str(ZOO / "ar/tokenizer.json"))
     train, held_out = text.split(text.reviews())
@@ -82,7 +82,7 @@ def prepare(file: Path) -> None:
     cut = len(rows) * 3 // 5
     parts: dict[str, Any] = {"ReviewSentiment": {"train": rows[:cut], "test": rows[cut:]}}
     for name in (*CLASSIFICATION[1:], SCORED_PAIRS):
-        splits = tasks()[name].read(fetch(name))
+        splits = TASKS.get(name).splits()
         parts[name] = {"train": splits.get("train", [])[:2000], "test": splits["test"]}
     everything = {"tasks": parts, "prompts": [review for review in held_out if len(review.split()) >= 40][:300]}
     arrays["texts"] = np.frombuffer(json.dumps(everything, ensure_ascii=False).encode(), dtype=np.uint8)

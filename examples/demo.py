@@ -15,15 +15,15 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving import Improved, improve
 from layerscope.improving.neighbors import neighbor_table
 from layerscope.improving.terminal import print_improved
 from layerscope.models import load
 from layerscope.profiling import profile
-from layerscope.report import write_report
 from layerscope.report.drawing import save_figure
 from layerscope.report.sections.profile import plot_profiles, print_run
+from layerscope.report.write import write_report
 from layerscope.terminal import Console
 
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
@@ -38,7 +38,7 @@ PROFILE = ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink
 def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     """Improve a model on unlabeled questions, prove it, load it, explain it; returns the files written, the report last."""
     console = Console(highlight=False)
-    rows = TASKS.get(TASK).read(fetch(TASK))["train"]
+    rows = TASKS.get(TASK).splits()["train"]
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
     # a second demo reads its vectors from the store, and writes the folder again

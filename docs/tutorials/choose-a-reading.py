@@ -20,9 +20,9 @@ if "google.colab" in sys.modules:
 
 # %%
 import layerscope
-from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.evaluation.tasks.catalogue import TASKS
 
-rows = TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"]
+rows = TASKS.get("TrecQuestions").splits()["train"]
 questions = [row["text"] for row in rows[:100]]
 questions[:4]
 

@@ -22,9 +22,9 @@ if "google.colab" in sys.modules:
 import csv
 
 import layerscope
-from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.evaluation.tasks.catalogue import TASKS
 
-rows = TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"][:180]
+rows = TASKS.get("TrecQuestions").splits()["train"][:180]
 known, unseen = rows[:80], rows[80:]
 with open("questions.csv", "w", newline="", encoding="utf-8") as file:
     table = csv.writer(file)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from layerscope.models import LoadedModel, load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
-    from layerscope.report import write_report
     from layerscope.report.comparing import Comparison, compare
+    from layerscope.report.write import write_report
     from layerscope.selection.choice import Choice
     from layerscope.selection.choose import select
     from layerscope.selection.labels import select_with_labels
@@ -96,8 +96,8 @@ _HOMES = {
     "probing": ("ProbeRun", "probe"),
     "profiling.job": ("profile",),
     "profiling.run": ("Profile",),
-    "report": ("write_report",),
     "report.comparing": ("Comparison", "compare"),
+    "report.write": ("write_report",),
     "selection": ("Choice", "select"),
     "selection.labels": ("select_with_labels",),
     "studies.run": ("StudyRun", "study"),

@@ -36,7 +36,7 @@ from layerscope.packages import (
 
 log = logging.getLogger("layerscope")
 
-ACCEPT_VARIABLE = "LAYERSCOPE_ACCEPT_LICENSE"
+ACCEPT_VARIABLE = "LAYERSCOPE_ACCEPT_LICENSE"  # lists names, separated by commas
 
 
 class LicenseError(LayerscopeError):
@@ -103,7 +103,8 @@ class Entry:
                 f"{self.kind} {self.name!r} is not in the cache ({self.path}), and downloads are off. "
                 f"Run `layerscope fetch {self.name}` on a machine with network access."
             )
-        if self.needs_acceptance and not (accept_license or license_accepted(self.name)):
+        accepted = accept_license or self.name in split_names(os.environ.get(ACCEPT_VARIABLE, ""))
+        if self.needs_acceptance and not accepted:
             raise LicenseError(
                 f"{self.kind} {self.name!r} is published under {self.license}, which must be accepted first: read "
                 f"{self.needs_acceptance}, then run `layerscope fetch {self.name} --accept-license` or set "
@@ -121,11 +122,6 @@ class Entry:
         """For markers and reports."""
         known = {"name": self.name, "summary": self.summary, "license": self.license, "citation": self.citation}
         return {key: value for key, value in known.items() if value}
-
-
-def license_accepted(name: str) -> bool:
-    """Whether the environment accepts the license of `name`: the variable lists names, separated by commas."""
-    return name in split_names(os.environ.get(ACCEPT_VARIABLE, ""))
 
 
 @dataclass(frozen=True)

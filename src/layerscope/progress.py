@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, Protocol
 
 from layerscope.errors import printable
 
@@ -15,19 +15,15 @@ class Progress(Protocol):
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
         """A new stage of `total` units, `done` of which are finished already."""
+        return
 
     def advance(self, units: int) -> None:
         """Some units are done."""
+        return
 
 
-class Silent:
+class Silent(Progress):
     """No progress bar."""
-
-    def begin(self, label: str, total: int, done: int = 0) -> None:
-        """Nothing."""
-
-    def advance(self, units: int) -> None:
-        """Nothing."""
 
 
 class Bar:
@@ -55,21 +51,6 @@ class Bar:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
-
-    @property
-    def stream(self) -> TextIO:
-        """Where lines can be printed that shall stand above the bar."""
-        return cast(TextIO, self)
-
-    def write(self, text: str) -> None:
-        """A line above the bar."""
-        if text.strip():
-            from tqdm import tqdm
-
-            tqdm.write(text, file=sys.stderr)
-
-    def flush(self) -> None:
-        """Nothing waits."""
 
 
 @contextmanager

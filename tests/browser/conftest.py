@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from layerscope.report import write_report
+from layerscope.report.write import write_report
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

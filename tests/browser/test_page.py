@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.report import write_report
 from layerscope.report.contents import gather
 from layerscope.report.drawing import new_figure, save_figure
 from layerscope.report.page import page as make_page
+from layerscope.report.write import write_report
 from tests.browser.conftest import Open, Opened
 from tests.report.synthetic import (
     READOUTS,

@@ -22,10 +22,9 @@ def test_a_page(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert "Prompt entropy" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("words", "start"), [(["-o", "a.md"], "# "), (["-o", "a.txt", "--format", "md"], "# ")])
-def test_other_formats(cli: Cli, folder: Path, tmp_path: Path, words: list[str], start: str) -> None:
-    assert cli("report", folder, *words).code == 0
-    assert (tmp_path / words[1]).read_text(encoding="utf-8").startswith(start)
+def test_another_format(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    assert cli("report", folder, "-o", "a.md").code == 0
+    assert (tmp_path / "a.md").read_text(encoding="utf-8").startswith("# ")
 
 
 def test_published_models(cli: Cli, tmp_path: Path) -> None:
@@ -38,16 +37,14 @@ def test_published_models(cli: Cli, tmp_path: Path) -> None:
 def test_opening(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    assert cli("report", folder, "--open").code == 0
-    assert opened[0].startswith("file://")
     monkeypatch.setattr("layerscope.report.server._until_interrupted", lambda: None)
     ended = cli("open", folder)
     assert ended.code == 0
     assert ended.out.startswith("http://127.0.0.1:")
-    assert opened[1].rsplit(":", 1)[1][:5] == ended.out.rsplit(":", 1)[1][:5]  # the port
-    assert opened[1] != ended.out.strip()  # it works once: others can read how a browser was started
+    assert opened[0].rsplit(":", 1)[1][:5] == ended.out.rsplit(":", 1)[1][:5]  # the port
+    assert opened[0] != ended.out.strip()  # it works once: others can read how a browser was started
     assert cli("open", folder, "--no-browser").code == 0
-    assert len(opened) == 2
+    assert len(opened) == 1
 
 
 def test_mistakes(cli: Cli, folder: Path, tmp_path: Path) -> None:

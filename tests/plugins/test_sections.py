@@ -11,9 +11,9 @@ import pytest
 
 from layerscope.core import plugins
 from layerscope.core.runs import RunKind, run_kinds
-from layerscope.report import write_report
 from layerscope.report.sections import sections
 from layerscope.report.sources import Block, Chart, Line, Section
+from layerscope.report.write import write_report
 from layerscope.store import RunFolder
 from tests.cli.support import run_main
 

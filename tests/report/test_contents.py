@@ -10,7 +10,7 @@ import pytest
 
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
-from layerscope.report.contents import gather, load_any
+from layerscope.report.contents import gather, read
 from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
 from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
@@ -78,10 +78,10 @@ def test_a_choice_is_read_from_a_file(tmp_path: Path) -> None:
     choice = Choice(4, tied=(4,), rule="mine", layers=6, model="small", reason="because")
     path = tmp_path / "choice.json"
     path.write_text(choice.to_json(), encoding="utf-8")
-    assert load_any(path) == choice
+    assert read(path) == choice
     path.write_text(json.dumps({"layer": 3}), encoding="utf-8")
     with pytest.raises(LayerscopeError, match="holds no choice of a layer"):
-        load_any(path)
+        read(path)
 
 
 def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from layerscope.core.runs import run_kinds
 from layerscope.core.tables import plain_columns
-from layerscope.report import write_report
 from layerscope.report.drawing import new_figure, save_figure
-from layerscope.report.write import FORMATS
+from layerscope.report.write import FORMATS, write_report
 from layerscope.store.verify import check_tree
 from layerscope.studies.base import studies
 from layerscope.studies.run import study

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from layerscope.evaluation.job import evaluate
-from layerscope.report import write_report
-from layerscope.report.write import FORMATS
+from layerscope.report.write import FORMATS, write_report
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.scores import choose_by_lowest
 from tests.evaluation.support import write_tasks

@@ -17,13 +17,6 @@ CONVENTIONS = {
 MTEB = "mteb"  # stands for all MTEB datasets
 
 
-def check_convention(convention: str) -> str:
-    """The convention, or an error that names the valid ones."""
-    if convention not in CONVENTIONS:
-        raise UnknownNameError("convention", convention, CONVENTIONS)
-    return convention
-
-
 def select_scores(model: str | AtlasModel, convention: str = "english") -> pd.DataFrame:
     """One row per task and layer: task, task_type, layer, depth, score (0 to 1). Undefined: no row; `attrs` counts them.
 
@@ -31,7 +24,9 @@ def select_scores(model: str | AtlasModel, convention: str = "english") -> pd.Da
     >>> round(100 * float(table[table.layer == 17].score.mean()), 2)
     51.96
     """
-    return _selected_scores(find_model(model), check_convention(convention)).copy()
+    if convention not in CONVENTIONS:
+        raise UnknownNameError("convention", convention, CONVENTIONS)
+    return _selected_scores(find_model(model), convention).copy()
 
 
 @lru_cache(maxsize=256)

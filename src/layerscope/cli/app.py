@@ -114,11 +114,6 @@ app = typer.Typer(
 )
 
 
-def panel_of(name: str) -> str:
-    """The panel in which `layerscope --help` shows a command."""
-    return next((panel for panel, names in STORY.items() if name in names), "More")
-
-
 def command(name: str, example: str, group: typer.Typer | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command, or one of a group. Its help ends with an example that runs; option groups stand for their options."""
     if group is None:
@@ -152,7 +147,7 @@ def load_commands() -> None:
         importlib.import_module(f"layerscope.cli.{module.name}")
     registered: list[Any] = [*app.registered_commands, *app.registered_groups]
     for known in registered:
-        known.rich_help_panel = panel_of(str(known.name))
+        known.rich_help_panel = next((panel for panel, names in STORY.items() if known.name in names), "More")
 
 
 # A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`

@@ -22,25 +22,21 @@ ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. 
 def report_command(
     output: shared.Printing,
     runs: list[Path] = RUNS,
-    out: Path = shared.out_option("File to write; the suffix sets the format.", Path("report.html")),
-    kind: str | None = option(None, "--format", "-f", panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"),
+    out: Path = shared.out_option("File to write: .html, .md, .pdf, .png or .svg.", Path("report.html")),
     atlas: str | None = ATLAS,
-    show: bool = option(False, "--open", panel=RESULT, help="Open the file once it is written."),
 ) -> None:
     """Write one self-contained page about runs: a headline, curves, scores, correlations, tables."""
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
     report = gather([*(runs or []), *published(atlas, runs)])
-    target = write(report, out, kind)
+    target = write(report, out)
     headline = {"lead": report.headline.lead, "points": report.headline.points}
     output.tell(
         {"report": target, "headline": headline, "runs": [run.label for run in report.runs]},
         target,
         f"layerscope open {shared.shell_quote(*(runs or []))}".rstrip(),
     )
-    if show:
-        webbrowser.open(target.resolve().as_uri())
 
 
 def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:

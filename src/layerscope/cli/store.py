@@ -73,14 +73,14 @@ def fetch_command(
     """Download models, corpora, image sets and tasks now, so that later runs need no network."""
     from layerscope.data import corpora
     from layerscope.data.images.sets import image_sets
-    from layerscope.evaluation.tasks import catalogued_tasks, resolve_tasks
+    from layerscope.evaluation.tasks import TASKS, resolve_tasks
     from layerscope.models import catalogue
     from layerscope.models.catalogue import check_zoo
     from layerscope.models.source import resolve
 
     if not names and tasks is None:
         raise LayerscopeError("name a model, a corpus or a task to fetch, or give --tasks.")
-    known = {**catalogued_tasks(), **catalogue(), **image_sets(), **corpora()}
+    known = {**TASKS.all(), **catalogue(), **image_sets(), **corpora()}
     for name in names or ():  # all names are checked before the first download
         if name not in known and "/" not in name:
             check_zoo(name)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
-
-# Everything besides the text that decides a state. The names are those of the manifest's `model` entry.
-DECISIVE = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
 
 
 def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +57,10 @@ class ModelIdentity:
         """From a loaded model's `identity`, or the `model` entry of a manifest."""
         known = model_key(facts)
         if known["adapters"] is not None:
-            known["adapters"] = tuple(_adapter(adapter) for adapter in known["adapters"])
+            # adapters are told apart by their weights; where they came from does not matter
+            known["adapters"] = tuple(
+                str(one.get("sha256", one) if isinstance(one, Mapping) else one) for one in known["adapters"]
+            )
         return cls(str(facts.get("name", "")), **known)
 
     def difference(self, other: ModelIdentity) -> str | None:
@@ -76,9 +76,8 @@ class ModelIdentity:
         return self.difference(other) is None
 
 
-def _adapter(adapter: Any) -> str:
-    """Adapters are told apart by their weights; where they came from does not matter."""
-    return str(adapter.get("sha256", adapter)) if isinstance(adapter, Mapping) else str(adapter)
+# Everything besides the text that decides a state. The names are those of the manifest's `model` entry.
+DECISIVE = tuple(field.name for field in fields(ModelIdentity) if field.name != "name")
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,7 @@ class WideTable:
     def to_latex(self, *, digits: int = 2, caption: str | None = None, label: str | None = None, **options: Any) -> str:
         """The wide table in LaTeX (booktabs). `options` go to `wide`: `run.to_latex(metrics=["curvature"])`."""
         table = self.wide(**options)
-        shown = table.rename(columns=_plain_name) if table.columns.nlevels == 1 else table
+        shown = table.rename(columns=lambda name: str(name).replace("_", " ")) if table.columns.nlevels == 1 else table
         try:
             return shown.to_latex(float_format=f"%.{digits}f", na_rep="--", escape=True, caption=caption, label=label)
         except ImportError as error:  # pandas formats through jinja2, which comes with torch but not with every torch
@@ -52,7 +52,3 @@ def pivot(rows: pd.DataFrame, column: str | list[str], index: str = "layer", val
     """A tidy table as a wide one; the columns keep the order in which they first come."""
     table = rows.pivot_table(index=index, columns=column, values=value, aggfunc="first", sort=False)
     return table.sort_index()
-
-
-def _plain_name(name: Any) -> str:
-    return str(name).replace("_", " ")

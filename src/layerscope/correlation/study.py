@@ -78,7 +78,7 @@ def from_runs(
     facts = {"model": profiles[0].name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
     if family := profiles[0].manifest["model"].get("family"):
         facts["family"] = str(family)  # models of one architecture are one unit of a test over models
-    tasks = [_task_of(run) for run in profiles]
+    tasks = [run.manifest.get("corpus", {}).get("task") for run in profiles]  # None: texts of no task
     notes = []
     if tasks[0] is not None:
         facts["metrics_on"] = "each task's own texts"
@@ -102,12 +102,6 @@ def from_scores(evaluation: Evaluation, readout: str = DEFAULT_READOUT) -> pd.Da
     if readout not in set(names):
         raise UnknownNameError("readout of this evaluation", readout, set(names))
     return measured[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
-
-
-def _task_of(run: Profile) -> str | None:
-    """The task whose texts were profiled; None for any other corpus."""
-    task = run.manifest.get("corpus", {}).get("task")
-    return None if task is None else str(task)
 
 
 def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) -> None:

@@ -308,11 +308,11 @@ class Dispatch:
         if ready:
             self.heard = time.monotonic()
         elif not any(m.items for m in self.members) and time.monotonic() - self.heard > self.start_timeout:
-            place = self.placement
+            place, free = self.placement, self.ray.available_resources()
             raise LayerscopeError(
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
-                f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. End what uses the rest, add a "
-                f"machine, or lower workers= or gpus_per_worker=. {_RESUME}"
+                f"GPUs, and of the cluster {free.get('CPU', 0):g} cores and {free.get('GPU', 0):g} GPUs are free. End what uses "
+                f"the rest, add a machine, or lower workers= or gpus_per_worker=. {_RESUME}"
             )
         return list(ready)
 
@@ -404,7 +404,3 @@ class Dispatch:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0].rstrip('.') if lines else 'no more is known'}"
-
-
-def _resources(resources: dict[str, Any]) -> str:
-    return f"{resources.get('CPU', 0):g} cores and {resources.get('GPU', 0):g} GPUs"

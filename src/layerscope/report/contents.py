@@ -22,13 +22,6 @@ from layerscope.report.sources import Block, Curves, Scores, Source
 from layerscope.selection import Choice
 
 
-def load_any(path: str | Path) -> Any:
-    """Whatever run a folder holds, or the choice of a layer in a .json file."""
-    if exists(path) and Path(path).is_file() and Path(path).suffix == ".json":
-        return Choice.from_json(Path(path))
-    return load_run(path)
-
-
 @dataclass
 class Report:
     """Everything a report says. `styles` are those of the curves, then of the scores."""
@@ -58,7 +51,10 @@ class Report:
 
 def read(given: Any) -> Source | Choice:
     """What a report shows of one thing: a folder, a run of any kind, a choice, or something that was read already."""
-    thing: Any = load_any(given) if isinstance(given, (str, Path)) else given
+    thing: Any = given
+    if isinstance(given, (str, Path)):
+        is_choice = Path(given).suffix == ".json" and exists(given) and Path(given).is_file()
+        thing = Choice.from_json(Path(given)) if is_choice else load_run(given)
     if isinstance(thing, (Curves, Scores, Block, Choice)):
         return thing
     kind = getattr(thing, "kind", None)

@@ -49,8 +49,7 @@ MARKERS = list(PLOT_MARKERS)
 
 def family_color(family: str) -> int | None:
     """The place of a family in the palette, or None for one without a color of its own."""
-    name = family.lower().replace("-", "_")
-    return next((place for known, place in _FAMILIES.items() if name == known), None)
+    return _FAMILIES.get(family.lower().replace("-", "_"))
 
 
 def styles(runs: Sequence[tuple[str, str]]) -> list[Style]:

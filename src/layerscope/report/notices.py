@@ -28,6 +28,7 @@ _COMPARED_SCORES = {
     "part of each task": "the scores are over different items",
     "layerscope": "versions may compute differently",
 }
+_MISLEADING = ("could not be scored", "outside its bounds", "LiDAR:", "not MTEB's own")  # warnings that say so
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def notices(
     for text, places in said.items():
         about = "every run" if len(places) == len(runs) > 1 else ", ".join(_names(runs, places))
         shown = text if "_" in text.split()[0] else text[:1].upper() + text[1:]
-        out.append(Notice("warn" if _misleads(text) else "note", about, shown))
+        out.append(Notice("warn" if any(words in text for words in _MISLEADING) else "note", about, shown))
     out += [
         Notice("note", f"the layer chosen for {mark.model}", text) for mark in marks for text in mark.warnings if text not in said
     ]
@@ -68,10 +69,6 @@ def _names(runs: Sequence[Source], places: Sequence[int]) -> list[str]:
         twins = [i for i, other in enumerate(runs) if other.model == run.model and type(other) is type(run)]
         out.append(run.model if all(i in places for i in twins) else run.label)
     return list(dict.fromkeys(out))
-
-
-def _misleads(text: str) -> bool:
-    return any(word in text for word in ("could not be scored", "outside its bounds", "LiDAR:", "not MTEB's own"))
 
 
 def _differences(runs: Sequence[Any], compared: dict[str, str], what: str) -> list[Notice]:
@@ -93,10 +90,6 @@ def _values(runs: Sequence[Any], name: str) -> dict[str, list[str]]:
         if value is not None and value not in ("none in this model", "none"):
             values.setdefault(str(value), []).append(run.label)
     return values
-
-
-def _differs(runs: Sequence[Any], name: str) -> bool:
-    return len(_values(runs, name)) > 1
 
 
 def _across(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[Notice]:
@@ -131,6 +124,6 @@ def convention_rows(runs: Sequence[Source]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         values = ["" if run.facts.get(name) is None else str(run.facts[name]) for run in runs]
-        differs = any(_differs([run for run in runs if isinstance(run, kind)], name) for kind in (Curves, Scores))
+        differs = any(len(_values([run for run in runs if isinstance(run, kind)], name)) > 1 for kind in (Curves, Scores))
         rows.append({"name": name, "values": values, "differs": differs and (name in _COMPARED or name in _COMPARED_SCORES)})
     return rows

@@ -14,45 +14,40 @@ FORMATS = ("html", "md", "pdf", "png", "svg")
 _SUFFIXES = {"htm": "html", "markdown": "md"}
 
 
-def write_report(runs: Iterable[Any], out: str | Path = "report.html", format: str | None = None) -> Path:
+def write_report(runs: Iterable[Any], out: str | Path = "report.html") -> Path:
     """Write one report about runs of any kind: folders, runs, or choices of a layer. The suffix sets the format.
 
         layerscope.write_report(["runs/a", "runs/b"], "report.html")
 
-    `html` is a self-contained page; `md` is text; `pdf` (a page per figure), `png` and `svg` are figures.
+    `.html` is a self-contained page; `.md` is text; `.pdf` (a page per figure), `.png` and `.svg` are figures.
     """
-    format_of(Path(out), format)  # before the work: an unknown format is an error at once
-    return write(gather(runs), out, format)
+    format_of(Path(out))  # before the work: an unknown format is an error at once
+    return write(gather(runs), out)
 
 
-def write(report: Report, out: str | Path, format: str | None = None) -> Path:
-    """Write a report that was put together already."""
-    target = Path(out)
-    kind = format_of(target, format)
-    made = _made(report, kind)
-    atomic.write(target, lambda stream: stream.write(made))
-    return target
-
-
-def format_of(target: Path, given: str | None) -> str:
-    """The format from what was asked for, or from the file's name."""
-    suffix = target.suffix.lower().removeprefix(".")
-    kind = given.lower() if given else _SUFFIXES.get(suffix, suffix)
-    if kind not in FORMATS:
-        raise UnknownNameError("report format", given or target.suffix or target.name, FORMATS)
-    return kind
-
-
-def _made(report: Report, kind: str) -> bytes:
-    """The file's contents. Only what this format needs is loaded."""
+def write(report: Report, out: str | Path) -> Path:
+    """Write a report that was put together already. Only what its format needs is loaded."""
+    kind = format_of(Path(out))
     if kind == "html":
         from layerscope.report.page import page
 
-        return page(report).encode()
-    if kind == "md":
+        made = page(report).encode()
+    elif kind == "md":
         from layerscope.report.markdown import markdown
 
-        return markdown(report).encode()
-    from layerscope.report.paper import report_bytes
+        made = markdown(report).encode()
+    else:
+        from layerscope.report.paper import report_bytes
 
-    return report_bytes(report, kind)
+        made = report_bytes(report, kind)
+    atomic.write(Path(out), lambda stream: stream.write(made))
+    return Path(out)
+
+
+def format_of(target: Path) -> str:
+    """The format that a file's name asks for."""
+    suffix = target.suffix.lower().removeprefix(".")
+    kind = _SUFFIXES.get(suffix, suffix)
+    if kind not in FORMATS:
+        raise UnknownNameError("report format", target.suffix or target.name, FORMATS)
+    return kind

@@ -93,8 +93,9 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     sure = f"{seen} (chance of a valley {probability:.0%})"
     if layer == last:
         return _abstain(last, f"{sure}; no layer is expected to gain.", tuple(warnings))
-    if forecast.risk(layer) > MOST_RISK:
-        return _abstain(last, f"{sure}; layer {layer} looks best but would lose {_odds(forecast.risk(layer))}.", tuple(warnings))
+    risk = forecast.risk(layer)
+    if risk > MOST_RISK:
+        return _abstain(last, f"{sure}; layer {layer} looks best but would lose in {risk:.0%} of cases.", tuple(warnings))
     if not evidence.tuning_known:
         unseen = "whether the last layer was trained for embedding cannot be seen without anisotropy or under final_norm=raw"
         if probability < 0.5:
@@ -121,10 +122,6 @@ def _tied(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[
 def _abstain(last: int, why: str, warnings: tuple[str, ...]) -> Choice:
     reason = f"no layer but the last can be trusted here: {why}"
     return Choice(last, reason=reason, tied=(last,), warnings=warnings, abstained=True)
-
-
-def _odds(risk: float) -> str:
-    return f"in {risk:.0%} of cases"
 
 
 # --- rules that look at nothing, and the paper's -------------------------------------------------------------------------------

@@ -144,7 +144,8 @@ class EmbeddingStore:
         excess = self._total + need - self.budget
         if excess <= 0:
             return
-        others = [info for info in self._infos() if info.key != current.key and not self._used_elsewhere(info)]
+        free = [info for info in self._infos() if info.key in self._open or not in_use(self.folder(info.key))]
+        others = [info for info in free if info.key != current.key]
         if sum(info.bytes for info in others) >= excess:  # or else they would go for nothing
             for info in others:
                 if excess > 0 and self._remove(info):
@@ -177,9 +178,6 @@ class EmbeddingStore:
 
     def _folders(self, pattern: str) -> list[Path]:
         return [path for path in self.root.glob(pattern) if path.is_dir() and not _is_link(path)]
-
-    def _used_elsewhere(self, info: SpaceInfo) -> bool:
-        return info.key not in self._open and in_use(self.folder(info.key))
 
     def _remove(self, info: SpaceInfo) -> bool:
         """Remove a space, unless another process has it open. It disappears at once, however long the deleting takes."""

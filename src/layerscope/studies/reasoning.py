@@ -135,7 +135,8 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     longest = max((len(ids) for ids in prompts), default=0)
     if longest < _FEWEST_TOKENS:
         raise LayerscopeError(f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along them.")
-    positions = _positions(longest, request.options["stride"])
+    stride = request.options["stride"]
+    positions = np.unique([*range(max(2, stride), longest + 1, stride), longest])  # lengths that are looked at
     values = {sink: np.full((len(prompts), len(sites), len(positions)), np.nan) for sink in SINKS}
     bar.begin(f"{spec.label}|prompts", len(prompts))
     for i, ids in enumerate(prompts):
@@ -205,11 +206,6 @@ def write_on(model: LoadedModel, head: Tensor, ids: Sequence[int], count: int) -
             written.append(token)
             tokens = torch.tensor([[token]], device=model.device)
     return written
-
-
-def _positions(longest: int, stride: int) -> np.ndarray:
-    """Lengths that are looked at: every stride-th from 2 on, and the longest."""
-    return np.unique([*range(max(2, stride), longest + 1, stride), longest])
 
 
 def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.ndarray, request: Request) -> np.ndarray:

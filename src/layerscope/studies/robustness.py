@@ -25,7 +25,7 @@ from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval
 from layerscope.data.augment import augment
 from layerscope.errors import DataError
-from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import color_key, escape_math
@@ -150,7 +150,7 @@ def read_set(name: str, request: Request) -> TextSet:
         entry = TASKS.get(name)
         if entry.task_type != "Classification":
             raise DataError(f"{name} is a task of the type {entry.task_type}; this study takes classification tasks.")
-        splits = entry.read(fetch(name, offline=request.offline))
+        splits = entry.splits(offline=request.offline)
         rows = [(row["text"], row["label"]) for row in splits["test"]]
     order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[: request.options["items"]]
     chosen = [rows[i] for i in order]

@@ -241,7 +241,8 @@ class StepWork(Work[Step, StepResult]):
         finally:
             advance(1)
         problems = [f"{one['task']}: {one['reason']}" for one in getattr(run, "failed", None) or ()]
-        files = None if shared else _read_all(folder)
+        inside = [] if shared else [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = None if shared else {str(path.relative_to(folder)): path.read_bytes() for path in inside}
         took = time.perf_counter() - start
         return StepResult(
             "failed" if problems else "complete", took, "; ".join(problems), tuple(getattr(run, "verdict", ())), files
@@ -267,10 +268,6 @@ def write_sent_files(folder: Path, result: StepResult) -> None:
     files = dict(result.files or {})
     for name in sorted(files, key=lambda name: name == "manifest.json"):
         atomic.write_bytes(folder / name, files[name])
-
-
-def _read_all(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:

@@ -40,11 +40,5 @@ def print_sweep(done: Sweep, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     for row in done.jobs.to_dict(orient="records"):
         print_step({str(key): value for key, value in row.items()}, console)
-    print_failed(done, console)
-
-
-def print_failed(done: Sweep, console: Console | None = None) -> None:
-    """The steps that failed, and why."""
-    console = console or Console(highlight=False)
     for one in done.failed:
         console.print(f"[red]failed[/] {escape(one['job'])}: {escape(one['reason'])}")

@@ -11,19 +11,19 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from layerscope.catalogue import Published
 from layerscope.errors import OfflineError, UnknownNameError
-from layerscope.evaluation.tasks import TaskSpec, catalogued_tasks, fetch_task, resolve_tasks
-from layerscope.evaluation.tasks.catalogue import TASKS, hash_split
+from layerscope.evaluation.tasks import TASKS, TaskSpec, resolve_tasks
+from layerscope.evaluation.tasks.catalogue import hash_split
 from tests.evaluation.tasks.support import score
 
 
 def test_every_entry_is_complete() -> None:
-    for name, entry in catalogued_tasks().items():
+    for name, entry in TASKS.all().items():
         assert name == entry.name
         assert entry.license
         assert entry.citation
         assert isinstance(entry.origin, Published)
         assert all(len(file.sha256 or "") == 64 for file in entry.origin.files)
-    origins = [entry.origin for entry in catalogued_tasks().values()]
+    origins = [entry.origin for entry in TASKS.all().values()]
     files = [file.filename for origin in origins if isinstance(origin, Published) for file in origin.files]
     assert len(files) == len(set(files))
 
@@ -39,11 +39,11 @@ def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
 def test_without_network_nothing_is_fetched() -> None:
     assert not TASKS.is_cached("SmsSpam")
     with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
-        fetch_task("SmsSpam", offline=True)
+        TASKS.fetch("SmsSpam", offline=True)
     with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
         TaskSpec("SmsSpam", "package", offline=True).load()
     with pytest.raises(UnknownNameError, match="Did you mean 'SmsSpam'"):
-        fetch_task("SmsSpan")
+        TASKS.fetch("SmsSpan")
 
 
 def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
@@ -59,13 +59,13 @@ def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
     [("LeeSimilarity", 1225, None), ("SentimentSnippets", 1000, 2), ("SmsSpam", 1000, 2), ("TrecQuestions", 1000, 6)],
 )
 def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -> None:
-    fetch_task(name)
+    TASKS.fetch(name)
     assert TASKS.is_cached(name)
     spec = resolve_tasks(name, offline=True)[0]
     task = spec.load()
     facts = spec.facts(task)
     assert (facts["items"], facts["source"], facts["exact"]) == (items, "package", None)
-    assert facts["license"] == catalogued_tasks()[name].license
+    assert facts["license"] == TASKS.get(name).license
     if labels is None:
         scores = task.dataset["test"]["score"]
         assert 0 < min(scores) <= max(scores) <= 1

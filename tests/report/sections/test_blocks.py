@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.report import write_report
 from layerscope.report.contents import gather
 from layerscope.report.page import payload
 from layerscope.report.sections import sections
+from layerscope.report.write import write_report
 from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study, synthetic_sweep
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from layerscope.evaluation.tasks.catalogue import fetch as fetch_task
-from layerscope.evaluation.tasks.catalogue import tasks as catalogued_tasks
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.evaluation.tasks.info import PAPER_TASKS, reseed
 from layerscope.evaluation.tasks.resolve import PRESETS, resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
 
-__all__ = ["PAPER_TASKS", "PRESETS", "TaskSpec", "catalogued_tasks", "fetch_task", "reseed", "resolve_tasks"]
+__all__ = ["PAPER_TASKS", "PRESETS", "TASKS", "TaskSpec", "reseed", "resolve_tasks"]

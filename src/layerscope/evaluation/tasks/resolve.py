@@ -77,7 +77,7 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
 
 def _located(name: str, data_dir: Path | None, offline: bool, sample: int | None, seed: int) -> tuple[TaskSpec | None, str]:
     """The spec of one task, or the places that were searched where its data cannot be found."""
-    if name in catalogue.tasks():
+    if name in catalogue.TASKS:
         if offline and not catalogue.TASKS.is_cached(name):
             return None, f"not in {catalogue.TASKS.get(name).path}; run `layerscope fetch {name}`"
         return TaskSpec(name, "package", None, sample, seed, offline), ""
@@ -116,9 +116,9 @@ def _in_hub_cache(name: str) -> bool:
 def _unknown(name: str, data_dir: Path | None) -> UnknownNameError:
     """The nearest names rather than all: mteb has more than a thousand."""
     folders = [path.name for path in data_dir.iterdir() if path.is_dir()] if data_dir is not None else []
-    everything = {known.lower(): known for known in (*text_tasks(), *folders, *PAPER_TASKS, *catalogue.tasks(), *PRESETS)}
+    everything = {known.lower(): known for known in (*text_tasks(), *folders, *PAPER_TASKS, *catalogue.TASKS, *PRESETS)}
     near = difflib.get_close_matches(name.lower(), everything, n=5, cutoff=0.5)
-    valid = {*(everything[match] for match in near), *catalogue.tasks(), *PRESETS}
+    valid = {*(everything[match] for match in near), *catalogue.TASKS, *PRESETS}
     hint = "Any text task of mteb can be given too"
     hint += f", and any folder of {data_dir} that has test.jsonl.gz." if data_dir is not None else "."
     return UnknownNameError("task", name, valid, hint)

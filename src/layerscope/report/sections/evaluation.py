@@ -29,7 +29,8 @@ def from_evaluation(run: Evaluation) -> Scores:
     model, c = m["model"], m["conventions"]
     for table in (scores, gains := run.gains.copy()):
         table["readout"] = readout_names(table)
-        table["name"] = _task_names(table)
+        subsets = zip(table["task"], table["subset"], strict=True)
+        table["name"] = [str(task) if subset in ("default", "") else f"{task} ({subset})" for task, subset in subsets]
     keys = ["name", "split", "readout", "layer"]
     gained = gains[[*keys, "gain", *INTERVAL, "tied_best"]]
     table = scores[[*keys, "score"]].merge(gained, on=keys, how="left")
@@ -69,10 +70,6 @@ def from_evaluation(run: Evaluation) -> Scores:
 
 
 SECTION = Section("evaluation", from_evaluation)
-
-
-def _task_names(table: pd.DataFrame) -> list[str]:
-    return [str(t) if s in ("default", "") else f"{t} ({s})" for t, s in zip(table["task"], table["subset"], strict=True)]
 
 
 def heat_height(score: Scores) -> float:

@@ -66,7 +66,8 @@ class Probe:
     def __init__(self, gram: Tensor, targets: np.ndarray, weights: np.ndarray, penalties: Sequence[float] = PENALTIES) -> None:
         self.goal, self.shares = torch.from_numpy(targets).to(gram.dtype), torch.from_numpy(weights).to(gram.dtype)
         # the constant is an intercept that is penalized like any feature
-        self._inverses = [_inverse(gram + 1.0 + torch.diag(penalty / self.shares)) for penalty in penalties]
+        systems = [gram + 1.0 + torch.diag(penalty / self.shares) for penalty in penalties]
+        self._inverses = [torch.cholesky_inverse(torch.linalg.cholesky(system)) for system in systems]
 
     def left_out(self, splits: Sequence[np.ndarray]) -> np.ndarray:
         """Predictions (splits, layers, n, k), each example's by a probe that has not seen its fold. `splits` are fold numbers."""
@@ -89,10 +90,6 @@ class Probe:
         best = _best(smaller, goal, shares)
         inner = _cross_validated(_take(smaller, best), goal, splits)
         return inner.numpy(), _take(predicted, best).numpy()
-
-
-def _inverse(matrix: Tensor) -> Tensor:
-    return torch.cholesky_inverse(torch.linalg.cholesky(matrix))
 
 
 def _best(inverses: Sequence[Tensor], goal: Tensor, shares: Tensor) -> Tensor:

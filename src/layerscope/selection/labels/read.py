@@ -70,7 +70,7 @@ def read_labels(path: str | Path) -> Labeled:
     target = "score" if kind == "scores" else "label"
     examples, dropped = [], Counter[str]()
     for number, row in rows:
-        texts = tuple(_text(row.get(named[side])) for side in sides)
+        texts = tuple("" if (cell := row.get(named[side])) is None else str(cell).strip() for side in sides)
         value = row.get(named[target])
         if not all(texts):
             dropped["empty text"] += 1
@@ -161,10 +161,6 @@ def _kind(named: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
         return "classification"
     listed = ", ".join(repr(name) for name in columns) or "none"
     raise DataError(f"{file} has the columns {listed}, which are no known layout. Valid: {LAYOUTS}.")
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
 
 
 def _value(value: Any, kind: Kind, where: str) -> Any:

