@@ -100,10 +100,92 @@ def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path
     )
     assert rows[:2] == [["text 0", "1", "before 0.1", "after 0.1"], ["", "2", "before 0.2", "after 0.2"]]
     assert rows[3][0] == "text 1"
-    assert opened.texts("#lead")[0].startswith("small: layer 4 of 6, read with the one-word template")
+    lead = "Asking for one word at layer 4 of 6 finds the right neighbors half again as often as today"
+    assert opened.texts("#lead") == [f"{lead}, at 1.40 × today's computation"]
+    assert opened.texts("#points li")[0].endswith("of a text's 10 nearest, 2.0 are found today, 3.0 now.")
     assert opened.page.evaluate("() => document.querySelector('#chosen').getBoundingClientRect().top") < opened.page.evaluate(
         "() => document.querySelector('#curves').getBoundingClientRect().top"
     )
+
+
+SPILLED = """() => [...document.querySelectorAll('.picture svg.chart')].flatMap((chart) => {
+    const box = chart.getBoundingClientRect();
+    return [...chart.querySelectorAll('rect.cell, text, .mark')].map((node) => [node.getBoundingClientRect(), node.textContent])
+        .filter(([at]) => at.left < box.left - 8 || at.right > box.right + 8).map(([at, text]) => text || 'cell');
+})"""
+OVERLAPPING = """() => [...document.querySelectorAll('.picture svg.chart')].flatMap((chart) => {
+    const texts = [...chart.querySelectorAll('text:not(.value)')].map((node) => [node.getBoundingClientRect(), node.textContent]);
+    const shared = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]) > 2;
+    return texts.flatMap(([a, one], i) => texts.slice(i + 1)
+        .filter(([b]) => shared(a, b, 'left', 'right') && shared(a, b, 'top', 'bottom'))
+        .map(([, other]) => one + ' | ' + other));
+})"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_choice_is_a_picture_at_any_size(open_page: Open, tmp_path: Path, width: int, scheme: str) -> None:
+    large = synthetic_improvement("large", 100, 70, ("one-word", "step-by-step"))
+    opened = open_page(write_report([large], tmp_path / "report.html"), width, scheme=scheme)
+    assert opened.errors == []
+    page = opened.page
+    heat, costs = page.locator(".picture svg.chart").all()
+    rows, layers = large.table["readout"].nunique(), 101
+    assert rows == 21
+    assert heat.locator("rect.cell").count() == rows * layers
+    assert costs.locator(".candidate").count() == rows * layers
+    assert costs.locator("path.front").count() == 1
+    for chart in (heat, costs):
+        assert [node.get_attribute("data-mark") for node in chart.locator(".mark").all()] == ["today", "chosen"]
+    tied = int(large.table["tied"].sum())
+    assert (heat.locator("rect.tied").count(), costs.locator(".candidate.tied").count()) == (tied, tied)
+    chosen = "chosen: layer 70, one-word prompt, centered, no norm (0.400)"
+    assert opened.texts(".picture .keys li").count(chosen) == 2
+    assert page.evaluate(SPILLED) == []
+    assert page.evaluate(OVERLAPPING) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
+def test_a_picture_of_a_choice_is_read_by_keys_and_pointer(open_page: Open, tmp_path: Path) -> None:
+    run = synthetic_improvement()
+    opened = open_page(write_report([run], tmp_path / "report.html"))
+    page, (heat, costs) = opened.page, opened.page.locator(".picture svg.chart").all()
+    assert (heat.get_attribute("role"), heat.get_attribute("tabindex")) == ("img", "0")
+    assert "Chosen: layer 4 · one-word prompt, centered, no norm · 0.400" in str(heat.get_attribute("aria-label"))
+    heat.focus()
+    page.keyboard.press("ArrowRight")
+    told = page.locator(".picture .heat-read").first
+    assert told.inner_text() == (
+        "layer 4 · one-word prompt, centered, no norm · 0.400 [0.380, 0.420] · 1.40 × today's computation · chosen · "
+        "not told from the best"
+    )
+    page.keyboard.press("ArrowRight")
+    assert told.inner_text().startswith("layer 5 · one-word prompt, centered, no norm")
+    page.keyboard.press("ArrowDown")
+    assert told.inner_text().startswith("layer 5 · head on plain text")
+    page.wait_for_function("() => document.getElementById('said').textContent.startsWith('layer 5 · head on plain text')")
+    costs.focus()
+    assert told.inner_text() == ""
+    page.keyboard.press("ArrowRight")
+    along = page.locator(".picture .heat-read").last
+    assert along.inner_text().startswith("layer 0 · ")  # the cheapest of the front
+    for _ in range(40):
+        page.keyboard.press("ArrowRight")
+    assert along.inner_text().startswith("layer 4 · one-word prompt, centered, no norm")  # its best
+    box = costs.locator("[data-mark=today]").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert "· 1.00 × today's computation · today" in along.inner_text()
+
+
+def test_what_cannot_be_chosen_is_not_on_the_front(open_page: Open, tmp_path: Path) -> None:
+    run = synthetic_improvement()
+    run.table["eligible"] = ~run.table["readout"].str.startswith("plain/")
+    opened = open_page(write_report([run], tmp_path / "report.html"))
+    page = opened.page
+    page.locator(".picture svg.chart").last.focus()
+    page.keyboard.press("ArrowRight")
+    assert "one-word prompt" in page.locator(".picture .heat-read").last.inner_text()
+    assert "plain text, mean *" in page.locator(".picture svg.chart text").all_text_contents()
+    assert "* cannot be chosen by this judge" in opened.texts(".picture .keys li")
 
 
 @pytest.mark.parametrize("what", ["profile", "evaluation", "both", "full"])

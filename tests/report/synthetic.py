@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pandas as pd
 
 from layerscope import Evaluation, ProbeRun, Profile, StudyRun, Sweep
+from layerscope.core.readout import Readout
 from layerscope.improving import Improved
+from layerscope.improving.grid import make_grid
 from layerscope.metrics import metrics
 from layerscope.selection import Choice
 
@@ -199,7 +202,9 @@ def synthetic_sweep() -> Sweep:
     return Sweep(Path("sweeps/night"), jobs, table, manifest=manifest)
 
 
-def synthetic_improvement(name: str = "small", blocks: int = 6, layer: int = 4) -> Improved:
+def synthetic_improvement(
+    name: str = "small", blocks: int = 6, layer: int = 4, templates: Sequence[str] = ("one-word",)
+) -> Improved:
     """A choice of the one-word template, with two texts and their neighbors before and after."""
     choice = Choice(
         layer=layer, readout=READOUTS[3], tied=(layer,), rule="improve", layers=blocks, model=name, reason="It is the best.",
@@ -213,7 +218,8 @@ def synthetic_improvement(name: str = "small", blocks: int = 6, layer: int = 4) 
     evidence = {
         "judge": "agreement with minilm-l6", "score_name": "agreement with minilm-l6", "before": 0.2, "after": 0.4,
         "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05, "today": f"layer {blocks} under {READOUTS[0]}",
-        "cost": "1 pass per text", "candidates": 14, "tied": 1, "kept_default": False,
+        "cost": "1 pass per text", "candidates": 14, "tied": 1, "kept_default": False, "relative_cost": 1.4,
+        "found": {"by": "minilm-l6", "before": 0.2, "after": 0.3},
     }  # fmt: skip
     manifest = {
         "kind": "improve",
@@ -223,5 +229,25 @@ def synthetic_improvement(name: str = "small", blocks: int = 6, layer: int = 4) 
         "texts": {"name": "reviews.csv", "sampled": 20},
         "evidence": evidence,
     }
-    table = pd.DataFrame([{"readout": READOUTS[3], "layer": layer, "score": 0.4, "chosen": True}])
-    return Improved(choice, table, pd.DataFrame(rows), manifest)
+    return Improved(choice, _candidates(choice, templates), pd.DataFrame(rows), manifest)
+
+
+def _candidates(choice: Choice, templates: Sequence[str]) -> pd.DataFrame:
+    """Every layer under many readouts: scores rise towards the chosen one, heads cost least, prompts twice as much."""
+    grid = [*make_grid(["plain", *templates], has_cls=False, has_norm=True), Readout(centering="head")]
+    rows = []
+    for place, readout in enumerate(grid):
+        for layer in range(choice.layers + 1):
+            depth = layer / choice.layers
+            chosen = (readout.name, layer) == (choice.readout, choice.layer)
+            today = layer == choice.layers and readout == Readout()
+            score = 0.4 if chosen else 0.2 if today else 0.15 + 0.2 * depth * (1 - depth) + 0.005 * place
+            tied = readout.centering == "head" and abs(layer - choice.layers // 3) < 2
+            cost = max(layer, 0.5) / choice.layers * (1 if readout.template == "plain" else 2.1)
+            rows.append(
+                {
+                    "readout": readout.name, "layer": layer, "score": score, "ci_low": score - 0.02, "ci_high": score + 0.02,
+                    "tied": tied or chosen, "chosen": chosen, "cost": cost, "eligible": True,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows).sort_values("score", ascending=False, ignore_index=True)

@@ -77,7 +77,9 @@ def open_command(
 @command("plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png")
 def plot_command(
     output: shared.Printing,
-    runs: list[Path] = typer.Argument(..., help="Folders of finished runs, all of one kind: profiles, probes or one study."),
+    runs: list[Path] = typer.Argument(
+        ..., help="Folders of finished runs of one kind: profiles, probes, a study or an improvement."
+    ),
     out: Path = shared.out_option("File to write: .png, .svg or .pdf.", Path("profile.png")),
     metrics: str | None = option(None, panel=DATA, help="Comma-separated metric names, for profiles."),
     x: str | None = option(None, panel=DATA, help="x-axis: depth or layer. (default: depth)"),
@@ -104,6 +106,6 @@ def _figure(paths: list[Path], metrics: list[str] | None, x: str | None) -> Any:
     if len(runs) == 1 and hasattr(runs[0], "plot"):
         return runs[0].plot()
     raise LayerscopeError(
-        f"plot draws profiles, probes or one study on the same axes; given: {', '.join(run.kind for run in runs)}. "
+        f"plot draws profiles, probes, one study or one improvement; given: {', '.join(run.kind for run in runs)}. "
         "`layerscope report` shows runs of any kind."
     )

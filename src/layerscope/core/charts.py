@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from layerscope.core.statistics import INTERVAL
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 
@@ -46,6 +47,30 @@ class Line:
         """One column of a table over its layers, with its interval where the table has one."""
         low, high = (list(scale * rows[end]) if end in rows else None for end in INTERVAL)
         return cls(name, list(rows[x]), list(scale * rows[value]), low, high, **more)
+
+
+@dataclass(frozen=True)
+class ChoiceGrid:
+    """Every candidate that a choice was made from: readouts (rows) × layers. A place is (row, column).
+
+    `rows` are a readout's name in two parts: what is read, and how. `low` and `high` are the ends of the scores' intervals,
+    `cost` is relative to `today`. `front` are the places that none beats at the same cost or less, the cheapest first; `tied`
+    those not told from the best; rows that are not `open` could not be chosen.
+    """
+
+    unit: str
+    rows: list[tuple[str, str]]
+    layers: list[int]
+    score: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    cost: np.ndarray | None
+    tied: np.ndarray
+    open: np.ndarray
+    chosen: tuple[int, int]
+    today: tuple[int, int] | None
+    front: list[tuple[int, int]]
+    budget: float | None = None
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,27 @@ def how_read(readout: str, reference: str = DEFAULT_READOUT) -> str:
     return f"read with the {given.template} template ({how})"
 
 
+_POOLED = {"wmean": "weighted mean", "last": "last token", "cls": "first token"}
+
+
+def row_words(readout: str) -> tuple[str, str]:
+    """What a chart calls a readout, given by its full name: what is read, and what more there is to say of it.
+
+    >>> row_words("one-word/last/raw/keep/corpus")
+    ('one-word prompt', 'centered, no norm')
+    >>> row_words("plain/mean/applied/keep/none"), row_words("plain/mean/applied/keep/head")
+    (('plain text', 'mean'), ('plain text', 'head'))
+    """
+    given = Readout(*readout.rsplit("/", 4))
+    plain = given.template == "plain"
+    read = "plain text" if plain else "your prompt" if SLOT in given.template else f"{given.template} prompt"
+    if given.centering == HEAD:
+        return read, HEAD
+    how = [_POOLED.get(given.pooling, given.pooling)] if plain or given.pooling != "last" else []
+    how += ["centered"] * (given.centering == "corpus") + ["no norm"] * (given.final_norm == "raw")
+    return read, ", ".join(how + ["no sink"] * (given.sink == "drop"))
+
+
 def _split(text: str) -> tuple[str, list[str]]:
     """The template and the parts after it. Only the user's own patterns, which hold `{text}`, may contain slashes."""
     if SLOT not in text:

@@ -107,7 +107,15 @@ for _name, _target, _views in (
         {"plot": f"{_SECTIONS}.probe:plot_probes", "print": f"{_SECTIONS}.probe:print_probes"},
     ),
     ("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
-    ("improve", "layerscope.improving.result:Improved", {"print": f"{_IMPROVED}:print_improved", "text": f"{_IMPROVED}:as_text"}),
+    (
+        "improve",
+        "layerscope.improving.result:Improved",
+        {
+            "plot": "layerscope.report.choosing:plot_choice",
+            "print": f"{_IMPROVED}:print_improved",
+            "text": f"{_IMPROVED}:as_text",
+        },
+    ),
     ("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
 ):
     run_kinds.add(RunKind(_name, _target, {"html": f"{_NOTEBOOK}:result_html", **_views}))

@@ -21,7 +21,7 @@ class Template:
     `plain` reads every token of the text. A template with the text twice (`echo`) reads the second copy, which has seen the
     first; any other template (`one-word`) reads the whole sequence. `read_by` names the poolings that make sense for it, where
     not all do. The rest says who offers it: `in_all` the readouts `all` of `evaluate`, `tried` `improve` where it has no labels
-    to tell more templates apart, `with_labels` where it has.
+    to tell more templates apart, `with_labels` where it has. `asks` says in a few words what it does, to begin a sentence with.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Template:
     in_all: bool = False
     tried: bool = False
     with_labels: bool = False
+    asks: str = ""
 
     @property
     def copies(self) -> int:
@@ -81,17 +82,36 @@ BUILT_IN = (
     Template(
         "echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024", in_all=True
     ),
-    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, with_labels=True),
+    Template(
+        "one-word",
+        _ONE_WORD,
+        ("last",),
+        "Jiang et al. 2023",
+        in_all=True,
+        tried=True,
+        with_labels=True,
+        asks="Asking for one word",
+    ),
     *(
-        Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True)
-        for name, pattern, citation in (
-            ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024"),
-            ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024"),
-            ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024"),
-            ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024"),
-            ("one-demonstration", _demonstrated(1), "Jiang et al. 2023"),
-            ("knowledge", _KNOWLEDGE + _ONE_WORD[1:], "Zhang et al. 2024"),
-            ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023"),
+        Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True, asks=f"Asking {asks}")
+        for name, pattern, citation, asks in (
+            (
+                "step-by-step",
+                "After thinking step by step, t" + _ONE_WORD[1:],
+                "Zhang et al. 2024",
+                "for one word after thinking step by step",
+            ),
+            ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024", "for the topic"),
+            (
+                "intent",
+                'This text: "{text}" What its author wants, in one word: "',
+                "after Lei et al. 2024",
+                "what the author wants",
+            ),
+            ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024", "for the feeling"),
+            ("one-demonstration", _demonstrated(1), "Jiang et al. 2023", "for one word, with an example,"),
+            ("knowledge", _KNOWLEDGE + _ONE_WORD[1:], "Zhang et al. 2024", "for one word, with an explanation,"),
+            ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023", "for one word, with three examples,"),
         )
     ),
 )

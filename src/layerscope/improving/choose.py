@@ -59,14 +59,16 @@ def decide(
     `interval` of its score minus the default's, and what the readout (at the default's layer) and then the layer bring.
     """
     reference = (list(readouts).index(Readout()), len(layers) - 1)
-    n_blocks = layers[-1]
+    n_blocks, may = layers[-1], np.full(len(readouts), True) if eligible is None else np.asarray(eligible)
     within = np.full(costs.shape, True) if budget is None else costs <= budget + 1e-9
     allowed = judgment.defined & within
     if not allowed.any() and judgment.defined.any():
         least = float(costs[judgment.defined].min())
         raise InvalidValueError(f"nothing costs as little as budget={budget:g} × today's computation: {least:.2f} at least.")
-    if eligible is not None and (allowed & np.asarray(eligible)[:, None]).any():
-        allowed &= np.asarray(eligible)[:, None]
+    if (allowed & may[:, None]).any():
+        allowed &= may[:, None]
+    else:
+        may = np.full(len(readouts), True)  # better any than none
     if not allowed.any():
         raise LayerscopeError("no layer under any readout can be judged: all texts have the same vector everywhere.")
     best, opinion = judgment.best(allowed), judgment
@@ -106,7 +108,7 @@ def decide(
         before=float(judgment.score[reference]),
         after=float(judgment.score[chosen]),
         extra=extra,
-        table=_table(readouts, layers, judgment, tied, chosen, costs),
+        table=_table(readouts, layers, judgment, tied, chosen, costs, may),
     )
 
 
@@ -124,7 +126,9 @@ def _cheapest(tied: np.ndarray, costs: np.ndarray, chosen: Place, readouts: Sequ
 
 
 def front(table: pd.DataFrame) -> pd.DataFrame:
-    """The candidates that none beats at the same cost or less, the cheapest first."""
+    """The candidates that none beats at the same cost or less, of those that may be chosen, the cheapest first."""
+    if "eligible" in table:  # earlier versions did not write it
+        table = table[table["eligible"].astype(bool)]
     ordered = table.dropna(subset=["score"]).sort_values(["cost", "score"], ascending=[True, False])
     return ordered[ordered["score"] > ordered["score"].shift().cummax().fillna(-np.inf)].reset_index(drop=True)
 
@@ -140,7 +144,7 @@ def _near(judgment: ScoredCandidates, best: Place, allowed: np.ndarray) -> np.nd
     return near
 
 
-COLUMNS = ["readout", "layer", "site", "score", *INTERVAL, "tied", "chosen", "cost"]
+COLUMNS = ["readout", "layer", "site", "score", *INTERVAL, "tied", "chosen", "cost", "eligible"]
 
 
 def _table(
@@ -150,6 +154,7 @@ def _table(
     tied: np.ndarray,
     chosen: Place,
     costs: np.ndarray,
+    may: np.ndarray,
 ) -> pd.DataFrame:
     """One row per candidate, the best first."""
     ends = judgment.interval()
@@ -163,6 +168,7 @@ def _table(
             "tied": bool(tied[r, k]),
             "chosen": chosen == (r, k),
             "cost": float(costs[r, k]),
+            "eligible": bool(may[r]),
         }
         for r, readout in enumerate(readouts)
         for k, layer in enumerate(layers)

@@ -321,6 +321,7 @@ class ImproveJob:
             "teacher": teacher,
             "speedup": self._speedup(chosen) if choice.extra["relative_cost"] < 1 else None,
             "screened": self.screened,
+            "found": panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
             "changed_neighbors": changed_share(before, after),
         }
         self._note_cuts(readout)

@@ -23,7 +23,7 @@ from layerscope.models import LoadedModel, catalogue, load
 from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
-from layerscope.selection.judges.agreement import Agreement, Neighborhoods
+from layerscope.selection.judges.agreement import Agreement, Neighborhoods, similarities
 from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, combined, scored_by_items
 from layerscope.selection.judges.consistency import (
     VIEWS,
@@ -216,6 +216,30 @@ class Panel:
         if self.encoder is None:
             return None
         return encoder_vectors(self.encoder, reader.store, texts, self.encoder_readout, bar)
+
+    def found(self, candidates: StoredCandidates, places: Mapping[str, tuple[Readout, int]]) -> dict[str, Any] | None:
+        """The share of the texts' nearest neighbors, by the encoder or the consensus, that candidates find, by their names.
+
+        None where nobody says which neighbors are right. A head's are found by heads that were not fitted on the texts.
+        """
+        if self.encoder is not None:
+            reference, who = self.reference.reference, self.encoder.name
+        elif self.alone and getattr(self.own, "rounds", 0) == 1:
+            reference, who = _consensus(candidates, self._said[0], getattr(self.own, "share", 0.0)), ""
+        else:
+            return None
+        shares: dict[str, Any] = {"by": who}
+        for name, (readout, layer) in places.items():
+            place = list(candidates.layers).index(layer)
+            if readout.centering == HEAD and candidates.heads is not None:
+                cosines: Any = candidates.heads.similarities(place)
+            else:
+                vectors = candidates.vectors(readout)[place]
+                cosines = similarities(vectors) if np.isfinite(vectors).all() else None
+            if cosines is None:
+                return None
+            shares[name] = float(reference.overlap(torch.as_tensor(cosines, device=reference.near.device)).mean())
+        return shares
 
     def judge_heads(
         self, reader: Reader, readouts: Sequence[Readout], heads: Heads, sample: Sequence[str], seed: int, bar: Progress

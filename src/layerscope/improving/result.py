@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,9 @@ from layerscope.exporting.loading import load_folder
 from layerscope.models.sealed import damaged
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder, StoredRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Encoder = Callable[[Sequence[str]], np.ndarray]
 
@@ -93,6 +96,10 @@ class Improved(StoredRun):
             raise LayerscopeError(f"this run was read from disk; its model is in {self.folder}. Copy that folder.")
         self.path = self._save(Path(out), overwrite)
         return self.path
+
+    def plot(self) -> Figure:
+        """The choice as a picture: every layer under every readout by its score, and the score against what it costs."""
+        return view("improve", "plot")(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the table of candidates is left out."""

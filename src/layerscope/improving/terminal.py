@@ -14,26 +14,13 @@ from layerscope.core.readout import how_read
 from layerscope.core.templates import names_of
 from layerscope.improving.choose import front
 from layerscope.improving.result import Improved
+from layerscope.improving.words import sentence
 from layerscope.terminal import Console, print_facts, print_notes
 
 _WIDTH = 64
 _SHOWN = 5
 _COSTLY = 4.0
 """Encoding that costs this many times what it costs today is worth a note."""
-
-
-def page_words(result: Improved) -> list[str]:
-    """For a page: the answer, then against what and why. What the readout and what the layer bring is told apart."""
-    choice, evidence = result.choice, result.manifest["evidence"]
-    if choice.abstained or evidence["kept_default"]:
-        return [choice.headline()]
-    low, high = evidence["interval"]
-    return [
-        f"{result.model}: layer {choice.layer} of {choice.layers}, {how_read(str(choice.readout))}: {evidence['score_name']} "
-        f"{evidence['before']:.3f} today → {evidence['after']:.3f} (95 % interval of the gain: {low:+.3f} to {high:+.3f})",
-        f"Today is {evidence['today']}. Reading its last layer in the new way brings {evidence['readout_gain']:+.3f}; at equal "
-        f"readout, the layer brings {evidence['layer_gain']:+.3f}",
-    ]
 
 
 def score_lines(result: Improved) -> list[tuple[str, str]]:
@@ -75,7 +62,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
 def print_improved(result: Improved, console: Console | None = None) -> None:
     """Headline, neighbors before and after, the evidence, warnings, and the next command."""
     console = console or Console(highlight=False)
-    console.print(escape(result.choice.headline()), style="bold")
+    console.print(escape(f"{sentence(result)}."), style="bold")
     if not result.manifest["evidence"]["kept_default"]:
         console.print(_neighbors(result))
     print_facts(console, score_lines(result))

@@ -111,6 +111,8 @@ def page_headline(
         if model in improved:
             # what the page is about; the scores measure that choice, and the profile explains it
             parts = [text.removesuffix(".") for text in improved[model].lead]
+            if several and not parts[0].startswith(model):
+                parts[0] = f"{model}: {parts[0][:1].lower()}{parts[0][1:]}"
             if own_scores and chosen is not None:
                 parts += measured_words(own_scores[0], chosen)
             said.append((math.inf, parts + _valley_words(own_curves, with_numbers=False)))

@@ -10,6 +10,7 @@ import html
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pandas as pd
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
+from layerscope.report.choosing import grid_figure
 from layerscope.report.drawing import new_figure
 from layerscope.report.panels import correlation_charts, draw_charts, plot_charts
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
@@ -46,13 +48,15 @@ def result_html(run: Any) -> str:
         return block_html(curves_block(source), together=True, most=40)
     if isinstance(source, Scores):
         return block_html(scores_block(source, every_readout=False), most=MOST_ROWS)
-    return block_html(source, candidate_charts(getattr(run, "choice", None), getattr(run, "table", None)))
+    return block_html(source)
 
 
-def block_html(block: Block, more: Sequence[Chart] = (), together: bool = False, most: int = 18) -> str:
+def block_html(block: Block, together: bool = False, most: int = 18) -> str:
     """Words first, then charts or the block's own figure, then its tables."""
     parts = [f"<b>{text(block.title)}</b>", *map(_paragraph, [*block.lead, *block.words])]
-    parts.append(charts_html([*block.charts[:MOST_CHARTS], *more], together))
+    parts.append(charts_html(block.charts[:MOST_CHARTS], together))
+    if block.grid is not None:
+        parts.append(_drawn(partial(grid_figure, block.grid), "every layer under every readout: its score, and what it costs"))
     if not block.charts:
         parts += [_png(figure) for figure in block.figures[:1]]
     shown = block.inline or ([] if block.charts or block.figures else list(block.tables)[:1])

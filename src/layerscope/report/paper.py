@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.metrics import metric_title
+from layerscope.report.choosing import choice_height, draw_choice
 from layerscope.report.contents import Report
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, style_axis
 from layerscope.report.panels import draw_charts
@@ -51,6 +52,7 @@ def _block(block: Block) -> Part:
     images = [imread(io.BytesIO(figure)) for figure in block.figures]
     lines = [line for text in block.words for line in textwrap.wrap(text, 150)]
     heights = [0.6 + 0.2 * len(lines), *([3.0] if block.charts else [])]
+    heights += [choice_height(block.grid)] if block.grid is not None else []
     heights += [min(9.0, 0.9 * _WIDTH * image.shape[0] / image.shape[1]) for image in images]
 
     def draw(part: Any) -> None:
@@ -60,6 +62,8 @@ def _block(block: Block) -> Part:
             top.text(0.012, 1 - (0.5 + 0.2 * place) / heights[0], escape_math(line), fontsize=8.5)
         if block.charts:
             draw_charts(rest.pop(0), block.charts, columns=len(block.charts))
+        if block.grid is not None:
+            draw_choice(rest.pop(0), block.grid)
         for place, image in zip(rest, images, strict=True):
             axis = place.subplots()
             axis.imshow(image)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from layerscope.atlas.overlay import OURS
 from layerscope.atlas.summary import or_none
-from layerscope.core.charts import Chart, Line
+from layerscope.core.charts import Chart, ChoiceGrid, Line
 from layerscope.core.columns import PROFILE, names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
@@ -22,7 +22,19 @@ from layerscope.metrics import NORMALIZATIONS
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
 
-__all__ = ["Block", "Chart", "Curves", "Line", "Scores", "Section", "Source", "from_atlas", "of_run", "weights_text"]
+__all__ = [
+    "Block",
+    "Chart",
+    "ChoiceGrid",
+    "Curves",
+    "Line",
+    "Scores",
+    "Section",
+    "Source",
+    "from_atlas",
+    "of_run",
+    "weights_text",
+]
 
 
 @dataclass(kw_only=True)
@@ -102,8 +114,8 @@ class Block(Common):
     """A part of a report that speaks for itself: sentences (the answer first), charts, tables and drawn figures (PNG).
 
     A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts; `lead` is
-    what the page's headline then says, and `words` need not say again. Tables named in `inline` are shown in the block itself;
-    all can be chosen at the end of the page.
+    what the page's headline then says, and `words` need not say again; `grid` is what it was chosen from. Tables named in
+    `inline` are shown in the block itself; all can be chosen at the end of the page.
     """
 
     kind: str
@@ -115,6 +127,7 @@ class Block(Common):
     figures: list[bytes] = field(default_factory=list)
     choice: Choice | None = None
     lead: list[str] = field(default_factory=list)
+    grid: ChoiceGrid | None = None
     inline: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -122,7 +135,8 @@ class Block(Common):
 
     def told(self, headline: str) -> list[str]:
         """What the block itself says under a headline."""
-        return self.words if self.lead and headline.startswith(self.lead[0].removesuffix(".")) else [*self.lead, *self.words]
+        said = self.lead and self.lead[0].removesuffix(".").lower() in headline.lower()
+        return self.words if said else [*self.lead, *self.words]
 
 
 Source = Curves | Scores | Block

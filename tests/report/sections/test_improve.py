@@ -25,7 +25,8 @@ def improved() -> Improved:
     model.identity["quantization"] = "Q4_1"
     run = layerscope.improve(model, some_texts(40), judge="none", templates=["one-word"], max_length=96, progress=False)
     gains = {"before": 0.2, "after": 0.4, "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05}
-    run.manifest["evidence"] |= {**gains, "kept_default": False}
+    found = {"by": "", "before": 0.3, "after": 0.6}
+    run.manifest["evidence"] |= {**gains, "kept_default": False, "found": found, "relative_cost": 1 / 3}
     run.choice = replace(run.choice, layer=2, readout=READOUTS[3], abstained=False)
     return run
 
@@ -36,14 +37,14 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         report = gather(runs)
         (mark,) = report.marks
         assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
-        assert report.headline.lead.startswith(
-            "tiny-llama: layer 2 of 3, read with the one-word template (last pooling, no final norm"
-        )
-        assert "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300)" in report.headline.lead
-        assert "brings +0.150; at equal readout, the layer brings +0.050." in report.headline.points[0]
-        assert report.headline.points[1] == "The entropy valley at layer 1 is the attention sink."
+        found = "Asking for one word at layer 2 of 3 finds the right neighbors twice as often as today"
+        assert report.headline.lead == f"{found}, at a third of today's computation"
+        right, numbers, parts, valley = report.headline.points
+        assert right.startswith("Right neighbors are those on which the model's most consistent readings agree: of a text's 10")
+        assert "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300), on 40 texts." in numbers
+        assert parts.endswith("brings +0.150; read alike, layer 2 instead of 3 brings +0.050.")
+        assert valley == "The entropy valley at layer 1 is the attention sink."
         assert "without labels the best guess" not in f"{report.headline.lead} {report.headline.points}"
-        assert len(report.headline.points) == 2
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,8 @@ def test_the_page_shows_the_choice_and_the_neighbors(tmp_path: Path) -> None:
     assert len(wide) == 15
     assert list(wide.columns) == ["text", "rank", "nearest today", "nearest now"]
     block = from_improvement(run)
-    assert block.lead[0].startswith("tiny-llama")
+    assert "finds the right neighbors" in block.lead[0]
+    assert block.grid is not None
+    assert block.grid.score.shape == (run.table["readout"].nunique(), 4)
     page = layerscope.write_report([run], tmp_path / "report.html")
     assert run.model in page.read_text(encoding="utf-8")

@@ -12,18 +12,20 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from layerscope.core.columns import PROFILE
 from layerscope.core.sites import part_of
 from layerscope.core.statistics import INTERVAL
 from layerscope.metrics import in_reading_order, metrics
+from layerscope.report.choosing import groups
 from layerscope.report.contents import Report
 from layerscope.report.drawing import ON_DARK, ON_LIGHT
 from layerscope.report.headline import BEST, kind_of
 from layerscope.report.notices import convention_rows
 from layerscope.report.relations import PairCorrelations
-from layerscope.report.sources import Block, Curves, Line, Scores, Source
+from layerscope.report.sources import Block, ChoiceGrid, Curves, Line, Scores, Source
 from layerscope.selection import Choice
 from layerscope.version import VERSION
 
@@ -39,6 +41,7 @@ SCRIPTS = [
     "scores",
     "heatmap",
     "scatter",
+    "choosing",
     "blocks",
     "tables",
     "main",
@@ -160,9 +163,31 @@ def _block(block: Block, headline: str) -> dict[str, Any]:
             for chart in block.charts
         ],
         "figures": [f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures],
+        "grid": None if block.grid is None else _grid(block.grid),
         "chosen": block.choice is not None,
         "tables": [{"title": title, "inline": title in block.inline, **_columns(table)} for title, table in block.tables.items()],
     }
+
+
+def _grid(grid: ChoiceGrid) -> dict[str, Any]:
+    """Rows of numbers, each with its name; places are pairs of a row and a column."""
+    kinds = groups(grid)
+    rows = [
+        {
+            "read": read,
+            "how": how,
+            "kind": kinds[r],
+            "open": bool(grid.open[r]),
+            "v": _numbers(grid.score[r]),
+            "lo": _numbers(grid.low[r]),
+            "hi": _numbers(grid.high[r]),
+            "cost": None if grid.cost is None else _numbers(grid.cost[r]),
+            "tied": [int(k) for k in np.flatnonzero(grid.tied[r])],
+        }
+        for r, (read, how) in enumerate(grid.rows)
+    ]
+    places = {"chosen": grid.chosen, "today": grid.today, "front": grid.front, "budget": grid.budget}
+    return {"unit": grid.unit, "layers": grid.layers, "rows": rows, **places}
 
 
 def _line(line: Line) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Improvements on the page: what was chosen and why, neighbors before and after, and the best candidates."""
+"""Improvements on the page: what was chosen from what and why, neighbors before and after, and the best candidates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.improving.terminal import page_words, score_lines
+from layerscope.improving.terminal import score_lines
+from layerscope.improving.words import page_words
+from layerscope.report.choosing import grid_of
 from layerscope.report.sources import Block, Section, of_run
 
 _SHOWN = 20
@@ -34,6 +36,7 @@ def from_improvement(run: Any) -> Block:
         **{**of_run(run), "warnings": [str(warning) for warning in run.warnings]},
         choice=run.choice,
         lead=page_words(run),
+        grid=grid_of(run),
         inline=[_NEIGHBORS],
     )
 

@@ -57,10 +57,10 @@ class Neighborhoods:
         order = order - order.mean(-1, keepdim=True)
         scale = torch.linalg.vector_norm(order, dim=-1) * torch.linalg.vector_norm(self.ranks)
         # where all are equally near there is no order to agree with
-        return (self._overlap(similarity) + (order @ self.ranks) / scale.clamp_min(1e-12)) / 2
+        return (self.overlap(similarity) + (order @ self.ranks) / scale.clamp_min(1e-12)) / 2
 
-    def _overlap(self, similarity: Tensor) -> Tensor:
-        """The share of the nearest that are the reference's; of equals at the edge each counts as much."""
+    def overlap(self, similarity: Tensor) -> Tensor:
+        """Per text (n,): the share of the nearest that are the reference's; of equals at the edge each counts as much."""
         nearest = similarity.topk(min(self.count + 1, similarity.shape[-1]), dim=-1)
         shared = self.member.gather(1, nearest.indices[:, : self.count]).float().mean(-1)
         edge = nearest.values[:, self.count - 1]

@@ -31,11 +31,12 @@ function buildBlocks() {
   data.blocks.forEach((block, n) => {
     const id = "block-" + n;
     const host = el("div", { class: block.charts.length > 1 ? "grid" : null });
-    const [first, ...rest] = block.words;
+    const [first, ...rest] = block.words, picture = el("div", { class: "picture" });
     const figures = block.figures.map((source, i) => el("img", { class: "drawn", src: source, alt: block.title + ", figure " + (i + 1) }));
     $(block.chosen ? "chosen" : "blocks").append(el("section", { class: "block", "data-kind": block.kind, "aria-labelledby": id },
       el("h2", { id }, block.title), first ? el("p", { class: "answer" }, first) : null,
-      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, block.tables.filter((t) => t.inline).map(inlineTable), host, figures));
+      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, picture, block.tables.filter((t) => t.inline).map(inlineTable), host, figures));
+    if (block.grid) buildChoosing(picture, block.grid); else picture.remove();
     for (const chart of block.charts) charts.push(lineChart(host, {
       name: chart.title, unit: chart.unit, wide: block.charts.length === 1, height: block.charts.length === 1 ? 330 : 230, means: () => chart.says,
       series: () => blockLines(chart), notes: () => blockNotes(chart), legend: true,

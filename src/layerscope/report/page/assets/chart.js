@@ -12,7 +12,7 @@ const resizer = new ResizeObserver((entries) => {
   for (const entry of entries) {
     const chart = pending.get(entry.target);
     const width = Math.round(entry.contentRect.width);
-    if (chart && chart.width && width !== chart.width) chart.draw();
+    if (chart && width && width !== chart.width) chart.draw();  // one that was drawn while it had no width, too
   }
 });
 

@@ -1,0 +1,107 @@
+"""An improvement in one plain sentence, and the numbers that stand under it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layerscope.core.readout import HEAD, Readout
+from layerscope.core.templates import SLOT, get_template
+from layerscope.improving.result import Improved
+from layerscope.selection.judges.agreement import NEIGHBORS
+
+_OFTEN = (
+    (1.22, 1.28, "a quarter more often than today"), (1.3, 1.37, "a third more often than today"),
+    (1.45, 1.55, "half again as often as today"), (1.8, 1.95, "nearly twice as often as today"),
+    (1.95, 2.1, "twice as often as today"), (2.9, 3.1, "three times as often as today"),
+)  # fmt: skip
+_SHARES = (
+    (0.24, 0.26, "a quarter of"), (0.32, 0.345, "a third of"), (0.48, 0.52, "half of"), (0.65, 0.68, "two thirds of"),
+    (0.74, 0.76, "three quarters of"), (1.95, 2.05, "twice"),
+)  # fmt: skip
+_CLEARLY = 1.005
+"""A ratio that is told has to be more than this; what rounds to "1.0 ×" is no improvement."""
+
+
+def sentence(result: Improved) -> str:
+    """What was found, for somebody who knows nothing of layers and readouts; without a full stop."""
+    choice, evidence = result.choice, result.manifest["evidence"]
+    if choice.abstained or evidence["kept_default"]:
+        return choice.headline().removesuffix(".")
+    readout = Readout(*str(choice.readout).rsplit("/", 4))
+    return f"{_doing(readout, choice.layer, choice.layers)} {_effect(evidence)}{_cost(evidence)}"
+
+
+def page_words(result: Improved) -> list[str]:
+    """For a page: the sentence, then the numbers behind it. What the readout and what the layer bring is told apart."""
+    choice, evidence = result.choice, result.manifest["evidence"]
+    if choice.abstained or evidence["kept_default"]:
+        return [choice.headline()]
+    low, high = evidence["interval"]
+    numbers = (
+        f"{_capital(evidence['score_name'])}: {evidence['before']:.3f} today → {evidence['after']:.3f} "
+        f"(95 % interval of the gain: {low:+.3f} to {high:+.3f}), on {result.manifest['texts']['sampled']:,} texts"
+    )
+    parts = (
+        "Today is the last layer, the mean of its tokens. Reading that layer in the new way brings "
+        f"{evidence['readout_gain']:+.3f}; read alike, layer {choice.layer} instead of {choice.layers} brings "
+        f"{evidence['layer_gain']:+.3f}"
+    )
+    return [sentence(result), *_right(evidence), numbers, parts]
+
+
+def often(ratio: float) -> str:
+    """A ratio of how often something happens, as people say it.
+
+    >>> often(1.5), often(1.62), often(2.0)
+    ('half again as often as today', '1.6 × as often as today', 'twice as often as today')
+    """
+    return next((words for low, high, words in _OFTEN if low <= ratio < high), f"{ratio:.1f} × as often as today")
+
+
+def _doing(readout: Readout, layer: int, blocks: int) -> str:
+    at = "the last layer" if layer == blocks else f"layer {layer} of {blocks}"
+    if readout.centering == HEAD:
+        return f"Reading {at} through a head"
+    if readout.template != "plain":
+        asks = "Your prompt" if SLOT in readout.template else get_template(readout.template).asks
+        return f"{asks or f'The {readout.template} template'} at {at}"
+    if readout.pooling != "mean":
+        return f"Reading the {'last token' if readout.pooling == 'last' else readout.pooling + ' of the tokens'} at {at}"
+    return f"{'Centering' if readout.centering == 'corpus' and layer == blocks else 'Reading'} {at}"
+
+
+def _ratio(evidence: dict[str, Any]) -> float | None:
+    """How many times as many of the right neighbors are found; None where that was not measured or is no gain."""
+    found = evidence.get("found") or {"before": 0.0, "after": 0.0}
+    return found["after"] / found["before"] if 0 < _CLEARLY * found["before"] < found["after"] else None
+
+
+def _effect(evidence: dict[str, Any]) -> str:
+    ratio = _ratio(evidence)
+    if ratio is not None:
+        return f"finds the right neighbors {often(ratio)}"
+    return f"raises the {evidence['score_name']} from {evidence['before']:.3f} to {evidence['after']:.3f}"
+
+
+def _cost(evidence: dict[str, Any]) -> str:
+    cost = evidence.get("relative_cost")
+    if cost is None:  # earlier versions did not say
+        return ""
+    if 0.95 <= cost <= 1.05:
+        return ", at today's computation"
+    share = next((words for low, high, words in _SHARES if low <= cost < high), f"{cost:.2f} ×")
+    return f", at {share} today's computation"
+
+
+def _right(evidence: dict[str, Any]) -> list[str]:
+    """Which neighbors are called right, and how many of them are found."""
+    if _ratio(evidence) is None:
+        return []
+    found = evidence["found"]
+    whose = f"those by {found['by']}" if found["by"] else "those on which the model's most consistent readings agree"
+    before, after = (NEIGHBORS * found[when] for when in ("before", "after"))
+    return [f"Right neighbors are {whose}: of a text's {NEIGHBORS} nearest, {before:.1f} are found today, {after:.1f} now"]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

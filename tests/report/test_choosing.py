@@ -1,0 +1,72 @@
+"""A choice as a picture: what is on it, and that it is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerscope.errors import LayerscopeError
+from layerscope.report.choosing import grid_of, groups, place_words, plot_choice
+from layerscope.report.write import write_report
+from tests.report.synthetic import synthetic_improvement
+
+
+def test_rows_are_in_words_and_places_are_those_of_the_table() -> None:
+    run = synthetic_improvement()
+    grid = grid_of(run)
+    assert grid is not None
+    assert grid.rows[0] == ("plain text", "mean")
+    assert grid.rows[-1] == ("plain text", "head")
+    assert groups(grid) == ["plain text"] * 12 + ["prompts"] * 4 + ["heads"]
+    assert grid.today == (0, 6)
+    assert place_words(grid, grid.chosen) == "layer 4, one-word prompt, centered, no norm"
+    heads = run.table[run.table["readout"] == "plain/mean/applied/keep/head"].sort_values("layer")
+    assert list(grid.score[-1]) == list(heads["score"])
+    assert grid.score[grid.chosen] == grid.score.max() == 0.4
+    assert grid.cost is not None
+    at = [(grid.cost[place], grid.score[place]) for place in grid.front]
+    assert at == sorted(at)
+    for cost, score in at:  # nothing that costs as little is better
+        assert score == grid.score[grid.cost <= cost + 1e-12].max()
+
+
+def test_runs_of_earlier_versions_are_drawn_as_far_as_they_go(tmp_path: Path) -> None:
+    run = synthetic_improvement()
+    run.table = run.table.drop(columns=["cost", "eligible", "tied"])
+    grid = grid_of(run)
+    assert grid is not None
+    assert grid.cost is None
+    assert not grid.front
+    assert grid.open.all()
+    write_report([run], tmp_path / "report.html")
+    assert len(plot_choice(run).axes) == 2  # the heat map and its scale
+
+
+def test_scores_that_are_missing_or_undefined() -> None:
+    run = synthetic_improvement()
+    run.table.loc[run.table["layer"] == 0, "score"] = np.nan
+    run.table = run.table[~((run.table["layer"] == 2) & (run.table["readout"].str.startswith("one-word")))]
+    grid = grid_of(run)
+    assert grid is not None
+    assert np.isnan(grid.score[:, 0]).all()
+    assert np.isnan(grid.score[12:16, 2]).all()
+    assert not grid.tied[12:16, 2].any()
+    plot_choice(run)
+    run.table = run.table.iloc[:0]
+    assert grid_of(run) is None
+    with pytest.raises(LayerscopeError, match="nothing to draw"):
+        run.plot()
+
+
+def test_the_figure_marks_today_the_choice_and_the_budget() -> None:
+    run = synthetic_improvement("model $5", 100, 70, ("one-word", "step-by-step"))
+    run.manifest["config"] = {"budget": 1.5}
+    figure = run.plot()
+    heat, costs, _ = figure.axes
+    assert len(heat.get_yticklabels()) == 21
+    said = [text.get_text() for text in costs.get_legend().get_texts()]
+    assert "today: layer 100, plain text, mean" in said
+    assert "chosen: layer 70, one-word prompt, centered, no norm" in said
+    assert said[-1] == "budget"
