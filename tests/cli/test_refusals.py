@@ -25,7 +25,7 @@ from layerscope.selection.labels.read import read_labels
 from layerscope.store import RunFolder
 from layerscope.terminal import Console
 from tests.cli.support import Cli, assert_refused
-from tests.report.synthetic import synthetic_evaluation
+from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run
 
 
 def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
@@ -153,6 +153,23 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
     manifest = {"kind": "profile", "status": "complete", "model": [], "conventions": 3}
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
     assert_refused(cli("report", tmp_path / "run"), "its manifest does not say model.name")
+
+
+@pytest.mark.parametrize(
+    ("run", "part", "value", "words"),
+    [
+        (synthetic_probe, "counts", {"train": 3}, ("plot",)),
+        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": [1]}, ("atlas", "export")),
+    ],
+)
+def test_an_edited_run_in_every_view(cli: Cli, tmp_path: Path, run: Any, part: str, value: Any, words: tuple[str, ...]) -> None:
+    run().save(tmp_path / "run")
+    file = tmp_path / "run" / "manifest.json"
+    manifest = {**json.loads(file.read_text()), part: value}
+    for sums in ("checksum", "tables"):
+        manifest.pop(sums, None)
+    file.write_text(json.dumps(manifest))
+    assert_refused(cli(*words, tmp_path / "run", "--out", tmp_path / "out.svg"), "is damaged")
 
 
 def test_what_a_terminal_obeys_does_not_reach_it() -> None:

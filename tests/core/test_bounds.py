@@ -50,6 +50,23 @@ def packed_list(folder: Path) -> None:
     load_corpus(folder / "texts.json.gz")
 
 
+def packed_short_lines(folder: Path) -> None:
+    """Few letters, and a text for each two of them."""
+    (folder / "texts.txt.gz").write_bytes(gzip.compress(b"ab\n" * (LEAST // 4)))
+    load_corpus(folder / "texts.txt.gz")
+
+
+def packed_values(folder: Path) -> None:
+    """Few letters, and an object in memory for each three of them."""
+    (folder / "texts.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a", "x": [' + b"[]," * (LEAST // 4) + b"0]}"))
+    load_corpus(folder / "texts.jsonl.gz")
+
+
+def packed_fields(folder: Path) -> None:
+    (folder / "texts.csv.gz").write_bytes(gzip.compress(b"text" + b";" * (LEAST // 2) + b"\n"))
+    load_corpus(folder / "texts.csv.gz", column="text")
+
+
 def packed_labels(folder: Path) -> None:
     (folder / "labels.csv.gz").write_bytes(gzip.compress(b'text,label\n"' + b"a\n" * 2 * LEAST + b'",0\n'))
     read_labels(folder / "labels.csv.gz")
@@ -130,7 +147,8 @@ def declared_arrays(folder: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        packed_line, packed_lines, packed_utf16, packed_list, packed_labels, long_line, one_cell, shared_cell, many_rows,
+        packed_line, packed_lines, packed_utf16, packed_list, packed_short_lines, packed_values,
+        packed_fields, packed_labels, long_line, one_cell, shared_cell, many_rows,
         image_cells, wide_image, many_labels, inner_labels, rows_of_a_run, arrays, declared_arrays,
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """All faults, as many as are asked for, on some processes; the figures as a table, and every defect.
 
-    python -m tests.faults                                        # 10,000 inputs, 700 kills, 2,000 damaged files, 42 races
+    python -m tests.faults                                        # 10,000 inputs, 760 kills, 2,000 damaged files, 42 races
     python -m tests.faults --share 0.1 --seed 7 --out faults.json
 
 Exit code 1: something was silently wrong, not mended, or ended in a traceback.
@@ -34,6 +34,7 @@ def planned(inputs: int, kills: int, flips: int, races: int, texts: int, share: 
     each = -(-(inputs - sum(dear.values())) // len(cheap))
     work = [("killer", name, kills) for name in ("improve", "evaluate", "probe", "study", "export", "sweep", "profile")]
     assert {name for _, name, _ in work} == set(NAMES)
+    work += [("memory", name, -(-kills // 5)) for name in ("improve", "export", "profile")]
     work += [("damage", kind, -(-flips // len(KINDS))) for kind in KINDS]
     work += [("killer", "race", races), ("load", "profile", texts), ("load", "store", texts), ("load", "models", 100)]
     work += [("fuzz", name, count) for name, count in {**dear, **dict.fromkeys(cheap, each)}.items()]

@@ -19,6 +19,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
     """
     from layerscope.errors import LayerscopeError
     from tests.faults.commands import Commands, same, tables
-    from tests.faults.killer import count_steps, forked
+    from tests.faults.killer import arm, count_steps, forked
 
     home = Path(tempfile.mkdtemp(prefix="layerscope-damage-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
@@ -101,7 +102,7 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
         assert forked(lambda: commands.run(name, whole))[0] == 0
         steps = count_steps(lambda: commands.run(name, home / "counted"), home)
         while not (start / "run").is_dir() or not files_of(start):
-            forked(lambda: commands.run(name, start), int(steps * rng.uniform(0.6, 0.97)))
+            forked(lambda: commands.run(name, start), partial(arm, int(steps * rng.uniform(0.6, 0.97))))
     else:
         start = whole
         commands.run(name, whole)

@@ -2,6 +2,7 @@
 
     python -m tests.faults.killer profile 100 0      # a command, how many kills, a seed
     python -m tests.faults.killer race 20 0          # two and three processes on one folder
+    python -m tests.faults.memory profile 20 0       # killed by the system, for want of memory
 
 A process imports everything once and forks; it starts no threads itself, which would not survive that. The child runs the command
 and is killed when it is about to make some file appear, or to remove one. Then another child goes on, until one ends by itself.
@@ -19,6 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,8 @@ def arm(step: int) -> None:
         setattr(os, name, wrap(getattr(os, name)))
 
 
-def forked(work: Callable[[], Any], step: int = 0) -> tuple[int, str]:
-    """Run in a child, killed at a step (0: never): its exit code (negative: a signal) and what it said of an error."""
+def forked(work: Callable[[], Any], first: Callable[[], Any] = lambda: None) -> tuple[int, str]:
+    """Run in a child, after what is to come `first`: its exit code (negative: a signal) and what it said of an error."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -57,8 +59,7 @@ def forked(work: Callable[[], Any], step: int = 0) -> tuple[int, str]:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.dup2(null, 2)
-            if step:
-                arm(step)
+            first()
             work()
             code = 0
         except BaseException as error:
@@ -100,7 +101,16 @@ def count_steps(work: Callable[[], Any], folder: Path) -> int:
     return int(note.read_text())
 
 
-def kill(name: str, count: int, seed: int) -> dict[str, Any]:
+Fate = Callable[[], Any]  # what a child does first, and dies of later
+
+
+def by_step(run: Callable[[Path], Any], home: Path) -> tuple[dict[str, Any], Callable[[np.random.Generator], Fate]]:
+    """What is known of an undisturbed run, and how to draw the step at which a child is killed."""
+    steps = count_steps(lambda: run(home / "counted"), home)
+    return {"steps": steps}, lambda rng: partial(arm, int(rng.integers(1, steps + 1)))
+
+
+def kill(name: str, count: int, seed: int, means: Any = by_step) -> dict[str, Any]:
     """So many kills of one command."""
     home = Path(tempfile.mkdtemp(prefix="layerscope-killer-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
@@ -109,17 +119,17 @@ def kill(name: str, count: int, seed: int) -> dict[str, Any]:
     started = time.monotonic()
     code, said = forked(lambda: run(home / "whole"))
     assert code == 0, said
-    steps = count_steps(lambda: run(home / "counted"), home)
+    facts, draw = means(run, home)
     rng = np.random.default_rng([seed, sum(name.encode())])
-    result: dict[str, Any] = {"command": name, "kills": 0, "runs": 0, "steps": steps, "wrong": [], "errors": [], "left": []}
-    while result["kills"] < count:
+    result: dict[str, Any] = {"command": name, "kills": 0, "runs": 0, **facts, "wrong": [], "errors": [], "left": []}
+    while result["kills"] < count and len(result["errors"]) < 20:
         out = home / f"case-{result['runs']}"
         result["runs"] += 1
         story = []
         for _ in range(12):
-            step = int(rng.integers(1, steps + 1)) if len(story) < 1 + int(rng.integers(3)) else 0
-            code, said = forked(lambda out=out: run(out), step)
-            story.append(step)
+            fate = draw(rng) if len(story) < 1 + int(rng.integers(3)) else None
+            code, said = forked(lambda out=out: run(out), *([fate] if fate else []))
+            story.append(fate.args[0] if fate else 0)
             if code != -signal.SIGKILL:
                 break
             result["kills"] += 1

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from layerscope import Profile
-from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.errors import MissingExtraError, RunFolderError, UnknownNameError
 from layerscope.report.contents import gather
 from layerscope.report.page import inert_json, payload
 from layerscope.report.page import page as make_page
-from layerscope.report.write import format_of, write_report
-from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_run
+from layerscope.report.write import format_of, write, write_report
+from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_probe, synthetic_run
 
 EVIL = "</script><script>alert(1)</script>&\u2028"
 
@@ -33,6 +33,14 @@ def test_html_is_one_inert_file(tmp_path: Path) -> None:
     assert "unsafe" not in text
     data = json.loads(text.split('id="data">')[1].split("</script>")[0])
     assert data["models"] == [EVIL]
+
+
+def test_an_edited_folder_is_told_of(tmp_path: Path) -> None:
+    report = gather([synthetic_probe()])
+    report.blocks[0].path = str(tmp_path / "stranger")
+    report.blocks[0].words.append(True)  # type: ignore[arg-type]
+    with pytest.raises(RunFolderError, match=r"the run in .*stranger is damaged"):
+        write(report, tmp_path / "page.md")
 
 
 def test_inert_json() -> None:

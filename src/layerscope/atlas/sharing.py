@@ -25,7 +25,7 @@ from layerscope.core.bounds import check_parquet
 from layerscope.core.columns import PROFILE, Column, with_added
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import DECISIVE
-from layerscope.core.runs import explain_damage, load_run
+from layerscope.core.runs import explain_damage, explain_damage_in, load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.untrusted import exists, parse_json, sha256_of
 from layerscope.errors import DataError, clean_name, clean_values, one_line
@@ -87,7 +87,7 @@ def export_results(
         raise DataError("give at least one run to export: the folder of a profile, an evaluation or a probe.")
     folder = Path(out)
     _check_free(folder, overwrite)
-    tables = [run_rows(load_run(run) if isinstance(run, (str, Path)) else run) for run in given]
+    tables = [_folder_rows(run) if isinstance(run, (str, Path)) else run_rows(run) for run in given]
     table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
     with atomic.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,6 +95,11 @@ def export_results(
         name = one_line(title or folder.resolve().name)
         atomic.write_text(folder / CARD, data_card(table, name, license, sha256_of(folder / FILE)))
     return folder
+
+
+def _folder_rows(folder: str | Path) -> pd.DataFrame:
+    with explain_damage_in([folder]):
+        return run_rows(load_run(folder))
 
 
 def run_rows(run: Any) -> pd.DataFrame:

@@ -85,9 +85,12 @@ def plot_command(
     x: str | None = option(None, panel=DATA, help="x-axis: depth or layer. (default: depth)"),
 ) -> None:
     """Draw the curves of runs on the same axes."""
+    from layerscope.core.runs import explain_damage_in
     from layerscope.report.drawing import save_figure
 
-    target = save_figure(_figure(runs, parse_list(metrics), x), out)
+    with explain_damage_in(runs):
+        figure = _figure(runs, parse_list(metrics), x)
+    target = save_figure(figure, out)
     output.tell({"figure": target}, target, f"layerscope report {shared.shell_quote(*runs)}")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,6 +196,16 @@ def explain_damage(what: str) -> Iterator[None]:
             f"{what} is damaged ({type(error).__name__}: {error}). "
             "Run its command again with overwrite=True, or restore the folder."
         ) from error
+
+
+@contextmanager
+def explain_damage_in(folders: Sequence[str | Path]) -> Iterator[None]:
+    """The same, where several runs are used at once, or none that is on a disk."""
+    if not folders:
+        yield
+        return
+    with explain_damage(f"{'the run in' if len(folders) == 1 else 'a run among'} {', '.join(map(str, folders))}"):
+        yield
 
 
 class NewerVersionError(RunFolderError):

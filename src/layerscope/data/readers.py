@@ -84,14 +84,16 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     with _readable(path), gzip.open(path, "rb") if packed else path.open("rb") as stream:
         size = path.stat().st_size if packed else None
         utf8 = encoding in ("utf-8", "utf-8-sig")
-        decoded = _utf8_lines(stream, path, size) if utf8 else _other(stream, path, encoding, size)
+        source: Any = stream if utf8 else io.TextIOWrapper(stream, encoding=encoding, newline="\n")
+        lines = bounded_lines(source, path, size, values=".txt" not in path.name.lower())
+        decoded = _utf8_lines(lines, path) if utf8 else _other(lines, path, encoding)
         for number, line in enumerate(decoded):
             yield line.removeprefix("\ufeff") if number == 0 else line
 
 
-def _utf8_lines(stream: Any, path: Path, size: int | None) -> Iterator[str]:
+def _utf8_lines(lines: Iterable[bytes], path: Path) -> Iterator[str]:
     offset = 0
-    for number, raw in enumerate(bounded_lines(stream, path, size), 1):
+    for number, raw in enumerate(lines, 1):
         try:
             yield raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -104,10 +106,10 @@ def _utf8_lines(stream: Any, path: Path, size: int | None) -> Iterator[str]:
         offset += len(raw)
 
 
-def _other(stream: Any, path: Path, encoding: str, size: int | None) -> Iterator[str]:
+def _other(lines: Iterable[str], path: Path, encoding: str) -> Iterator[str]:
     number = 0
     try:
-        for line in bounded_lines(io.TextIOWrapper(stream, encoding=encoding, newline="\n"), path, size):
+        for line in lines:
             number += 1
             yield line
     except UnicodeError as error:

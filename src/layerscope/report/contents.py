@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.runs import explain_damage, load_run
+from layerscope.core.runs import explain_damage_in, load_run
 from layerscope.core.untrusted import exists
 from layerscope.correlation.pooled import ModelCorrelations
 from layerscope.errors import InvalidValueError, LayerscopeError
@@ -69,7 +68,7 @@ def gather(runs: Iterable[Any], live: dict[str, Any] | None = None) -> Report:
     """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show."""
     given = list(runs)
     folders = [str(one) for one in given if isinstance(one, (str, Path))]
-    with explain_damage(f"a run among {', '.join(folders)}") if folders else nullcontext():
+    with explain_damage_in(folders):
         return _gather([read(one) for one in given], live)
 
 

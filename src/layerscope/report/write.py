@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.runs import explain_damage_in
 from layerscope.errors import UnknownNameError
 from layerscope.report.contents import Report, gather
 from layerscope.store import atomic
@@ -26,22 +27,27 @@ def write_report(runs: Iterable[Any], out: str | Path = "report.html") -> Path:
 
 
 def write(report: Report, out: str | Path) -> Path:
-    """Write a report that was put together already. Only what its format needs is loaded."""
+    """Write a report that was put together already."""
     kind = format_of(Path(out))
+    with explain_damage_in([run.path for run in report.runs if run.path is not None]):
+        made = _made(report, kind)
+    atomic.write(Path(out), lambda stream: stream.write(made))
+    return Path(out)
+
+
+def _made(report: Report, kind: str) -> bytes:
+    """The file's contents. Only what this format needs is loaded."""
     if kind == "html":
         from layerscope.report.page import page
 
-        made = page(report).encode()
-    elif kind == "md":
+        return page(report).encode()
+    if kind == "md":
         from layerscope.report.markdown import markdown
 
-        made = markdown(report).encode()
-    else:
-        from layerscope.report.paper import report_bytes
+        return markdown(report).encode()
+    from layerscope.report.paper import report_bytes
 
-        made = report_bytes(report, kind)
-    atomic.write(Path(out), lambda stream: stream.write(made))
-    return Path(out)
+    return report_bytes(report, kind)
 
 
 def format_of(target: Path) -> str:
