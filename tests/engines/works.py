@@ -48,6 +48,14 @@ def process_of(_item: int) -> int:
     return os.getpid()
 
 
+class Slow(MapWork):
+    """Items that take longer than a worker may be silent: it answers meanwhile."""
+
+    def run(self, item: int, prepared: Any, advance: Any, common: Any) -> int:
+        time.sleep(4)
+        return int(super().run(item, prepared, advance, common))
+
+
 def visible_gpus(_item: int) -> str | None:
     """What CUDA shows to a worker."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")

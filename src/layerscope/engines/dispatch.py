@@ -84,6 +84,9 @@ class Actor:
         facts = {"pid": os.getpid(), "torch": torch.__version__, "device": work.device, "common": common}
         return {**_location(), "cuda": torch.cuda.is_available(), **facts}
 
+    def answer(self) -> None:
+        """Whoever answers is neither stopped nor out of reach, however long its items take."""
+
     def release(self, number: int) -> None:
         """Let go of a piece of work and of the memory that it took, unless there is another already."""
         with self.changing:
@@ -205,6 +208,8 @@ class Member:
     where: str = "a worker that was still starting"
     pid: int | None = None
     items: dict[Any, int] = field(default_factory=dict)
+    asked: Any = None  # whether it still answers
+    silent: float = 0.0  # seconds since it last did
 
 
 _NUMBERS = itertools.count()
@@ -239,12 +244,13 @@ class Dispatch:
         advance: Advance,
         attempts: int,
         start_timeout: float,
+        answer_timeout: float,
         idle: IdleWorkers,
     ) -> None:
         self.ray, self.work, self.items, self.placement, self.advance = ray, work, items, placement, advance
         self.number = next(_NUMBERS)
         self.idle, self.shape = idle, (placement.cpus, placement.gpus, max(2, work.under_way))
-        self.attempts, self.start_timeout = attempts, start_timeout
+        self.attempts, self.start_timeout, self.answer_timeout = attempts, start_timeout, answer_timeout
         self.members: list[Member] = []
         self.waiting = deque(range(len(items)))
         self.tried: Counter[int] = Counter()
@@ -254,7 +260,7 @@ class Dispatch:
         self.deaths = 0  # since the last result: a cluster on which nothing survives is given up
         self.facts: dict[str, Any] = {"nodes": set(), "replaced": 0, "torch": set(), "devices": set()}
         self.common: Any = None
-        self.heard = time.monotonic()
+        self.heard = self.listened = time.monotonic()
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """(number of an item, its result), as they are done."""
@@ -282,7 +288,7 @@ class Dispatch:
 
     def _new_actor(self) -> Any:
         cpus, gpus, items = self.shape
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": items, "max_restarts": 0}
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": items + 1, "max_restarts": 0}  # one more to answer
         return self.ray.remote(Actor).options(**options, scheduling_strategy="SPREAD").remote(hide_gpus=not gpus)
 
     def _assign(self) -> None:
@@ -299,12 +305,14 @@ class Dispatch:
         index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
         if index is not None:
             self.waiting.remove(index)
+            member.silent = member.silent if member.items else 0.0
             member.items[member.actor.run.remote(self.number, self.items[index], self.common)] = index
 
     def _ready(self) -> list[Any]:
         every = [m.opening for m in self.members if m.opening is not None]
         every += [reference for member in self.members for reference in member.items]
         ready, _ = self.ray.wait(every, num_returns=1, timeout=_POLL_S)
+        self._listen()
         if ready:
             self.heard = time.monotonic()
         elif not any(m.items for m in self.members) and time.monotonic() - self.heard > self.start_timeout:
@@ -315,6 +323,20 @@ class Dispatch:
                 f"the rest, add a machine, or lower workers= or gpus_per_worker=. {_RESUME}"
             )
         return list(ready)
+
+    def _listen(self) -> None:
+        """Replace a worker that has items and answers no more: one that was stopped would be waited for without end."""
+        now = time.monotonic()
+        # the time that this process itself was stopped, or busy with a result, is nobody's silence
+        passed, self.listened = min(now - self.listened, 2 * _POLL_S), now
+        for member in [member for member in self.members if member.items]:
+            member.silent += passed
+            if member.asked is not None and self.ray.wait([member.asked], timeout=0)[0]:
+                member.asked, member.silent = None, 0.0
+            elif member.asked is None and member.silent > self.answer_timeout / 10:
+                member.asked = member.actor.answer.remote()
+            elif member.silent > self.answer_timeout:
+                self._replace_worker(member, f"it was stopped or is out of reach, without an answer for {member.silent:.0f} s")
 
     def _receive(self, reference: Any) -> tuple[int, Any] | None:
         member = next((m for m in self.members if reference in m.items or reference is m.opening), None)
@@ -330,7 +352,7 @@ class Dispatch:
         if reference is member.opening:
             self._opened(member, outcome)
             return None
-        index = member.items.pop(reference)
+        index, member.silent = member.items.pop(reference), 0.0
         self.suspects.discard(index)
         if outcome.reason is not None:
             log.debug("%s", outcome.trace)
