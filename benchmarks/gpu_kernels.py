@@ -21,8 +21,7 @@ from torch import Tensor
 
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products
-from layerscope.metrics.tokens.measures import centered_gram
+from layerscope.metrics.tokens.measures import centered_gram, prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
 from layerscope.spectra import eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.chebyshev import approximate_entropy

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from layerscope.cli.select import _then
+from layerscope.cli.export import _then
 from tests.cli.support import Cli, assert_refused
 from tests.selection.support import profile, valley_curve
 

@@ -23,7 +23,7 @@ import pandas as pd
 import layerscope
 from layerscope import atlas
 from layerscope.report import contents, markdown, page
-from layerscope.studies.shared.curves import VALUES
+from layerscope.studies.shared.numbers import VALUES
 from layerscope.sweeps.steps import Step
 from tests.tiny import tiny_model
 

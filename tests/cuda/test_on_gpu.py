@@ -13,9 +13,8 @@ import transformers
 from layerscope.capture import make_batch
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds import fold_members
-from layerscope.metrics.tokens import long_prompts
-from layerscope.metrics.tokens.long_prompts import prepare_long
-from layerscope.metrics.tokens.measures import token_entropy
+from layerscope.metrics.tokens import measures
+from layerscope.metrics.tokens.measures import prepare_long, token_entropy
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
 from layerscope.spectra import chebyshev, eigvalsh, resolvents, usable_solvers
@@ -162,9 +161,9 @@ def test_token_measures(tokens, width, kind, dtype):
 def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeypatch):
     """Through the reducer and the kernels of this way, products in float16 and TF32; padding on either side."""
     assert rows.usable(0)
-    if narrow and not long_prompts.wide_products(0):
+    if narrow and not measures.wide_products(0):
         pytest.skip("this torch has no float32 products of float16 matrices")
-    monkeypatch.setattr(long_prompts, "wide_products", lambda _: narrow)
+    monkeypatch.setattr(measures, "wide_products", lambda _: narrow)
     used = []
     monkeypatch.setattr("layerscope.capture.reduce.prepare_long", lambda *a, **k: used.append(1) or prepare_long(*a, **k))
     given = states(kind, 10, tokens, width).to(dtype)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from layerscope.data import load_corpus
-from layerscope.data.wikitext import is_heading, text_filter
+from layerscope.data.corpus import is_heading, make_text_filter
 from layerscope.errors import DataError, UnknownNameError
 
 PARAGRAPH = " Valkyria Chronicles III is a tactical role @-@ playing game " * 4
@@ -25,7 +25,7 @@ def test_not_headings(text: str) -> None:
 
 
 def kept(texts: list[str], name: str) -> tuple[list[str], Counter[str]]:
-    why = [text_filter(name)(text) for text in texts]
+    why = [make_text_filter(name)(text) for text in texts]
     return [text for text, reason in zip(texts, why, strict=True) if reason is None], Counter(filter(None, why))
 
 

@@ -12,8 +12,8 @@ import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options, interval, matrix_entropy, metrics
 from layerscope.metrics.dime import dime_values
+from layerscope.metrics.geometry import neighbor_ratios
 from layerscope.metrics.infonce import info_nce
-from layerscope.metrics.intrinsic_dimension import neighbor_ratios
 from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.ranks import effective_rank, entropy_rank, nesum, power_law_exponent, rankme
 from tests.metrics import reference as ref
@@ -119,7 +119,7 @@ def test_neighbors_far_from_the_origin_and_in_blocks(monkeypatch):
     z = rng.normal(size=(40, 5)) + 1e4
     expected = ref.intrinsic_dimension(z)
     for block in (1024, 7):
-        monkeypatch.setattr("layerscope.metrics.intrinsic_dimension._BLOCK", block)
+        monkeypatch.setattr("layerscope.metrics.geometry._BLOCK", block)
         logs = neighbor_ratios(tensor(z)).log()
         assert 39 / logs.sum().item() == close(expected, rel=1e-9)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from layerscope.profiling import Profile
-from layerscope.studies.shared.curves import mean_of
+from layerscope.studies.shared.numbers import mean_of
 from layerscope.studies.shared.profiles import INVARIANCE, at_depths, dip_of, invariance
 
 

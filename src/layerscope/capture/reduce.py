@@ -23,15 +23,16 @@ from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.base import PromptMean
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import checked_values
-from layerscope.metrics.tokens.long_prompts import prepare_long, usable_for_rows
 from layerscope.metrics.tokens.measures import (
     PreparedTokens,
     centered_gram,
     is_entropy_ready,
     prepare_gram,
+    prepare_long,
     prepare_tokens,
     solve_tokens,
     usable_for,
+    usable_for_rows,
 )
 from layerscope.metrics.tokens.norms import (
     TokenFacts,

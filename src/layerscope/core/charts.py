@@ -11,6 +11,9 @@ from layerscope.core.statistics import INTERVAL
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from matplotlib.figure import Figure as Figure
+else:
+    Figure = Any  # matplotlib is an extra: this is for annotations
 
 
 @dataclass(frozen=True)

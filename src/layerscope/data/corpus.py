@@ -1,4 +1,4 @@
-"""A corpus: the texts of a run, where they come from and what was left out."""
+"""A corpus: the texts of a run, where they come from, which of them count as prompts and what was left out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from layerscope.data.hub import read_hub
 from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, read_file
 from layerscope.data.specs import HubSpec, locate
-from layerscope.data.wikitext import PAPER_MIN_TOKENS
-from layerscope.data.wikitext import text_filter as make_text_filter
 from layerscope.errors import DataError, UnknownNameError, one_line
 
 if TYPE_CHECKING:
@@ -281,3 +279,47 @@ def _hash(digests: Iterable[bytes]) -> str:
     for digest in digests:
         total.update(digest)
     return total.hexdigest()
+
+
+TEXT_FILTERS = ("none", "paper", "released")
+PAPER_MIN_TOKENS = 30
+RELEASED_MIN_CHARACTERS = 10
+
+
+def is_heading(text: str) -> bool:
+    """Whether a text is a WikiText heading.
+
+    >>> is_heading(" = = Early life = = \\n"), is_heading("a = b")
+    (True, False)
+    """
+    line = text.strip()
+    if len(line) < 2 or line[0] != "=" or line[-1] != "=" or "\n" in line:
+        return False
+    # A heading has as many signs on the right as on the left; "= x ==" is not one.
+    left = line[: len(line) - len(line.lstrip("= "))]
+    right = line[len(line.rstrip("= ")) :]
+    return len(left) < len(line) and left.count("=") == right.count("=")
+
+
+def make_text_filter(name: str) -> Callable[[str], str | None]:
+    """A function that says why a text is left out, or None if it is kept.
+
+    `paper` drops headings and texts of fewer than 30 words; `released`, as in the authors' code, drops headings and texts of
+    fewer than 10 characters; `none` drops nothing.
+
+    >>> keep = make_text_filter("released")
+    >>> keep(" = Title = "), keep("short"), keep("long enough to keep")
+    ('heading', 'short', None)
+    """
+    if name not in TEXT_FILTERS:
+        raise UnknownNameError("text filter", str(name), TEXT_FILTERS)
+
+    def reason(text: str) -> str | None:
+        if name == "none":
+            return None
+        if is_heading(text):
+            return "heading"
+        short = len(text.split()) < PAPER_MIN_TOKENS if name == "paper" else len(text) < RELEASED_MIN_CHARACTERS
+        return "short" if short else None
+
+    return reason

@@ -32,7 +32,7 @@ from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.run import ItemScores, items_of, texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.tasks.facts import refuse_constant
-from layerscope.models.fingerprint import files_sha256
+from layerscope.models.source import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key

@@ -24,7 +24,7 @@ from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
 from layerscope.exporting import bench_child
 from layerscope.exporting.draft import beyond
-from layerscope.exporting.loading import module_kinds
+from layerscope.exporting.formats.sentence_transformers import module_kinds
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
 from layerscope.terminal import Console

@@ -13,7 +13,7 @@ import pandas as pd
 
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
-from layerscope.exporting.loading import load_folder
+from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models.sealed import damaged
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder, StoredRun

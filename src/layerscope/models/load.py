@@ -14,14 +14,13 @@ from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import declared_family, families, family_for
-from layerscope.models.fingerprint import files_sha256, module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, read_image_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import pick_device, pick_dtype, without_advice
 from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model
-from layerscope.models.source import Source, read_config, resolve
+from layerscope.models.source import Source, files_sha256, module_sha256, read_config, resolve, settings_sha256
 from layerscope.spectra import faster
 
 

@@ -6,22 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.core.candidates import DRAWS, ScoredCandidates
+from layerscope.core.charts import Figure
 from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import StoredRun
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:

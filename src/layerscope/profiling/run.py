@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from layerscope.core.charts import Figure
 from layerscope.core.columns import PROFILE, names, with_added
 from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
@@ -20,9 +21,6 @@ from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameErro
 from layerscope.metrics import get_metric
 from layerscope.profiling.tables import PromptTable, in_order
 from layerscope.store import RunFolder, StoredRun
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The valley counts as the sink's when dropping that token fills this share of it.
 _SINK_SHARE = 0.5

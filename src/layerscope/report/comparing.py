@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from layerscope.core.charts import Figure
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
@@ -18,9 +19,6 @@ from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.report.contents import read
 from layerscope.report.notices import notices
 from layerscope.report.sources import Chart, Curves, Line, Scores
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS = ("profile", "evaluation", "probe")
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.core.charts import Style
+from layerscope.core.charts import Figure, Style
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 # Okabe & Ito 2008: told apart by people with any color vision

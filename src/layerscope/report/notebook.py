@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
@@ -27,8 +28,6 @@ from layerscope.report.text import number
 from layerscope.selection.choice import Choice, lines
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from layerscope.correlation.study import Correlations
 
 MOST_CHARTS, MOST_LINES, MOST_ROWS = 4, 6, 12

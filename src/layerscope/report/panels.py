@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.core.charts import Chart, Line
+from layerscope.core.charts import Chart, Figure, Line
 from layerscope.errors import LayerscopeError
 from layerscope.report.drawing import (
     COLORS,
@@ -23,8 +23,6 @@ from layerscope.report.drawing import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from layerscope.correlation import Correlations
 
 _DROPPED, _DASHED = (0, (1, 1.5)), (0, (3, 2))

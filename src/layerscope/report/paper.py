@@ -6,10 +6,11 @@ import io
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from layerscope.core.charts import Figure
 from layerscope.metrics import metric_title
 from layerscope.report.choosing import choice_height, draw_choice
 from layerscope.report.contents import Report
@@ -18,9 +19,6 @@ from layerscope.report.panels import draw_charts
 from layerscope.report.sections.evaluation import draw_heat, heat_height, score_chart
 from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
 from layerscope.report.sources import Block
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _WIDTH = 12.0
 _COLUMNS = 4

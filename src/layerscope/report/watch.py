@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from layerscope.core.charts import Figure
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.metrics import in_reading_order, on_log_scale, shown_series
 from layerscope.metrics import metrics as every_metric
 from layerscope.report.drawing import color_key, logarithmic, new_figure, panel_axes, sequential, style_axis
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _NO_UNIT = ("", "ratio", "dimensions", "share")  # their titles say it
 

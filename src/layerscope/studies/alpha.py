@@ -27,10 +27,9 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math, plain_log_axis, sequential
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import mean_table
 from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, label_axes
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
-from layerscope.studies.shared.words import join_words
+from layerscope.studies.shared.numbers import join_words, mean_table
 
 _ALPHAS = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0]
 COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]

@@ -26,10 +26,9 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import VALUES, layer_table, whole_layer
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes, model_colors
 from layerscope.studies.shared.models import Request, Spec, canonical, read_specs
-from layerscope.studies.shared.words import in_short, join_words, name_layers
+from layerscope.studies.shared.numbers import VALUES, in_short, join_words, layer_table, name_layers, whole_layer
 
 METRICS = ("attention_on_largest", "attention_on_first", "attention_if_uniform", "attended_is_largest", "input_ratio")
 _FEWEST_TOKENS = 4

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from layerscope.core.charts import Figure
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
@@ -18,7 +19,6 @@ from layerscope.studies.shared.models import Request, read_specs
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from layerscope.progress import Progress
 

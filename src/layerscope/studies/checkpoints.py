@@ -25,11 +25,10 @@ from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, means_of, middle_half
 from layerscope.studies.shared.figures import Figure, draw_ordered
 from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, read_specs
+from layerscope.studies.shared.numbers import MOVES, SINKS, in_short, join_words, means_of, middle_half, sentence
 from layerscope.studies.shared.profiles import Profiles, Valleys, deeper, invariance
-from layerscope.studies.shared.words import MOVES, in_short, join_words, sentence
 
 log = logging.getLogger("layerscope")
 

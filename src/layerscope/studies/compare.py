@@ -19,7 +19,6 @@ from layerscope.metrics import metrics
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, means_of
 from layerscope.studies.shared.figures import (
     Figure,
     draw_panel,
@@ -32,8 +31,8 @@ from layerscope.studies.shared.figures import (
     wanted_panels,
 )
 from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
+from layerscope.studies.shared.numbers import DIFFERS, SINKS, THAN, in_short, join_words, means_of, sentence, unlike, where_clear
 from layerscope.studies.shared.profiles import Differences, Profiles, Valleys, invariance, profile_rows
-from layerscope.studies.shared.words import DIFFERS, THAN, in_short, join_words, sentence, unlike, where_clear
 
 _PANELS = [
     ("prompt_entropy", "keep", "Prompt entropy"),

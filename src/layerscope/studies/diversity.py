@@ -31,11 +31,10 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import color_key
 from layerscope.selection.judges.consistency import halves
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import whole_layer
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, read_specs
+from layerscope.studies.shared.numbers import in_short, join_words, whole_layer
 from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
-from layerscope.studies.shared.words import in_short, join_words
 
 ASPECTS = ("topic", "length", "duplication")
 # metric: what its best layer has, and its unit

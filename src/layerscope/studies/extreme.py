@@ -29,11 +29,23 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import color_key
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, layer_table, means_of, middle_half, place_of
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, kept_arrays, most_tokens, read_prompts, read_specs
+from layerscope.studies.shared.numbers import (
+    MOVES,
+    SINKS,
+    in_short,
+    join_words,
+    layer_table,
+    means_of,
+    middle_half,
+    name_layers,
+    place_of,
+    sentence,
+    unlike,
+    where_clear,
+)
 from layerscope.studies.shared.vectors import reduce_prompts
-from layerscope.studies.shared.words import MOVES, in_short, join_words, name_layers, sentence, unlike, where_clear
 
 _LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
 _LEVELS = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]

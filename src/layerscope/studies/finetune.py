@@ -44,8 +44,8 @@ from layerscope.studies.shared.models import (
     profile_of,
     read_specs,
 )
+from layerscope.studies.shared.numbers import in_short, join_words
 from layerscope.studies.shared.profiles import INVARIANCE, profile_rows
-from layerscope.studies.shared.words import in_short, join_words
 
 OBJECTIVES = ("contrastive", "language")
 FEWEST_SEEDS = 3  # below this an interval over seeds says nothing

@@ -28,7 +28,6 @@ from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import VALUES, mean_of, whole_layer
 from layerscope.studies.shared.figures import Figure, band, draw_panel, grid, head, legend_below
 from layerscope.studies.shared.models import (
     Request,
@@ -40,9 +39,9 @@ from layerscope.studies.shared.models import (
     runs_elsewhere,
     score_tasks,
 )
+from layerscope.studies.shared.numbers import MOVES, VALUES, in_short, join_words, mean_of, whole_layer
 from layerscope.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows
 from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
-from layerscope.studies.shared.words import MOVES, in_short, join_words
 
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
 _SCANNED = 32  # texts that the sink is looked for in

@@ -34,10 +34,20 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, place_of
 from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, head, label_axes, legend, model_colors
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
-from layerscope.studies.shared.words import DIFFERS, THAN, in_short, join_words, unlike
+from layerscope.studies.shared.numbers import (
+    DIFFERS,
+    SINKS,
+    THAN,
+    defined_mean,
+    in_short,
+    join_words,
+    mean_of,
+    mean_table,
+    place_of,
+    unlike,
+)
 
 _FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
 THIRDS = [f"the {part} third of the layers" for part in ("first", "middle", "last")]

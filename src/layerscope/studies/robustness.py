@@ -33,11 +33,10 @@ from layerscope.selection.judges.consistency import drop_words
 from layerscope.selection.labels.probes import stratified_folds
 from layerscope.selection.labels.read import read_labels
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import layer_table, mean_of, whole_layer
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
+from layerscope.studies.shared.numbers import in_short, layer_table, mean_of, name_layers, whole_layer
 from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
-from layerscope.studies.shared.words import in_short, name_layers
 
 FOUND = "found_again"
 COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]

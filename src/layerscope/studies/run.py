@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
 from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.charts import Figure
 from layerscope.core.conventions import SEVERAL, Reading
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
@@ -28,9 +29,6 @@ from layerscope.store.folder import Session
 from layerscope.studies.base import Study, get_study
 from layerscope.studies.shared.models import Request, Spec, read_spec
 from layerscope.version import VERSION
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WORK = "parts"  # finished parts of a study, such as the profiles of its models, which can be opened on their own
 DEFAULT_LENGTH = 256

@@ -15,11 +15,10 @@ import pandas as pd
 
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, mean_of
 from layerscope.studies.shared.figures import Figure, draw_ordered
 from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
+from layerscope.studies.shared.numbers import SINKS, in_short, mean_of
 from layerscope.studies.shared.profiles import Profiles, by_layer, deeper, invariance
-from layerscope.studies.shared.words import in_short
 
 _DEEPENS = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}
 

@@ -31,7 +31,6 @@ from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import mean_of
 from layerscope.studies.shared.figures import Figure, grid, label_axes, model_colors
 from layerscope.studies.shared.models import (
     PAPER_METRICS,
@@ -43,8 +42,8 @@ from layerscope.studies.shared.models import (
     read_specs,
     score_tasks,
 )
+from layerscope.studies.shared.numbers import in_short, join_words, mean_of
 from layerscope.studies.shared.profiles import profile_rows
-from layerscope.studies.shared.words import in_short, join_words
 
 RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
 MEASURES = ("dcor", "spearman", "kendall")

@@ -34,7 +34,6 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Result, Study
-from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, means_of, place_of
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes
 from layerscope.studies.shared.models import (
     Request,
@@ -46,8 +45,18 @@ from layerscope.studies.shared.models import (
     read_specs,
     runs_elsewhere,
 )
+from layerscope.studies.shared.numbers import (
+    MOVES,
+    SINKS,
+    defined_mean,
+    in_short,
+    join_words,
+    mean_of,
+    mean_table,
+    means_of,
+    place_of,
+)
 from layerscope.studies.shared.profiles import by_layer
-from layerscope.studies.shared.words import MOVES, in_short, join_words
 
 SITES = ("embed", "block.*", "block.*.*")
 STREAM = "stream"  # the block's input

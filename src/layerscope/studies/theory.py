@@ -38,7 +38,7 @@ from layerscope.studies.inequalities.trials import (
 )
 from layerscope.studies.shared.figures import Figure, band, grid
 from layerscope.studies.shared.models import Request
-from layerscope.studies.shared.words import in_short, join_words
+from layerscope.studies.shared.numbers import in_short, join_words
 
 COLUMNS = ["theorem", "version", "statement", "kind", "search", "metric", "x"]
 COLUMNS += [*names(VALUE), "violations", "holds", "counterexample"]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from layerscope.core.charts import Figure
 from layerscope.core.runs import view
 from layerscope.training.penalties import LayerPenalty, token_entropies, variance_covariance
 from layerscope.training.watch import LayerWatch
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from layerscope.training.callback import LayerscopeCallback, PenaltyCallback
 
 __all__ = [

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens import long_prompts
-from layerscope.metrics.tokens.long_prompts import prepare_long
-from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens, token_entropy
+from layerscope.metrics.tokens import measures
+from layerscope.metrics.tokens.measures import PreparedTokens, prepare_long, prepare_tokens, token_entropy
 from layerscope.metrics.tokens.norms import TokenFacts
 from layerscope_gpu import UnusableError
 from layerscope_gpu.tokens import rows as kernel
@@ -167,8 +166,8 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
     """The way of a GPU, where torch gives such products in float32."""
     given, mask = states("sink inside", 50, 12).to(torch.bfloat16), padded(50, side)
     plain, _ = prepared(given, mask, Options())
-    monkeypatch.setattr(long_prompts, "_rows_in", lambda *_: torch.float16)
-    monkeypatch.setattr(long_prompts, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
+    monkeypatch.setattr(measures, "_rows_in", lambda *_: torch.float16)
+    monkeypatch.setattr(measures, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
     got, _ = prepared(given, mask, Options())
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], plain.matrices[name], rtol=0, atol=1e-5)
@@ -177,13 +176,13 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1, 3, 2)
-    assert long_prompts._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
+    assert measures._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
     monkeypatch.setattr(Tensor, "is_cuda", True)
     for works in (False, True):
-        monkeypatch.setattr(long_prompts, "wide_products", lambda _, works=works: works)
-        assert long_prompts._rows_in(x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
-    assert long_prompts._rows_in(x, torch.float32, Options()) == torch.float32
-    assert long_prompts._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
+        monkeypatch.setattr(measures, "wide_products", lambda _, works=works: works)
+        assert measures._rows_in(x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
+    assert measures._rows_in(x, torch.float32, Options()) == torch.float32
+    assert measures._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
 
 
 def test_a_text_without_a_token() -> None:
@@ -227,15 +226,15 @@ def test_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernel, "launch", broken)
     assert not tried(0)
-    assert not long_prompts.wide_products.__wrapped__(0)  # a CPU has no such product
+    assert not measures.wide_products.__wrapped__(0)  # a CPU has no such product
 
 
 def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # as it is, where it is installed
     monkeypatch.setattr(kernel, "usable", lambda _: True)
     there = torch.device("cuda", 0)
-    assert long_prompts.usable_for_rows(there, Options())
-    assert long_prompts.usable_for_rows(there, Options(rows="centered"))
-    assert not long_prompts.usable_for_rows(torch.device("cpu"), Options())
+    assert measures.usable_for_rows(there, Options())
+    assert measures.usable_for_rows(there, Options(rows="centered"))
+    assert not measures.usable_for_rows(torch.device("cpu"), Options())
     for options in (Options(rows="unit"), Options(rows="raw"), Options(clamp_gram=True)):
-        assert not long_prompts.usable_for_rows(there, options)
+        assert not measures.usable_for_rows(there, options)

@@ -3,8 +3,10 @@
 The entropy with and without the sink token and the curvature with and without it all follow from G = X Xᵀ, where X are one
 prompt's states minus their mean: dropping a token is dropping a row and a column, re-centering is subtracting row means of G,
 and inner products of differences are sums of four entries. So one product and one batched eigen-solve serve all four.
-Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used (`long_prompts.py` is
-their fast way on a GPU).
+
+Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used. On a GPU with
+layerscope-gpu these are two D×D products each: a kernel prepares the rows with the sink token kept and dropped, and nobody
+forms their T×T Gram matrices.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from layerscope.metrics.options import Options, RowPreparation, check_rows, zero
 from layerscope.metrics.tokens.norms import TokenFacts, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import faster, full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
+from layerscope.spectra.execution import half_products
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
@@ -298,3 +302,61 @@ def _mean_angle(squares: Tensor, dots: Tensor, noise: Tensor, mask: Tensor, abso
     count = usable.sum(-1)
     total = torch.where(usable, angle, 0.0).sum(-1)
     return torch.where(count > 0, total / count, torch.nan), (present & ~usable).sum(-1)
+
+
+def usable_for_rows(device: torch.device, options: Options) -> bool:
+    """Whether `prepare_long` does what is asked."""
+    gpu = faster.on(device)
+    return gpu is not None and has_kernel(options) and gpu.tokens.measures_rows(device)
+
+
+def prepare_long(
+    centered: Tensor,
+    facts: TokenFacts,
+    options: Options,
+    *,
+    entropy: bool = True,
+    curvature: bool = True,
+    space: Space | None = None,
+) -> PreparedTokens:
+    """`prepare_tokens` from states (B, T, D), float32, centered without the sink; rows centered or centered-unit.
+
+    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as `centered_gram` says.
+    """
+    gpu = faster.on(centered.device)
+    assert gpu is not None
+    made_in = _rows_in(centered, facts.dtype, options) if entropy else None
+    made = gpu.tokens.measure_rows(centered, facts, options.rows == "centered-unit", options.curvature_absolute, made_in)
+    texts, _, width = centered.shape
+    shape = centered.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
+    matrices = {}
+    for name in tuple(made.rows):
+        out = shape.new_empty(shape.shape) if space is None else space(shape)
+        rows = made.rows.pop(name)
+        matrices[name] = wide_product(rows, out) if rows.dtype == torch.float16 else centered_gram(rows.mT, facts.dtype, out)
+    both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
+    return PreparedTokens(matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
+
+
+def wide_product(rows: Tensor, out: Tensor) -> Tensor:
+    """XᵀX of float16 rows (B, T, D), summed and kept in float32; on CUDA, since torch 2.8."""
+    with half_products():
+        return torch.bmm(rows.mT, rows, out_dtype=torch.float32, out=out)
+
+
+def _rows_in(centered: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
+    """What rows are multiplied in. float16 has as many digits as TF32 and is twice as fast; rows of length 1 fit its range."""
+    if dtype not in (torch.bfloat16, torch.float16) or options.rows != "centered-unit" or not centered.is_cuda:
+        return torch.float32
+    return torch.float16 if wide_products(centered.device.index or 0) else torch.float32
+
+
+@cache
+def wide_products(index: int) -> bool:
+    """Whether `wide_product` works on a device, tried once on numbers whose products float16 cannot hold."""
+    try:
+        rows = (1 + torch.arange(48, device=torch.device("cuda", index)).view(1, 6, 8) / 1024).half()
+        want = (rows.double().unsqueeze(-1) * rows.double().unsqueeze(-2)).sum(1).float()
+        return torch.equal(wide_product(rows, torch.empty_like(want)), want)
+    except (RuntimeError, TypeError):  # not in this torch, or not on this device
+        return False

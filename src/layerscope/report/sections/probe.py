@@ -9,6 +9,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.core.charts import Figure
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.report.drawing import escape_math, new_figure, styles
 from layerscope.report.panels import draw_charts
@@ -17,8 +18,6 @@ from layerscope.report.text import numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from layerscope.probing.run import ProbeRun
 
 

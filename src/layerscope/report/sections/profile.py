@@ -11,6 +11,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.core.charts import Figure
 from layerscope.core.conventions import Reading
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, Interval
@@ -24,8 +25,6 @@ from layerscope.report.text import curve_ends, number, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from layerscope.profiling.run import Profile
 
 

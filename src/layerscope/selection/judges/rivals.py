@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.metrics import spectrum_entropy
-from layerscope.metrics.intrinsic_dimension import neighbor_ratios
+from layerscope.metrics.geometry import neighbor_ratios
 from layerscope.metrics.ranks import power_law_exponent, rankme
 from layerscope.selection.judges.base import Candidates
 

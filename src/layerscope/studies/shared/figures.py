@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from layerscope.core.charts import Figure
 from layerscope.core.conventions import Reading
 from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.report.drawing import (
@@ -21,11 +22,6 @@ from layerscope.report.drawing import (
     style_axis,
     styles,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-else:
-    Figure = Any  # matplotlib is an extra
 
 DOTTED = (0, (1, 1.5))
 Panel = tuple[str, str, str]  # metric, sink, title

@@ -17,8 +17,8 @@ from layerscope.core.valley import find_valley
 from layerscope.metrics import metrics
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.studies.shared.curves import SINKS, VALUES, layer_table, mean_of, means_of, whole_layer
 from layerscope.studies.shared.models import Request, Spec, profile_of
+from layerscope.studies.shared.numbers import SINKS, VALUES, layer_table, mean_of, means_of, whole_layer
 
 VALLEY = "called one where it is at least 5 % of its shoulder deep and clear of noise over prompts"
 
