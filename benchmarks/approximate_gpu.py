@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.spectra import chebyshev, full_precision
+from layerscope.spectra import full_precision
 from layerscope.spectra.execution import half_products
 from layerscope_gpu import chebyshev as kernels
+from layerscope_gpu import entropy
 
 Part = tuple[str, Callable[[], object], float, float]  # what, the work, MiB and products a matrix of 512
 PER_PROFILE = 50_000  # matrices of 1,000 prompts at 25 layers, with and without the sink token
@@ -62,23 +63,23 @@ def new_parts(matrices: Tensor, n: int) -> list[Part]:
     count = len(matrices)
     ones = torch.ones(count, dtype=torch.float64, device=matrices.device)
     diagonal = matrices.diagonal(dim1=-2, dim2=-1).double()
-    arrays = matrices.new_zeros(chebyshev.COUNT, count, n, n, dtype=torch.float16)
-    chebyshev.narrow(matrices, ones, arrays[0])
-    chebyshev.product(arrays[1], arrays[0], arrays[0])
-    chebyshev.fill(arrays, chebyshev._largest(arrays[1], diagonal))
+    arrays = matrices.new_zeros(entropy.COUNT, count, n, n, dtype=torch.float16)
+    entropy.narrow(matrices, ones, arrays[0])
+    entropy.product(arrays[1], arrays[0], arrays[0])
+    entropy.fill(arrays, entropy._largest(arrays[1], diagonal))
     one, two, _, four, eight, _ = arrays  # as they are, for products to have the numbers that they will have
     out, other, third = torch.zeros_like(arrays[:3])
     return [
-        ("diagonals, their sum and maximum", lambda: (chebyshev._diagonal(matrices).sum(-1), diagonal.amax(-1)), 0, 0),
-        ("float32 to float16", lambda: chebyshev.narrow(matrices, ones, out), 1.5, 0),
-        ("product K K", lambda: chebyshev.product(out, one, one), 1, 1),
-        ("bound on the largest eigenvalue", lambda: chebyshev._largest(two, diagonal), 0.25, 0),
-        ("T_1, T_2 from K, K²", lambda: chebyshev.rescale(out, other, third, ones, ones), 2.5, 0),
-        ("product T_1 T_2", lambda: chebyshev.product(out, one, two), 1.5, 1),
-        ("product for T_4, in place", lambda: chebyshev.product(out, two, two, 2.0, out, 0.5), 1.5, 1),
-        ("product for T_8, with a copy", lambda: chebyshev.product(out, four, four, 2.0, four, 4.0), 2.5, 1),
-        ("product T_8 T_8", lambda: chebyshev.product(out, eight, eight), 1, 1),
-        ("traces of all pairs", lambda: chebyshev.pair_sums(arrays), 1.55, 0),
+        ("diagonals, their sum and maximum", lambda: (entropy._diagonal(matrices).sum(-1), diagonal.amax(-1)), 0, 0),
+        ("float32 to float16", lambda: entropy.narrow(matrices, ones, out), 1.5, 0),
+        ("product K K", lambda: entropy.product(out, one, one), 1, 1),
+        ("bound on the largest eigenvalue", lambda: entropy._largest(two, diagonal), 0.25, 0),
+        ("T_1, T_2 from K, K²", lambda: entropy.rescale(out, other, third, ones, ones), 2.5, 0),
+        ("product T_1 T_2", lambda: entropy.product(out, one, two), 1.5, 1),
+        ("product for T_4, in place", lambda: entropy.product(out, two, two, 2.0, out, 0.5), 1.5, 1),
+        ("product for T_8, with a copy", lambda: entropy.product(out, four, four, 2.0, four, 4.0), 2.5, 1),
+        ("product T_8 T_8", lambda: entropy.product(out, eight, eight), 1, 1),
+        ("traces of all pairs", lambda: entropy.pair_sums(arrays), 1.55, 0),
     ]
 
 
@@ -137,10 +138,10 @@ def errors(n: int, device: str) -> None:
     for what, decay in (("no direction dominates", 0.0), ("decaying as k^-1", 0.5), ("decaying as k^-2", 1.0)):
         given = grams(20, n, device, decay)
         there = given.cpu().double()
-        exact, ideal = gram_entropy(there.clone()), chebyshev.approximate_entropy(there)
-        bound = chebyshev.entropy_bound(there)
-        found = chebyshev.approximate_entropy(given, half=True).cpu()
-        plain = chebyshev.approximate_entropy(given, half=False).cpu()
+        exact, ideal = gram_entropy(there.clone()), entropy.approximate_entropy(there)
+        bound = entropy.entropy_bound(there)
+        found = entropy.approximate_entropy(given, half=True).cpu()
+        plain = entropy.approximate_entropy(given, half=False).cpu()
         figures = [(found - exact).abs().max(), (found - ideal).abs().max(), bound.max(), (plain - exact).abs().max()]
         print(f"{what:36}" + "".join(f"{float(x):{w}.1e}" for x, w in zip(figures, (9, 10, 9, 10), strict=True)), flush=True)
         assert ((found - exact).abs() <= bound).all(), "outside of the bound"
@@ -157,14 +158,14 @@ def main() -> None:
         ready = kernels.usable(torch.cuda.current_device())
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; own kernels: {'used' if ready else 'NOT USABLE'}")
     matrices = grams(args.count, n, device)
-    chunk = matrices[: max(1, chebyshev._CHUNK_BYTES // (2 * n * n * chebyshev.COUNT))]
+    chunk = matrices[: max(1, entropy._CHUNK_BYTES // (2 * n * n * entropy.COUNT))]
     table("before (float32, TF32 products)", old_parts(chunk[:400]), len(chunk[:400]), n, device)
     with half_products():
         table("now (float16)", new_parts(chunk, n), len(chunk), n, device)
     print(f"\n{'whole, matrices in a chunk':36}{'µs each':>9}{'s for 50,000':>14}")
     for size in (64, 256, 682, 2000, args.count):
-        chebyshev._CHUNK_BYTES = size * 2 * n * n * chebyshev.COUNT
-        each = seconds(lambda: chebyshev.approximate_entropy(matrices, half=True), device, 3) / len(matrices)
+        entropy._CHUNK_BYTES = size * 2 * n * n * entropy.COUNT
+        each = seconds(lambda: entropy.approximate_entropy(matrices, half=True), device, 3) / len(matrices)
         print(f"{size:<36}{each * 1e6:9.2f}{each * PER_PROFILE:14.3f}", flush=True)
     errors(n, device)
     print(f"\n{time.perf_counter() - begin:.0f} s")

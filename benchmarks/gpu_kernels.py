@@ -24,9 +24,8 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.tokens.measures import centered_gram, prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
 from layerscope.spectra import eigvalsh, resolvents, usable_solvers
-from layerscope.spectra.chebyshev import approximate_entropy
 from layerscope.spectra.resolvents import sums_without
-from layerscope_gpu import chebyshev, factors
+from layerscope_gpu import approximate_entropy, chebyshev, factors
 from layerscope_gpu.tokens import gram as gram_kernel
 from layerscope_gpu.tokens import normed, sums
 from layerscope_gpu.tokens import rows as row_kernel

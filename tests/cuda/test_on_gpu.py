@@ -13,17 +13,16 @@ import transformers
 from layerscope.capture import make_batch
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds import fold_members
-from layerscope.metrics.tokens import measures
 from layerscope.metrics.tokens.measures import prepare_long, token_entropy
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
-from layerscope.spectra import chebyshev, eigvalsh, resolvents, usable_solvers
-from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
+from layerscope.spectra import eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.resolvents import sums_without
 from layerscope_gpu import chebyshev as chebyshev_kernels
-from layerscope_gpu import factors
+from layerscope_gpu import entropy, factors, precision
 from layerscope_gpu.emulator import launch as emulate
 from layerscope_gpu.emulator import missing as emulator_missing
+from layerscope_gpu.entropy import approximate_entropy, entropy_bound
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
 from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
@@ -161,9 +160,9 @@ def test_token_measures(tokens, width, kind, dtype):
 def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeypatch):
     """Through the reducer and the kernels of this way, products in float16 and TF32; padding on either side."""
     assert rows.usable(0)
-    if narrow and not measures.wide_products(0):
+    if narrow and not precision.wide_products(0):
         pytest.skip("this torch has no float32 products of float16 matrices")
-    monkeypatch.setattr(measures, "wide_products", lambda _: narrow)
+    monkeypatch.setattr(precision, "wide_products", lambda _: narrow)
     used = []
     monkeypatch.setattr("layerscope.capture.reduce.prepare_long", lambda *a, **k: used.append(1) or prepare_long(*a, **k))
     given = states(kind, 10, tokens, width).to(dtype)
@@ -246,13 +245,13 @@ def test_own_kernels_for_the_approximate_entropy(n, m):
     known = arrays.cpu()
     for k in range(6):
         assert chebyshev_kernels.narrow(given, by / (k + 1), arrays[k])
-        chebyshev.narrow(given.cpu(), by.cpu() / (k + 1), known[k])
+        entropy.narrow(given.cpu(), by.cpu() / (k + 1), known[k])
     assert torch.equal(arrays.cpu(), known)
     found = chebyshev_kernels.pair_sums(arrays)
     assert found is not None
-    torch.testing.assert_close(found.cpu(), chebyshev.pair_sums(known), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found.cpu(), entropy.pair_sums(known), rtol=1e-5, atol=1e-4)
     assert chebyshev_kernels.rescale(*arrays[:3], -by, by.square())
-    chebyshev.rescale(*known[:3], -by.cpu(), by.cpu().square())
+    entropy.rescale(*known[:3], -by.cpu(), by.cpu().square())
     torch.testing.assert_close(arrays.cpu(), known, rtol=2e-3, atol=2e-4)
 
 

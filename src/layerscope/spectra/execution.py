@@ -40,13 +40,6 @@ def full_precision(full: bool = True) -> AbstractContextManager[None]:
     return nullcontext() if set_already else _switched(allow_tf32=not full)
 
 
-def half_products() -> AbstractContextManager[None]:
-    """Products of float16 matrices are summed in float32 to the end inside a block, whatever the user allows the model."""
-    names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
-    allowed = [name for name in names if torch.cuda.is_available() and getattr(torch.backends.cuda.matmul, name, False)]
-    return _switched(**dict.fromkeys(allowed, False))
-
-
 def placed(tensor: Tensor, device: torch.device | str) -> Tensor:
     """A tensor of the host on a device; a GPU copies from pinned memory, so that the host does not wait for the transfer.
 

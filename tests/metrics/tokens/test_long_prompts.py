@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import layerscope_gpu
 from layerscope.metrics import Options
 from layerscope.metrics.tokens import measures
 from layerscope.metrics.tokens.measures import PreparedTokens, prepare_long, prepare_tokens, token_entropy
 from layerscope.metrics.tokens.norms import TokenFacts
-from layerscope_gpu import UnusableError
+from layerscope_gpu import UnusableError, precision
 from layerscope_gpu.tokens import rows as kernel
 from tests.kernels import needs_emulator, use_kernels
 from tests.metrics import reference
@@ -167,7 +168,7 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
     given, mask = states("sink inside", 50, 12).to(torch.bfloat16), padded(50, side)
     plain, _ = prepared(given, mask, Options())
     monkeypatch.setattr(measures, "_rows_in", lambda *_: torch.float16)
-    monkeypatch.setattr(measures, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
+    monkeypatch.setattr(precision, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
     got, _ = prepared(given, mask, Options())
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], plain.matrices[name], rtol=0, atol=1e-5)
@@ -176,13 +177,24 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1, 3, 2)
-    assert measures._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
+    assert measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
     monkeypatch.setattr(Tensor, "is_cuda", True)
     for works in (False, True):
-        monkeypatch.setattr(measures, "wide_products", lambda _, works=works: works)
-        assert measures._rows_in(x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
-    assert measures._rows_in(x, torch.float32, Options()) == torch.float32
-    assert measures._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
+        monkeypatch.setattr(precision, "wide_products", lambda _, works=works: works)
+        assert measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
+    assert measures._rows_in(layerscope_gpu, x, torch.float32, Options()) == torch.float32
+    assert measures._rows_in(layerscope_gpu, x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
+
+
+def test_entropies_of_long_prompts_are_approximated_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "_FEWEST_APPROXIMATED", 60)
+    wanted = Options(entropy="approximate")
+    for gpu, tokens, exact in ((None, 70, True), (layerscope_gpu, 50, True), (layerscope_gpu, 70, False)):
+        monkeypatch.setattr(measures.faster, "on", lambda device, gpu=gpu: gpu)
+        x = torch.randn(2, tokens, 120, generator=torch.Generator().manual_seed(tokens))
+        known, found = (token_entropy(x @ x.mT, options) for options in (Options(), wanted))
+        assert torch.equal(found, known) == exact
+        torch.testing.assert_close(found, known, rtol=0, atol=1e-3)
 
 
 def test_a_text_without_a_token() -> None:
@@ -226,7 +238,7 @@ def test_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernel, "launch", broken)
     assert not tried(0)
-    assert not measures.wide_products.__wrapped__(0)  # a CPU has no such product
+    assert not precision.wide_products.__wrapped__(0)  # a CPU has no such product
 
 
 def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

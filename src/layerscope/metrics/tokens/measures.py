@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
 from layerscope.metrics.tokens.norms import TokenFacts, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import faster, full_precision, joined
-from layerscope.spectra.chebyshev import approximate_entropy
-from layerscope.spectra.execution import half_products
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
@@ -183,8 +181,9 @@ def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[d
 
 def token_entropy(matrices: Tensor, options: Options) -> Tensor:
     """S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or approximate where the options say so."""
-    if _is_approximated(matrices.shape[-1], options):
-        return approximate_entropy(matrices)
+    gpu = faster.on(matrices.device)
+    if gpu is not None and _is_approximated(matrices.shape[-1], options):
+        return gpu.approximate_entropy(matrices)
     return gram_entropy(matrices, options.alpha, overwrite=True)
 
 
@@ -325,7 +324,7 @@ def prepare_long(
     """
     gpu = faster.on(centered.device)
     assert gpu is not None
-    made_in = _rows_in(centered, facts.dtype, options) if entropy else None
+    made_in = _rows_in(gpu, centered, facts.dtype, options) if entropy else None
     made = gpu.tokens.measure_rows(centered, facts, options.rows == "centered-unit", options.curvature_absolute, made_in)
     texts, _, width = centered.shape
     shape = centered.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
@@ -333,30 +332,14 @@ def prepare_long(
     for name in tuple(made.rows):
         out = shape.new_empty(shape.shape) if space is None else space(shape)
         rows = made.rows.pop(name)
-        matrices[name] = wide_product(rows, out) if rows.dtype == torch.float16 else centered_gram(rows.mT, facts.dtype, out)
+        narrow = rows.dtype == torch.float16
+        matrices[name] = gpu.precision.wide_product(rows, out) if narrow else centered_gram(rows.mT, facts.dtype, out)
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
     return PreparedTokens(matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 
 
-def wide_product(rows: Tensor, out: Tensor) -> Tensor:
-    """XᵀX of float16 rows (B, T, D), summed and kept in float32; on CUDA, since torch 2.8."""
-    with half_products():
-        return torch.bmm(rows.mT, rows, out_dtype=torch.float32, out=out)
-
-
-def _rows_in(centered: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
+def _rows_in(gpu: Any, centered: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
     """What rows are multiplied in. float16 has as many digits as TF32 and is twice as fast; rows of length 1 fit its range."""
     if dtype not in (torch.bfloat16, torch.float16) or options.rows != "centered-unit" or not centered.is_cuda:
         return torch.float32
-    return torch.float16 if wide_products(centered.device.index or 0) else torch.float32
-
-
-@cache
-def wide_products(index: int) -> bool:
-    """Whether `wide_product` works on a device, tried once on numbers whose products float16 cannot hold."""
-    try:
-        rows = (1 + torch.arange(48, device=torch.device("cuda", index)).view(1, 6, 8) / 1024).half()
-        want = (rows.double().unsqueeze(-1) * rows.double().unsqueeze(-2)).sum(1).float()
-        return torch.equal(wide_product(rows, torch.empty_like(want)), want)
-    except (RuntimeError, TypeError):  # not in this torch, or not on this device
-        return False
+    return torch.float16 if gpu.precision.wide_products(centered.device.index or 0) else torch.float32

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-import layerscope_gpu
-from layerscope.spectra import chebyshev, faster
 from layerscope_gpu import chebyshev as kernels
+from layerscope_gpu import entropy
 from layerscope_gpu.emulator import launch, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -30,12 +29,12 @@ def test_each_kernel_is_its_operator(n, m):
     known = arrays.clone()
     for k in range(6):
         kernels._narrow(given, by / (k + 1), arrays[k])
-        chebyshev.narrow(given, by / (k + 1), known[k])
+        entropy.narrow(given, by / (k + 1), known[k])
     assert torch.equal(arrays, known)
     for some in (arrays, arrays[2:3]):
-        torch.testing.assert_close(kernels._pair_sums(some), chebyshev.pair_sums(some), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(kernels._pair_sums(some), entropy.pair_sums(some), rtol=1e-5, atol=1e-5)
     kernels._rescale(arrays[0], arrays[1], arrays[4], -by, by.square())
-    chebyshev.rescale(known[0], known[1], known[4], -by, by.square())
+    entropy.rescale(known[0], known[1], known[4], -by, by.square())
     assert torch.equal(arrays[0], known[0])
     assert torch.equal(arrays[1], arrays[4])
     torch.testing.assert_close(arrays[1], known[1], rtol=2e-3, atol=1e-6)  # one rounding or two
@@ -47,11 +46,10 @@ def test_entropies_through_the_kernels(monkeypatch, n):
     given = matrices(3, n)
     given[1] = 0
     given[2, 4, 2] = given[2, 2, 4] = torch.nan
-    plain = chebyshev.approximate_entropy(given, half=True)
+    plain = entropy.approximate_entropy(given, half=True)
     used: list[bool] = []
-    monkeypatch.setattr(faster, "on", lambda device: layerscope_gpu)
     monkeypatch.setattr(kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16)
-    found = chebyshev.approximate_entropy(given, half=True)
+    found = entropy.approximate_entropy(given, half=True)
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-5, equal_nan=True)
     assert found.isnan().tolist() == [False, True, True]
     assert used

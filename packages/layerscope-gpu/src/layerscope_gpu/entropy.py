@@ -12,20 +12,22 @@ small where their mean, the share s of their bound, is small: so there is a fit 
 the smaller s is, and between them weights are interpolated. How much closer was chosen on spectra of language models' states,
 among fits whose guaranteed error is at most 1.2e-3 / s.
 
-Written for GPUs, where it waits for memory: float32 matrices are scaled and become float16 there (as many digits as TF32, half
-the bytes), and what is summed is summed in float32. A CPU computes in the numbers it is given.
+On a GPU it waits for memory: float32 matrices are scaled and become float16 there (as many digits as TF32, half the bytes), and
+what is summed is summed in float32. A CPU computes in the numbers it is given, for tests: eigenvalues are faster there.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from layerscope.spectra import faster
-from layerscope.spectra.execution import full_precision, half_products, map_concurrently
+from layerscope_gpu import chebyshev as kernels
+from layerscope_gpu.precision import half_products
 
 COUNT = 6
 PAIRS = [(i, j) for i in range(COUNT) for j in range(i, COUNT)]
@@ -44,8 +46,7 @@ def product(out: Tensor, a: Tensor, b: Tensor, scale: float = 1.0, plus: Tensor 
 
 def narrow(matrices: Tensor, by: Tensor, out: Tensor) -> None:
     """`out` (B, m, m) = matrices (B, n, n) · by (B,), with zeros around them where m > n."""
-    gpu = faster.on(out.device)
-    if gpu is not None and gpu.chebyshev.narrow(matrices, by, out):
+    if kernels.narrow(matrices, by, out):
         return
     n = matrices.shape[-1]
     if n < out.shape[-1]:
@@ -55,8 +56,7 @@ def narrow(matrices: Tensor, by: Tensor, out: Tensor) -> None:
 
 def rescale(first: Tensor, second: Tensor, third: Tensor, by: Tensor, square: Tensor) -> None:
     """first · by → first; second · square + first → second and third. Matrices (B, m, m), numbers (B,)."""
-    gpu = faster.on(first.device)
-    if gpu is not None and gpu.chebyshev.rescale(first, second, third, by, square):
+    if kernels.rescale(first, second, third, by, square):
         return
     torch.mul(first, _each(by, first), out=first)
     torch.addcmul(first, second, _each(square, first), out=second)
@@ -69,16 +69,13 @@ def _each(numbers: Tensor, matrices: Tensor) -> Tensor:
 
 def pair_sums(arrays: Tensor) -> Tensor:
     """tr(A_i A_j) for all i ≤ j of symmetric matrices (COUNT, B, m, m): (B, COUNT (COUNT + 1) / 2), float64."""
-    gpu = faster.on(arrays.device)
-    found: Tensor | None = None if gpu is None else gpu.chebyshev.pair_sums(arrays)
+    found = kernels.pair_sums(arrays)
     if found is not None:
         return found
-    rows = arrays.permute(1, 2, 0, 3)
-    rows = rows.float() if rows.dtype == torch.float16 else rows
-    with full_precision():
-        every = (rows @ rows.mT).sum(1, dtype=torch.float64)  # row by row: long sums in float32 lose digits
-    i, j = torch.triu_indices(len(arrays), len(arrays), device=arrays.device)
-    return every[:, i, j]
+    given = arrays.float() if arrays.dtype == torch.float16 else arrays
+    pairs = [(one, other) for i, one in enumerate(given) for other in given[i:]]
+    # not as products of matrices, which a user may allow to lose digits
+    return torch.stack([(one * other).sum((-2, -1), dtype=torch.float64) for one, other in pairs], dim=-1)
 
 
 def fill(arrays: Tensor, b: Tensor) -> None:
@@ -130,7 +127,8 @@ def table() -> Table:
         return fitted.squeeze(-1), error.max(), (error / (t + share)).max()
 
     # one thread each: a fit by several took them 2 s on a host whose cores were compiling kernels
-    found, largest, relative = zip(*map_concurrently("fits", fit, shares), strict=True)
+    with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        found, largest, relative = zip(*pool.map(fit, shares), strict=True)
     return Table(shares, torch.stack(found), torch.stack(largest), torch.stack(relative))
 
 
@@ -213,7 +211,7 @@ def _chunk(matrices: Tensor, n: int, half: bool) -> Tensor:
     unit = torch.where(unit > 0, unit, 1.0)
     arrays = matrices.new_empty(COUNT, len(matrices), n, n, dtype=torch.float16 if half else matrices.dtype)
     narrow(matrices, 1 / unit, arrays[0])  # entries of at most 1
-    with half_products() if half else full_precision(False):
+    with half_products() if half else nullcontext():
         product(arrays[1], arrays[0], arrays[0])
         b = _largest(arrays[1], diagonal)
         b = torch.where(b > 0, b, 1.0)

@@ -10,12 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.metrics import Options
-from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.tokens.norms import find_sink
-from layerscope.spectra import chebyshev
-from layerscope.spectra.execution import half_products
-from tests.metrics.support import measure_tokens
+from layerscope_gpu import entropy
+from layerscope_gpu.precision import half_products
 
 KINDS = ["plain", "anisotropic", "sink", "decaying", "raw", "one direction", "three rows", "narrow"]
 WAYS = [(torch.float64, False), (torch.float32, False), (torch.float32, True)]
@@ -43,6 +39,11 @@ def grams(kind: str, n: int = 96, width: int = 160) -> torch.Tensor:
     return x @ x.mT
 
 
+def exact_entropy(gram: torch.Tensor) -> torch.Tensor:
+    values = torch.linalg.eigvalsh(gram.double()).clamp(min=0)
+    return torch.special.entr(values / values.sum(-1, keepdim=True)).sum(-1)
+
+
 def numpy_basis(t: np.ndarray) -> list[np.ndarray]:
     reduced = {k: np.cos(k * np.arccos(2 * t - 1)) - (-1) ** k for k in (1, 2, 4, 8)}
     return [-4 * reduced[1], reduced[2], -4 * reduced[1] * reduced[2], reduced[4], reduced[8], reduced[8] ** 2]
@@ -52,8 +53,8 @@ def test_the_basis_is_that_of_chebyshev():
     t = np.linspace(0, 1, 500)
     values = numpy_basis(t)
     known = np.stack([values[0], *(values[i] * values[j] for i in range(6) for j in range(i, 6))], axis=-1)
-    np.testing.assert_allclose(chebyshev.features(torch.from_numpy(t)).numpy(), known, atol=1e-9)
-    assert len(chebyshev.PAIRS) + 1 == known.shape[-1]
+    np.testing.assert_allclose(entropy.features(torch.from_numpy(t)).numpy(), known, atol=1e-9)
+    assert len(entropy.PAIRS) + 1 == known.shape[-1]
     full = np.concatenate([known, known[:, :1] * 0 + 1], axis=-1)  # with the constant: all polynomials up to degree 12
     for degree in range(13):
         wanted = t**degree
@@ -62,15 +63,15 @@ def test_the_basis_is_that_of_chebyshev():
 
 def test_fits_are_as_good_as_they_say():
     t = np.linspace(0, 1, 200_001)[1:]
-    values = chebyshev.features(torch.from_numpy(t)).numpy()
-    known = chebyshev.table()
+    values = entropy.features(torch.from_numpy(t)).numpy()
+    known = entropy.table()
     for k in range(0, len(known.shares), 7):
         error = np.abs(values @ known.weights[k].numpy() - t * np.log(t))
         assert error.max() <= 1.001 * known.largest[k]
         assert (error / (t + known.shares[k].item())).max() <= 1.001 * known.relative[k]
     shares = torch.logspace(-4, 0, 500, dtype=torch.float64)
-    assert (chebyshev.bound(shares) * shares <= 1.2e-3).all()  # what is promised
-    assert (chebyshev.bound(shares)[shares > 0.3] < 4e-3).all()
+    assert (entropy.bound(shares) * shares <= 1.2e-3).all()  # what is promised
+    assert (entropy.bound(shares)[shares > 0.3] < 4e-3).all()
     assert known.weights.abs().max() < 2  # so that rounding is not magnified
 
 
@@ -79,10 +80,10 @@ def test_fits_are_as_good_as_they_say():
 @pytest.mark.parametrize("kind", KINDS)
 def test_within_its_bound(kind, dtype, half, n):
     gram = grams(kind, n)
-    exact, bound = gram_entropy(gram), chebyshev.entropy_bound(gram)
-    found = chebyshev.approximate_entropy(gram.to(dtype), half)
+    exact, bound = exact_entropy(gram), entropy.entropy_bound(gram)
+    found = entropy.approximate_entropy(gram.to(dtype), half)
     assert ((found - exact).abs() <= bound + (0 if half else 1e-5)).all()
-    rounding = (found - chebyshev.approximate_entropy(gram)).abs()
+    rounding = (found - entropy.approximate_entropy(gram)).abs()
     assert (rounding <= (1e-4 + 0.06 * bound if half else 1e-5)).all()
     if kind == "plain":
         assert (found - exact).abs().max() < 3e-4
@@ -93,9 +94,9 @@ def test_known_answers(half):
     eye = torch.eye(64).repeat(2, 1, 1)
     blocks = torch.block_diag(torch.ones(32, 32), torch.ones(32, 32)).repeat(2, 1, 1)
     for matrices, known in ((eye, math.log(64)), (3e5 * eye, math.log(64)), (1e-9 * eye, math.log(64)), (blocks, math.log(2))):
-        found = chebyshev.approximate_entropy(matrices, half)
+        found = entropy.approximate_entropy(matrices, half)
         assert (found - known).abs().max() < 3e-3, known
-    found = chebyshev.approximate_entropy(torch.ones(1, 64, 64), half)
+    found = entropy.approximate_entropy(torch.ones(1, 64, 64), half)
     assert found.abs().item() < 3e-3
 
 
@@ -116,9 +117,9 @@ def test_float16_is_what_it_says():
     arrays.append((arrays[-1].astype(float) @ arrays[-1]).astype(np.float16))
     sums = [(a.astype(float) * c).sum() for i, a in enumerate(arrays) for c in arrays[i:]]
     trace = np.trace(gram) / gram.diagonal().max()
-    used = chebyshev.weights(torch.tensor([trace / (40 * b)], dtype=torch.float64))[0].numpy()
+    used = entropy.weights(torch.tensor([trace / (40 * b)], dtype=torch.float64))[0].numpy()
     known = math.log(trace / b) - b / trace * (used @ [-8 * trace / b, *sums])
-    found = chebyshev.approximate_entropy(torch.from_numpy(gram)[None].float(), half=True).item()
+    found = entropy.approximate_entropy(torch.from_numpy(gram)[None].float(), half=True).item()
     assert found == pytest.approx(known, abs=3e-6)
 
 
@@ -127,46 +128,33 @@ def test_float16_is_what_it_says():
 def test_the_largest_eigenvalue_is_bounded(values, zeros):
     diagonal = torch.tensor([*values, *[0.0] * zeros], dtype=torch.float64)
     matrix = torch.diag(diagonal)[None]
-    b = chebyshev._largest(matrix @ matrix, diagonal[None])
+    b = entropy._largest(matrix @ matrix, diagonal[None])
     assert max(values) <= b.item() <= 1.002 * sum(v**4 for v in values) ** 0.25 * (1 + 1e-9)
-    assert (chebyshev.entropy_bound(matrix) <= 1.2e-3 * len(values) * b / sum(values)).all()
+    assert (entropy.entropy_bound(matrix) <= 1.2e-3 * len(values) * b / sum(values)).all()
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_scale_rows_of_zeros_and_chunks_do_not_matter(monkeypatch, half):
     gram = grams("plain").to(torch.float32 if half else torch.float64)
     close = 2e-5 if half else 1e-9
-    plain = chebyshev.approximate_entropy(gram, half)
+    plain = entropy.approximate_entropy(gram, half)
     padded = torch.zeros(4, 120, 120, dtype=gram.dtype)
     padded[:, 5:101, 5:101] = 7 * gram
-    torch.testing.assert_close(chebyshev.approximate_entropy(padded, half), plain, rtol=0, atol=close)
-    monkeypatch.setattr(chebyshev, "_CHUNK_BYTES", 1)
-    torch.testing.assert_close(chebyshev.approximate_entropy(gram, half), plain, rtol=0, atol=close / 100)
+    torch.testing.assert_close(entropy.approximate_entropy(padded, half), plain, rtol=0, atol=close)
+    monkeypatch.setattr(entropy, "_CHUNK_BYTES", 1)
+    torch.testing.assert_close(entropy.approximate_entropy(gram, half), plain, rtol=0, atol=close / 100)
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_nothing_has_no_entropy_and_not_a_number_stays_with_itself(half):
-    assert chebyshev.approximate_entropy(torch.zeros(2, 300, 300), half).isnan().all()
-    assert chebyshev.approximate_entropy(torch.zeros(0, 300, 300), half).shape == (0,)
+    assert entropy.approximate_entropy(torch.zeros(2, 300, 300), half).isnan().all()
+    assert entropy.approximate_entropy(torch.zeros(0, 300, 300), half).shape == (0,)
     given = grams("plain").float()
-    plain = chebyshev.approximate_entropy(given, half)
+    plain = entropy.approximate_entropy(given, half)
     given[1, 7, 3] = given[1, 3, 7] = given[2, 5, 5] = torch.nan
-    found = chebyshev.approximate_entropy(given, half)
+    found = entropy.approximate_entropy(given, half)
     assert found.isnan().tolist() == [False, True, True, False]
     torch.testing.assert_close(found[[0, 3]], plain[[0, 3]], rtol=0, atol=1e-9)
-
-
-def test_long_prompts_only(monkeypatch):
-    monkeypatch.setattr("layerscope.metrics.tokens.measures._FEWEST_APPROXIMATED", 60)
-    rng = np.random.default_rng(0)
-    for tokens, exact in ((50, True), (70, False), (200, False)):  # 200 tokens in 120 dimensions: the other side
-        states = torch.from_numpy(rng.normal(size=(2, tokens, 120))).float()
-        want = measure_tokens(states, None, find_sink(states), Options())
-        got = measure_tokens(states, None, find_sink(states), Options(entropy="approximate"))
-        for sink in ("keep", "drop"):
-            assert torch.equal(got.entropy[sink], want.entropy[sink]) == exact
-            torch.testing.assert_close(got.entropy[sink], want.entropy[sink], rtol=0, atol=1e-3)
-        assert math.isclose(got.curvature["keep"][0], want.curvature["keep"][0])
 
 
 @pytest.mark.parametrize("allowed", [True, False, (False, False)])
