@@ -23,7 +23,7 @@ from layerscope.metrics.folds import fold_members
 from layerscope.metrics.options import Options
 from layerscope.metrics.tokens.measures import centered_gram, prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
-from layerscope.spectra import eigvalsh, resolvents, usable_solvers
+from layerscope.spectra import eigvalsh, usable_solvers
 from layerscope.spectra.resolvents import sums_without
 from layerscope_gpu import approximate_entropy, chebyshev, factors
 from layerscope_gpu.tokens import gram as gram_kernel
@@ -113,7 +113,7 @@ def pooled(prompts: int, width: int, sites: int) -> None:
     eye = torch.eye(prompts, dtype=torch.float64, device="cuda")
     many = (grams + eye).repeat(4, 1, 1)
     work = 4 / 3 * 1e-9 * len(many) * prompts**3
-    line(f"inverse factors of {len(many)}", milliseconds(lambda: resolvents.inverse_factor(many.clone()), 3), gigaflop=work)
+    line(f"inverse factors of {len(many)}", milliseconds(lambda: factors.inverse_factor(many.clone()), 3), gigaflop=work)
     line("dataset entropy and ranks with folds", milliseconds(lambda: sums_without(grams, members), 3))
 
 

@@ -237,7 +237,7 @@ MECHANISMS = (
     ),
     # kernels of layerscope-gpu
     Mechanism("fused passes", ((passes, "fast_passes", lambda module: nullcontext()),), (passes,), WARM[:4]),
-    Mechanism("inverse factors by a kernel", ((factors, "inverse_factor", lambda a: False),), (factors,), WARM[:4]),
+    Mechanism("inverse factors by a kernel", ((factors, "leaf_by_kernel", lambda a: False),), (factors,), WARM[:4]),
     Mechanism(
         "normed states that are not stored",
         ((tokens, "normed_means", lambda *given: None), (tokens, "centered_states", lambda *given: None)),

@@ -12,7 +12,7 @@ from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metric
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.lidar import _by_size
 from layerscope.metrics.samples import _Vectors, n_folds
-from layerscope.spectra.resolvents import inverse_factor
+from layerscope_gpu.factors import inverse_factor
 
 WIDTH = 24
 DATASET = [name for name, metric in metrics().items() if metric.info.level != "tokens"]

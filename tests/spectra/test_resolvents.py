@@ -11,14 +11,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import layerscope_gpu
 from layerscope.spectra import resolvents
 from layerscope_gpu import factors
 from tests.kernels import needs_emulator, use_kernels
 
 KINDS = ("plain", "decaying", "steep", "one direction", "clusters", "repeated", "few directions")
+
+
+def by_inverses(grams: torch.Tensor, members: list[torch.Tensor], *grid: resolvents.Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """The way of a GPU, on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resolvents.faster, "on", lambda device: layerscope_gpu)
+        patch.setattr(resolvents, "free_memory", lambda device: 2**30)
+        return resolvents.sums_without(grams, members, *grid)
+
+
 WAYS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
     "eigenvectors": resolvents.sums_without,
-    "inverses": resolvents._by_inverses,
+    "inverses": by_inverses,
 }
 
 
@@ -79,7 +90,7 @@ def test_the_same_as_solving_what_is_left(n: int, kind: str, way: str) -> None:
 def test_how_close_each_grid_comes(grid: resolvents.Grid, nats: float, decay: float) -> None:
     z = np.random.default_rng(0).normal(size=(150, 200)) * np.arange(1, 201) ** -decay
     want = direct(z @ z.T)
-    got = resolvents._by_inverses(torch.tensor(z @ z.T).unsqueeze(0), [], grid)[0][0].tolist()
+    got = by_inverses(torch.tensor(z @ z.T).unsqueeze(0), [], grid)[0][0].tolist()
     entropy = [math.log(s[0]) - s[1] / s[0] for s in (got, want)]
     assert entropy[0] == pytest.approx(entropy[1], abs=nats)
     rank = [math.log(s[2]) - s[3] / (2 * s[2]) for s in (got, want)]
@@ -101,17 +112,17 @@ def test_any_folds_at_any_scale(n: int, count: int, scale: float, seed: int) -> 
     gram = gram @ gram.T
     members = folds(n, min(count, n))
     _, by_vectors = resolvents.sums_without(torch.tensor(gram).unsqueeze(0), members)
-    _, by_inverses = resolvents._by_inverses(torch.tensor(gram).unsqueeze(0), members)
+    _, through_inverses = by_inverses(torch.tensor(gram).unsqueeze(0), members)
     first = members[0][0].tolist()
     want = direct(np.delete(np.delete(gram, first, 0), first, 1))
-    for got in (by_vectors[0, 0], by_inverses[0, 0]):
+    for got in (by_vectors[0, 0], through_inverses[0, 0]):
         entropy = [math.log(s[0]) - s[1] / s[0] for s in (got.tolist(), want)]
         assert entropy[0] == pytest.approx(entropy[1], abs=5e-6)
         assert got[2].item() == pytest.approx(want[2], rel=2e-4)
 
 
 def test_a_matrix_of_zeros_has_no_entropy() -> None:
-    whole, without = resolvents._by_inverses(torch.zeros(1, 30, 30, dtype=torch.float64), folds(30, 10))
+    whole, without = by_inverses(torch.zeros(1, 30, 30, dtype=torch.float64), folds(30, 10))
     assert whole[0, 0] == 0
     assert whole[0, 1:].isnan().all()
     assert without[0, :, 1:].isnan().all()
@@ -130,16 +141,16 @@ def lower_half(matrices: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130, 257])
 def test_inverse_factors(n: int) -> None:
     matrices = positive(n)
-    found = resolvents.inverse_factor(lower_half(matrices))
+    found = factors.inverse_factor(lower_half(matrices))
     assert (found.triu(1) == 0).all()
     torch.testing.assert_close(found.mT @ found, torch.linalg.inv(matrices), rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(resolvents.log_determinant(found), torch.logdet(matrices))
+    torch.testing.assert_close(factors.log_determinant(found), torch.logdet(matrices))
 
 
 def test_what_is_not_positive_definite_is_not_a_number() -> None:
     matrices = positive(70)
     matrices[1, 3, 3] = -1.0
-    found = resolvents.log_determinant(resolvents.inverse_factor(matrices))
+    found = factors.log_determinant(factors.inverse_factor(matrices))
     assert found.isnan().tolist() == [False, True, False]
 
 
@@ -152,7 +163,7 @@ def test_the_kernel_does_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> No
     around[:, 2 : 2 + n, 5 : 5 + n] = lower_half(matrices)
     block = around[:, 2 : 2 + n, 5 : 5 + n]
     factors._leaf_kernel(block)
-    torch.testing.assert_close(block, resolvents.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(block, factors.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
     block.zero_()
     assert (around == 0).all()
     bad = -positive(n, count=1)

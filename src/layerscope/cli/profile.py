@@ -48,7 +48,7 @@ class ProfileSettings(shared.CommandOptions):
         None, panel=METRICS, help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default)."
     )
     entropy: str | None = option(
-        None, panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (faster on a GPU)."
+        None, panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (on a GPU, with layerscope-gpu)."
     )
     views: int | None = option(None, panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)")
     augmenter: str | None = option(None, panel=METRICS, help="Library that makes the views: builtin or nlpaug.")

@@ -15,9 +15,9 @@ from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_ro
 from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
-from layerscope.spectra import Sent, eigvalsh
+from layerscope.spectra import Sent, eigvalsh, faster
 from layerscope.spectra.execution import free_memory
-from layerscope.spectra.resolvents import fast_doubles, inverse_factor
+from layerscope.spectra.resolvents import fast_doubles
 
 _CITATION = "Thilak et al. 2024"
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.
@@ -366,8 +366,9 @@ def _solvers(noises: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Te
 
     By products of matrices where a GPU is fast at them (its triangular solver is not).
     """
-    if noises.is_cuda and fast_doubles(noises.device):
-        return [partial(torch.matmul, factors) for factors in _by_size(inverse_factor(noises), sizes)]
+    gpu = faster.on(noises.device)
+    if gpu is not None and fast_doubles(noises.device):
+        return [partial(torch.matmul, factors) for factors in _by_size(gpu.factors.inverse_factor(noises), sizes)]
     return [_by_factor(factors) for factors in _by_size(torch.linalg.cholesky_ex(noises).L, sizes)]
 
 

@@ -21,9 +21,7 @@ class Options:
     """
 
     alpha: float = 1.0
-    entropy: Literal["exact", "approximate"] = (
-        "exact"  # of prompts of 256 tokens and more, at α = 1, on a GPU with layerscope-gpu
-    )
+    entropy: Literal["exact", "approximate"] = "exact"  # with layerscope-gpu, of prompts of 256 tokens and more, at α = 1
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
     pooled_rows: RowPreparation = "centered-unit"  # pooled vectors, for dataset entropy and the ranks
     view_rows: RowPreparation = "unit"  # pooled vectors of the views, for InfoNCE and DiME

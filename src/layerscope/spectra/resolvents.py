@@ -15,7 +15,7 @@ With t = eᵘ the integrands are analytic for |Im u| < π, so the trapezoid rule
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,7 +24,6 @@ from torch import Tensor
 from layerscope.spectra import faster
 from layerscope.spectra.execution import free_memory
 
-LEAF = 64
 # compute capabilities with float64 at half the rate of float32 or better; on others it is 32 to 64 times slower
 _FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 
@@ -32,44 +31,6 @@ _FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 def fast_doubles(device: torch.device) -> bool:
     """Whether products of float64 matrices are about as fast as those of float32 on a device."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in _FAST_DOUBLES
-
-
-def inverse_factor(matrices: Tensor) -> Tensor:
-    """L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, which are overwritten; NaN where one is not.
-
-    Only their lower halves are read.
-
-    >>> import torch
-    >>> inverse_factor(torch.tensor([[[4.0, 2.0], [2.0, 2.0]]], dtype=torch.float64)).tolist()
-    [[[0.5, 0.0], [-0.5, 1.0]]]
-    """
-    n = matrices.shape[-1]
-    if n <= LEAF:
-        _leaf(matrices)
-        return matrices
-    half = n // 2
-    first, beside, second = matrices[:, :half, :half], matrices[:, half:, :half], matrices[:, half:, half:]
-    inverse_factor(first)
-    across = beside @ first.mT  # L₂₁ = A₂₁ L₁₁⁻ᵀ
-    second.baddbmm_(across, across.mT, alpha=-1)
-    inverse_factor(second)
-    torch.baddbmm(beside, second @ across, first, beta=0, alpha=-1, out=beside)
-    matrices[:, :half, half:] = 0.0
-    return matrices
-
-
-def log_determinant(factors: Tensor) -> Tensor:
-    """log det A (B,) from A's inverse factors."""
-    return -2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def _leaf(a: Tensor) -> None:
-    gpu = faster.on(a.device)
-    if gpu is not None and gpu.factors.inverse_factor(a):
-        return
-    factors, info = torch.linalg.cholesky_ex(a)
-    factors = torch.where((info == 0)[:, None, None], factors, torch.nan)
-    a.copy_(torch.linalg.solve_triangular(factors, torch.eye(a.shape[-1], dtype=a.dtype, device=a.device), upper=False))
 
 
 class Grid(NamedTuple):
@@ -84,8 +45,6 @@ USUAL = Grid(1.4, 5.0)  # entropies right to 5e-6
 FINE = Grid(1.0, 40.0, 1e-9)  # to 1e-8: for differences of entropies
 _BELOW = 60  # terms under the first t, where φ goes on as a straight line in u
 _ABOVE = 8  # terms over the last t, where what is integrated falls as t⁻³
-_SHARE_OF_MEMORY = 0.15  # of what is free on a GPU, for factors
-_MOST_BYTES = 3 * 2**30  # of them: more would keep a GPU no busier
 
 
 def power_sums(eigenvalues: Tensor) -> Tensor:
@@ -108,8 +67,13 @@ def sums_without(grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL) -
     NaN. `grid` says how well.
     """
     grams = grams.double()
-    if grams.is_cuda:
-        return _by_inverses(grams, members, grid)
+    gpu = faster.on(grams.device)
+    if gpu is not None:
+        first, second = _moments(grams, members)
+        u = _nodes(grams, grid)
+        phi = gpu.resolvents.log_determinants(grams, members, u.exp(), free_memory(grams.device))
+        sums = _integrate(first, second, u.unsqueeze(1).expand(-1, first.shape[1], -1), phi, grid.step)
+        return sums[:, 0], sums[:, 1:]
     solved = [_by_eigenvectors(gram, members, grid) for gram in grams]
     return torch.stack([whole for whole, _ in solved]), torch.stack([without for _, without in solved])
 
@@ -158,7 +122,7 @@ def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: floa
 
 
 def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tuple[Tensor, Tensor]:
-    """On a CPU, where eigenvectors cost about two solutions without them: t (K + t)⁻¹ = Q t/(λ + t) Qᵀ."""
+    """Without layerscope-gpu; on a CPU eigenvectors cost about two solutions without them: t (K + t)⁻¹ = Q t/(λ + t) Qᵀ."""
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp(min=0)
     first, second = (moment[0] for moment in _moments(gram.unsqueeze(0), members))
@@ -176,58 +140,5 @@ def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tup
     return power_sums(values), _integrate(first[1:], second[1:], u.expand(len(first) - 1, -1), torch.cat(left), grid.step)
 
 
-def _by_inverses(grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL) -> tuple[Tensor, Tensor]:
-    """On a GPU, where products of matrices are what is fast: (K + t)⁻¹ = L⁻ᵀ L⁻¹ of all matrices at all nodes."""
-    first, second = _moments(grams, members)
-    u = _nodes(grams, grid)
-    count, n, sets = len(grams), grams.shape[-1], first.shape[1] - 1
-    if members:
-        order = torch.cat([some.flatten() for some in members])
-        if len(order) < n:  # rows in no set come last
-            outside = torch.ones(n, dtype=torch.bool, device=order.device)
-            outside[order] = False
-            order = torch.cat([order, outside.nonzero()[:, 0]])
-        grams = grams[:, order.unsqueeze(-1), order]  # the rows of a set lie together
-    at, which = u.flatten().exp(), torch.arange(count, device=u.device).repeat_interleave(u.shape[1])
-    phi = u.new_empty(len(at), 1 + sets)
-    at_once = _at_once(grams)
-    for start in range(0, len(at), at_once):
-        t = at[start : start + at_once]
-        shifted = grams[which[start : start + at_once]]
-        shifted.diagonal(dim1=-2, dim2=-1).add_(t.unsqueeze(-1))
-        factors = inverse_factor(shifted)
-        whole = (log_determinant(factors) - n * t.log()).unsqueeze(-1)
-        parts = [whole, *(whole + part for part in _block_log_dets(factors, members, t))]
-        phi[start : start + at_once] = torch.cat(parts, dim=-1)
-    sums = _integrate(first, second, u.unsqueeze(1).expand(-1, 1 + sets, -1), phi.view(count, -1, 1 + sets).mT, grid.step)
-    return sums[:, 0], sums[:, 1:]
-
-
-def _block_log_dets(factors: Tensor, members: Sequence[Tensor], t: Tensor) -> Iterator[Tensor]:
-    """log det (t (K + t)⁻¹)[f, f] (nodes, sets) from L⁻¹, whose columns of a set lie together; above a set they are zero."""
-    first = 0
-    for some in members:
-        count, size = some.shape
-        if size == 1:
-            yield (factors[:, :, first : first + count].square().sum(1) * t.unsqueeze(-1)).log()
-            first += count
-            continue
-        blocks = factors.new_empty(len(factors), count, size, size)
-        for i in range(count):  # one by one: their columns cannot be put side by side without a copy
-            part = factors[:, first:, first : first + size]
-            torch.matmul(part.mT, part, out=blocks[:, i])
-            first += size
-        blocks.mul_(t[:, None, None, None])
-        yield log_determinant(inverse_factor(blocks.flatten(0, 1))).view(-1, count)
-
-
 def _log_det(matrices: Tensor) -> Tensor:
     return 2 * torch.linalg.cholesky_ex(matrices).L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def _at_once(grams: Tensor) -> int:
-    """How many factors fit into memory, including what computing them needs."""
-    if not grams.is_cuda:
-        return 8
-    room = min(_MOST_BYTES, int(_SHARE_OF_MEMORY * free_memory(grams.device)))
-    return max(1, room // (24 * grams.shape[-1] ** 2))

@@ -1,4 +1,4 @@
-"""Inverse Cholesky factors of many small float64 matrices, in place: what a recursion over halves of larger ones ends in."""
+"""Inverse Cholesky factors of many float64 matrices: a recursion over their halves, which ends in a kernel for small ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from layerscope_gpu.cuda import UnusableError, launch
 
 _THREADS = 256
+_LEAF = 64
 
 SOURCE = r"""
 // symmetric positive definite matrices of n <= 64 rows, a block each: L^-1 in the place of their lower half, zeros above it.
@@ -58,7 +59,40 @@ inverse_factor(double* matrices, int n, int ld, int stride) {
 """
 
 
-def inverse_factor(a: Tensor) -> bool:
+def inverse_factor(matrices: Tensor) -> Tensor:
+    """L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, which are overwritten; NaN where one is not.
+
+    Only their lower halves are read.
+
+    >>> import torch
+    >>> inverse_factor(torch.tensor([[[4.0, 2.0], [2.0, 2.0]]], dtype=torch.float64)).tolist()
+    [[[0.5, 0.0], [-0.5, 1.0]]]
+    """
+    n = matrices.shape[-1]
+    if n <= _LEAF:
+        if not leaf_by_kernel(matrices):
+            factors, info = torch.linalg.cholesky_ex(matrices)
+            factors = torch.where((info == 0)[:, None, None], factors, torch.nan)
+            eye = torch.eye(n, dtype=matrices.dtype, device=matrices.device)
+            matrices.copy_(torch.linalg.solve_triangular(factors, eye, upper=False))
+        return matrices
+    half = n // 2
+    first, beside, second = matrices[:, :half, :half], matrices[:, half:, :half], matrices[:, half:, half:]
+    inverse_factor(first)
+    across = beside @ first.mT  # L₂₁ = A₂₁ L₁₁⁻ᵀ
+    second.baddbmm_(across, across.mT, alpha=-1)
+    inverse_factor(second)
+    torch.baddbmm(beside, second @ across, first, beta=0, alpha=-1, out=beside)
+    matrices[:, :half, half:] = 0.0
+    return matrices
+
+
+def log_determinant(factors: Tensor) -> Tensor:
+    """log det A (B,) from A's inverse factors."""
+    return -2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def leaf_by_kernel(a: Tensor) -> bool:
     """L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64, of which the lower halves are read.
 
     False, and nothing done, where the kernel cannot take them. NaN where a matrix is not positive definite.
