@@ -8,7 +8,7 @@ import pytest
 from layerscope.core.readout import Readout
 from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
-from layerscope.improving.choose import decide, relative_costs
+from layerscope.improving.choose import decide, front, relative_costs
 from layerscope.improving.grid import offered
 from layerscope.improving.judging import Panel, prefers_plain_text
 from layerscope.selection.choice import Choice
@@ -85,6 +85,14 @@ def test_readouts_that_are_not_eligible_are_not_chosen():
     assert at(decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True])) == (1, 3)
     # where nothing that is eligible can be judged, the rest is
     assert at(decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, False]))[0] == 0
+
+
+def test_what_is_not_eligible_is_not_on_the_front():
+    judgment = judged([[0.1, 0.6, 0.6, 0.6, 0.1], [0.1, 0.3, 0.5, 0.4, 0.3]], 0.01)
+    table = decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True]).table
+    assert set(front(table)["readout"]) == {READOUTS[1].name}
+    assert not table.loc[table["readout"] == READOUTS[0].name, "eligible"].any()
+    assert set(front(decide(judgment, READOUTS, LAYERS, COSTS).table)["readout"]) == {READOUTS[0].name}
 
 
 @pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])

@@ -90,19 +90,21 @@ class _SumPass(EncodePass):
 
 def center(
     reader: Reader, candidates: StoredCandidates, readout: Readout, layer: int, sample: Sample, count: int,
-    bar: Progress, scratch: Path | None = None,
+    bar: Progress, scratch: Path | None = None, asked: str | None = None,
 ) -> Fitted:  # fmt: skip
     """The mean over `count` texts under a readout; the sample's vectors are in the store already.
 
-    Where `scratch` names a file, sums are saved there now and then, and a run that was stopped goes on from them.
+    Where `scratch` names a file, sums are saved there now and then, and a run that was stopped goes on from them. If so much
+    time was `asked` for, it goes on to the number of texts that it began with: how fast a machine seems differs every time.
     """
     judged = len(sample.texts)
     mean = candidates.mean(readout, layer)
     if count <= judged:
         return Fitted.on(sample, judged, mean)
     one = _SumPass(reader, readout.template, readout.kinds[0], layer)
-    saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{count}|{judged}")
+    saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{asked or count}|{judged}", count)
     done = saved.load(one)
+    count = saved.count
     bar.begin("centering|texts", count - judged, done)
     texts = islice(sample.rest(count), done, count - judged)
     for block in _blocks(texts, _BLOCK if reader.recipe is None else _REMOTE_BLOCK):
@@ -137,20 +139,28 @@ def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
 class _Saved:
     """Sums on the disk, for a run that is stopped."""
 
-    def __init__(self, path: Path | None, what: str) -> None:
+    def __init__(self, path: Path | None, what: str, count: int) -> None:
+        self.count = count
         self.path, self.key = path, np.frombuffer(hashlib.sha256(what.encode()).digest(), dtype=np.uint8)
         self.last = time.monotonic()
 
     def load(self, one: _SumPass) -> int:
-        """Put the saved sum into the pass; returns how many texts it is over."""
+        """Put the saved sum into the pass; returns how many texts it is over. `count` is then what the stopped run wanted."""
         found = None if self.path is None else checked.read_or_discard(self.path, checked.read_arrays)
-        if found is None or not np.array_equal(found["key"], self.key):
+        if found is None or "count" not in found or not np.array_equal(found["key"], self.key):
             return 0
+        self.count = int(found["count"])
         one.total = found["total"].copy()
         return int(found["done"])
 
     def save(self, one: _SumPass, done: int) -> None:
         """Save the sum, unless that was done a moment ago."""
         if self.path is not None and time.monotonic() - self.last >= _SAVE_EVERY:
-            checked.write_arrays(self.path, {"key": self.key, "total": one.total, "done": np.array(done)})
+            sums: dict[str, np.ndarray] = {
+                "key": self.key,
+                "total": one.total,
+                "done": np.array(done),
+                "count": np.array(self.count),
+            }
+            checked.write_arrays(self.path, sums)
             self.last = time.monotonic()

@@ -33,6 +33,7 @@ from layerscope.improving.fitting import MOST_FITTED, Fitted, center, check_cent
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
+from layerscope.improving.holding import agreement_elsewhere, compare_speeds, encoder_seconds
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import VERSION_KEY, Settings, evidence_of, left_alone, manifest_of, other_rule, told
@@ -55,7 +56,6 @@ log = logging.getLogger("layerscope")
 
 DEFAULT_JUDGE = "minilm-l6"
 SAMPLE = 1000
-_TIMED = 24  # texts on which speeds are compared
 MAX_LENGTH = 256
 
 
@@ -316,10 +316,13 @@ class ImproveJob:
             chosen = replace(chosen, fitted=self._fit(panel, candidates, chosen))
         after = chosen.finished(candidates.raw(readout, layer))
         teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
+        speeds = compare_speeds(panel, chosen, sample) if choice.extra["relative_cost"] < 1 else None
         evidence = {
             **evidence_of(panel, choice),
             "teacher": teacher,
-            "speedup": self._speedup(chosen) if choice.extra["relative_cost"] < 1 else None,
+            "speedup": None if speeds is None else speeds["now"] / speeds["today"],
+            "texts_per_second": speeds,
+            "elsewhere": agreement_elsewhere(panel, chosen, self.bar) if readout.centering == HEAD else None,
             "screened": self.screened,
             "found": panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
             "changed_neighbors": changed_share(before, after),
@@ -338,6 +341,8 @@ class ImproveJob:
         each, computed = (
             sum(of[name] * max(layer, 1) / self.model.n_blocks for name, layer in parts) for of in (self.tokens, self.computed)
         )
+        if settings.time is not None and len(parts) > 1:  # the encoder teaches as well, and takes its time
+            computed += encoder_seconds(panel, sample.texts) / self.speed
         tokens = None if settings.time is None else 60 * settings.time / self.speed * each / computed
         count = texts_to_fit_on(settings.center_on, sample, self.spent, each, tokens)
         if chosen.readout.centering == HEAD and count > MOST_FITTED:  # of those that were drawn at random
@@ -350,18 +355,8 @@ class ImproveJob:
             encode = partial(panel.encoded, self.reader, bar=self.bar)
             return fit_head(self.reader, heads, encode, chosen.layer, sample, count, self.bar)
         scratch = None if self.work is None else self.work / "centering.npz"
-        return center(self.reader, candidates, chosen.readout, chosen.layer, sample, count, self.bar, scratch)
-
-    def _speedup(self, chosen: Chosen) -> float:
-        """How many times as many texts per second as today's reading, timed on a few texts in turns."""
-        today = Chosen(self.model, self.reader, Readout(), self.model.n_blocks)
-        texts, seconds = list(self.sample.texts[:_TIMED]), np.zeros(2)
-        for turn in range(3):
-            for who, one in enumerate((today, chosen)):
-                start = perf_counter()
-                one.encode(texts)
-                seconds[who] += perf_counter() - start if turn else 0.0  # the first pays for what is done once
-        return float(seconds[0] / seconds[1])
+        asked = None if settings.time is None else f"{settings.time:g} minutes"
+        return center(self.reader, candidates, chosen.readout, chosen.layer, sample, count, self.bar, scratch, asked)
 
     def _note_cuts(self, readout: Readout) -> None:
         for name in dict.fromkeys(["plain", readout.template]):

@@ -40,6 +40,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         if evidence.get("teacher"):
             lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
+        lines += _elsewhere(evidence)
         lines += _front_lines(result)
     on = result.manifest["texts"].get("centered_on")
     if on:
@@ -93,8 +94,27 @@ def _cost_note(result: Improved) -> list[str]:
 
 
 def _speed(evidence: dict[str, Any]) -> str:
-    times = evidence.get("speedup")
-    return "" if not times else f"; {times:.1f} × as many texts per second here"
+    times, speeds = evidence.get("speedup"), dict(evidence.get("texts_per_second") or {})
+    if not times:
+        return ""
+    now, today = speeds.pop("now", None), speeds.pop("today", None)
+    if now is None or today is None:  # earlier versions did not say
+        return f"; {times:.1f} × as many texts per second here"
+    others = "".join(f"; {name}: {speed:,.0f}" for name, speed in speeds.items())
+    return f"; {times:.1f} × as many texts per second here ({today:,.0f} → {now:,.0f}{others})"
+
+
+def _elsewhere(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """How a head does on texts that are not like those it was fitted on."""
+    found = evidence.get("elsewhere")
+    if not found:
+        return []
+    gain, here = found["after"] - found["before"], evidence["after"] - evidence["before"]
+    kept = (
+        "it is no better than today there" if gain <= 0 else f"{min(gain / here, 1):.0%} of the gain is kept" if here > 0 else ""
+    )
+    told = f"{found['before']:.3f} today → {found['after']:.3f} on {found['texts']} sentences of news ({found['corpus']})"
+    return [("elsewhere", f"{told}: {kept}" if kept else told)]
 
 
 def _front_lines(result: Improved) -> list[tuple[str, str]]:

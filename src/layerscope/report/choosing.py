@@ -138,7 +138,13 @@ def _draw_costs(axis: Any, grid: ChoiceGrid) -> None:
         grid.cost[front_places], grid.score[front_places], color="black", linewidth=1, drawstyle="steps-post", label="front"
     )
     rings = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.5}
-    axis.scatter(grid.cost[grid.tied], grid.score[grid.tied], s=16, label="tied with the best", **rings)
+    axis.scatter(
+        grid.cost[grid.tied],
+        grid.score[grid.tied],
+        s=16,
+        label="not told from the best" + (" within the budget" if grid.budget else ""),
+        **rings,
+    )
     for at, marker, name in ((grid.today, TODAY, "today"), (grid.chosen, CHOSEN, "chosen")):
         if at is not None:
             words = f"{name}: {place_words(grid, at)}"

@@ -1,6 +1,7 @@
 // A choice as a picture: layers × readouts by score, and the score against what a text costs.
 const KINDS = { "plain text": [6, "circle"], prompts: [0, "triangle"], heads: [1, "square"] };
 const rowWords = (row) => (row.how === "head" ? "head on " + row.read : [row.read, row.how].filter(Boolean).join(", "));
+const bestWords = (grid) => "not told from the best" + (grid.budget ? " within the budget" : "");
 const three = (value) => (known(value) ? value.toFixed(3).replace("-", "−") : "–");
 
 function buildChoosing(host, grid) {
@@ -84,7 +85,7 @@ function heatOfChoice(host, grid) {
     const scale = el("i", { class: "ramp" });
     scale.style.background = `linear-gradient(90deg, ${mix(low, low, 0)}, ${mix(high, high, 0)})`;
     chart.keys.replaceChildren(...markKeys(grid), el("li", {}, three(least), scale, three(least + span)),
-      ...(grid.rows.some((r) => r.tied.length) ? [el("li", {}, el("span", { class: "tiedkey" }), "not told from the best")] : []),
+      ...(grid.rows.some((r) => r.tied.length) ? [el("li", {}, el("span", { class: "tiedkey" }), bestWords(grid))] : []),
       ...(grid.rows.every((r) => r.open) ? [] : [el("li", {}, "* cannot be chosen by this judge")]));
     const move = (i, j, aloud) => {
       at = [j, i];
@@ -158,7 +159,7 @@ function costsOfChoice(host, grid) {
     chart.plot.replaceChildren(root);
     chart.keys.replaceChildren(...markKeys(grid),
       ...kinds.map((k) => el("li", {}, svg("svg", { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, marker(KINDS[k][1], 7, 7, 4, color(KINDS[k][0]))), k)),
-      ...(points.some((p) => p.row.tied.includes(p.i)) ? [el("li", {}, svg("svg", { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, svg("circle", { cx: 7, cy: 7, r: 4, fill: "none", css: { stroke: "var(--ink)" }, "stroke-width": 1.4 })), "outlined: not told from the best")] : []));
+      ...(points.some((p) => p.row.tied.includes(p.i)) ? [el("li", {}, svg("svg", { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, svg("circle", { cx: 7, cy: 7, r: 4, fill: "none", css: { stroke: "var(--ink)" }, "stroke-width": 1.4 })), "outlined: " + bestWords(grid))] : []));
     const show = (p, aloud) => {
       at = p;
       focus.replaceChildren(svg("circle", { cx: x(p.cost), cy: y(p.v), r: 8, fill: "none", css: { stroke: "var(--accent)" }, "stroke-width": 2.5 }));
