@@ -21,7 +21,7 @@ GPU := packages/layerscope-gpu
 $(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml $(GPU)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
-	$(INSTALL) --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(INSTALL) ./packages/pytrec-eval-pure
+	$(INSTALL) -c constraints.txt --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(INSTALL) ./packages/pytrec-eval-pure
 	$(INSTALL) -c constraints.txt -e '.[dev]'
 	@# the small trained models and the CUDA kernels, which are not in layerscope's own wheel
 	$(INSTALL) --no-deps -e ./$(ZOO) -e ./$(GPU)
@@ -87,9 +87,9 @@ faults: $(STAMP) ## 10,000 mutated inputs, 760 kills, 2,000 damaged files, races
 	$(BIN)/python -m tests.faults --share $(FAULTS) --seed $(SEED) --processes $(TEST_PROCESSES)
 
 AUDIT := .venv-audit
-audit: $(STAMP) ## known vulnerabilities of what is installed; needs the advisories of pypi.org
+audit: $(STAMP) ## known vulnerabilities of the pinned packages; needs the advisories of pypi.org, and says where it has none
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
-	$(AUDIT)/bin/pip-audit --skip-editable --progress-spinner off --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+	$(BIN)/python tests/packaging/audit.py $(AUDIT)/bin/pip-audit
 
 nightly: test slow faults audit integrations bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, other programs, benchmarks, the paper on small models
 nightly: SEED = $(shell date +%Y%m%d)

@@ -7,9 +7,10 @@
 1. Builds sdist and wheel of layerscope, layerscope-zoo and layerscope-gpu; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
 3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
-   for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX).
+   for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX); constraints.txt must pin all of it.
 4. Installs each extra alone and runs what it is for. The environment is a copy of the core's, so that torch is unpacked once;
-   `--fresh` begins with an empty one each time.
+   `--fresh` begins with an empty one each time. What it brings must be pinned, too; `build/sbom-EXTRA.json` lists it.
+5. Known vulnerabilities of what is pinned, where the advisories can be had.
 """
 
 from __future__ import annotations
@@ -189,11 +190,33 @@ def install(python: Path, wheels: Path, extra: str | None) -> None:
     cpu = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if os.environ.get("LAYERSCOPE_CPU_TORCH") else []
     pip = (python, "-m", "pip", "install", "-q")
     if extra == "mteb":  # one of its dependencies has no wheel for some machines (Linux on ARM): as in the Makefile
-        tried = subprocess.run([*map(str, pip), "--only-binary", ":all:", PYTREC], capture_output=True, check=False)
+        tried = subprocess.run(
+            [*map(str, pip), "-c", str(ROOT / "constraints.txt"), "--only-binary", ":all:", PYTREC],
+            capture_output=True,
+            check=False,
+        )
         if tried.returncode:
             run(*pip, ROOT / "packages" / "pytrec-eval-pure", clean=True)
             print(f"{PYTREC} has no wheel here: packages/pytrec-eval-pure stands in for it", flush=True)
     run(*pip, "-c", ROOT / "constraints.txt", *cpu, wanted, *beside, clean=True)
+
+
+def bill_of(python: Path, name: str, where: Path) -> set[str]:
+    """Write what is installed into build/; the names. Ends where something of it is not pinned."""
+    target = ROOT / "build" / name
+    run(python, ROOT / "tests" / "packaging" / "sbom.py", target, ROOT / "constraints.txt", where=where, clean=True)
+    return {part["name"] for part in json.loads(target.read_text(encoding="utf-8"))["components"]}
+
+
+def audit(where: Path) -> str:
+    """What is known against the pinned versions. Ends where a package has a known vulnerability."""
+    python = environment(where / "audit")
+    run(python, "-m", "pip", "install", "-q", "pip-audit", clean=True)
+    words = [sys.executable, ROOT / "tests" / "packaging" / "audit.py", python.with_name("pip-audit")]
+    ended = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    if ended.returncode not in (0, 2):  # 2: no advisories can be had here
+        raise SystemExit(f"release-check: {ended.stdout}{ended.stderr[-2000:]}")
+    return ended.stdout.strip()
 
 
 def check_messages(python: Path, where: Path, extras: list[str]) -> None:
@@ -248,10 +271,9 @@ def main() -> None:
         python = environment(place / "core")
         install(python, wheels, None)
         clock.done("core: installed")
-        run(python, ROOT / "tests" / "packaging" / "sbom.py", ROOT / "build" / "sbom.json", where=place, clean=True)
-        listed = {part["name"] for part in json.loads((ROOT / "build" / "sbom.json").read_text(encoding="utf-8"))["components"]}
+        listed = bill_of(python, "sbom.json", place)
         assert {"torch", "transformers", "layerscope-zoo"} <= listed
-        clock.done(f"core: build/sbom.json lists {len(listed)} packages")
+        clock.done(f"core: build/sbom.json lists {len(listed)} packages, all pinned")
         run(python, "-c", CORE, where=place, clean=True)
         told = run(python, "-m", "layerscope", "doctor", where=place, clean=True)
         assert "layerscope" in told
@@ -261,8 +283,11 @@ def main() -> None:
         for extra in asked:
             python = environment(place / "extra") if given.fresh else copied(place / "core", place / "extra")
             install(python, wheels, extra)
+            listed |= bill_of(python, f"sbom-{extra}.json", place)
             run(python, "-c", EXTRAS[extra], where=place, clean=True)
             clock.done(f"extra {extra}: works alone")
+        print(f"{len(listed)} packages were installed, all pinned", flush=True)
+        print(audit(place), flush=True)
     print("release-check: all well")
 
 

@@ -7,14 +7,17 @@ import re
 import shutil
 import tomllib
 import zipfile
+from importlib.metadata import PathDistribution, distributions, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from layerscope.version import VERSION
 from tests.forking import run_python
+from tests.packaging.audit import verdict
 from tests.packaging.release import lines, release
-from tests.packaging.sbom import bill, plain
+from tests.packaging.sbom import bill, pins, plain, unpinned
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,9 +135,53 @@ def test_actions_are_pinned_by_their_commit() -> None:
 def test_every_dependency_is_pinned_for_the_set_up() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *(need for needs in project["optional-dependencies"].values() for need in needs)]
-    pinned = re.findall(r"^([\w.-]+)==[\w.+]+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     names = {plain(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in asked}
-    assert names - set(map(plain, pinned)) == {"layerscope", "layerscope-gpu", "wandb"}  # the last is not in the set-up
+    assert names - set(pinned) == {"layerscope", "layerscope-gpu"}
+
+
+class Installed(PathDistribution):
+    """A package as a test wants it."""
+
+    def __init__(self, name: str, version: str, *needs: str) -> None:
+        self.told = {"Name": name}, version, list(needs)
+
+    @property
+    def metadata(self) -> Any:
+        return self.told[0]
+
+    @property
+    def version(self) -> str:
+        return self.told[1]
+
+    @property
+    def requires(self) -> list[str]:
+        return self.told[2]
+
+
+def test_what_is_installed_and_not_pinned_is_found() -> None:
+    there = [Installed("Torch", "2.1+cpu", "nvidia-x==12.1; sys_platform == 'linux'", "idna>=2"), Installed("nvidia_x", "12.1")]
+    assert unpinned("torch==2.1\n", there) == []
+    assert unpinned("torch==2.2\n", there) == ["torch 2.1 (pinned: 2.2)"]
+    assert unpinned("torch==2.1\n", [*there, Installed("idna", "3.0")]) == ["idna 3.0 (pinned: no version)"]
+
+
+def test_everything_in_this_environment_is_pinned() -> None:
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    if version("torch").split("+")[0] != pins(constraints)["torch"]:
+        pytest.skip("an environment with other versions than the set-up's")
+    known = set(pins(constraints))
+    assert [one for one in unpinned(constraints, distributions()) if one.split()[0] not in known] == []
+
+
+def test_an_audit_that_asked_nobody_does_not_say_that_all_is_well() -> None:
+    skipped = {"name": "a", "skip_reason": "Dependency not found on PyPI"}
+    fine, bad = {"name": "b", "version": "1", "vulns": []}, {"name": "c", "version": "1", "vulns": [{"id": "PYSEC-1"}]}
+    code, (line,) = verdict({"dependencies": [skipped]})
+    assert (code, "nothing was checked" in line) == (2, True)
+    code, (line,) = verdict({"dependencies": [skipped, fine]})
+    assert (code, line) == (0, "audit: 0 known vulnerabilities in 1 of 2 packages; not known to the advisories: a")
+    assert verdict({"dependencies": [fine, bad]})[0] == 1
 
 
 def test_the_bill_of_materials_lists_what_is_installed() -> None:
