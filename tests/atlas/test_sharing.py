@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from layerscope import atlas
-from layerscope.atlas.sharing import CARD, COLUMNS, FILE, _write_table, data_card, load_overlays, read_results
+from layerscope.atlas.sharing import CARD, COLUMNS, FILE, _packed, _write_table, data_card, load_overlays, read_results
 from layerscope.atlas.summary import charts, compare
 from layerscope.core.untrusted import sha256_of
 from layerscope.data import Corpus
@@ -51,7 +51,7 @@ def rewritten(folder: Path, change: Any) -> Path:
     table = pd.read_parquet(folder / FILE)
     changed = change(table)
     if isinstance(changed, pd.DataFrame):
-        _write_table(changed, folder / FILE)
+        _write_table(_packed(changed), folder / FILE)
     else:
         pq.write_table(changed, folder / FILE)
     (folder / CARD).write_text(data_card(table, "x", "unknown", sha256_of(folder / FILE)), encoding="utf-8")

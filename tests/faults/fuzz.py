@@ -98,7 +98,7 @@ def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     opened = load_run(target)
     opened.summary()
     opened.tables()
-    return write(gather([target]), folder / "page.md", None)
+    return write(gather([target]), folder / "page.md")
 
 
 def choice(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
 import logging
+import lzma
 import time
+import zipfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from layerscope import load, profile
+from layerscope.core import bounds
 from layerscope.data import load_corpus
+from layerscope.data.images import load_images
 from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError
 from layerscope.models.source import resolve
 from layerscope.sweeps.run import sweep
 from tests.faults.conftest import LINES
-from tests.faults.hub import Hub, Request
+from tests.faults.hub import Hub, Repository, Request
 
 
 def test_a_model_and_its_revisions(hub: Hub, files: dict[str, bytes], other_files: dict[str, bytes]) -> None:
@@ -168,3 +176,60 @@ def test_a_token_is_never_told(
     assert hub.token not in caplog.text + str(caught.value) + json.dumps(run.manifest)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or hub.token.encode() not in path.read_bytes()
+
+
+LEAST = 2**20
+
+
+def published_bombs() -> dict[str, bytes]:
+    """Files of datasets that are small on the hub and large in memory, by their names there."""
+    import pyarrow as pa
+
+    row = b'{"text": "the same words again and again"}\n'
+    many = row * (4 * LEAST // len(row))
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("train.jsonl", many)
+    shared = pd.DataFrame({"text": ["a" * (LEAST // 4)] * 600})
+    return {
+        "train.jsonl.gz": gzip.compress(many), "train.jsonl.bz2": bz2.compress(many), "train.jsonl.xz": lzma.compress(many),
+        "train.jsonl.zst": pa.compress(many, codec="zstd", asbytes=True), "train.zip": zipped.getvalue(),
+        "cell.parquet": packed(pd.DataFrame({"text": ["a" * 3 * LEAST]})), "shared.parquet": packed(shared),
+        "rows.parquet": packed(pd.DataFrame({"text": ["a"] * 600_000})),
+    }  # fmt: skip
+
+
+def packed(table: pd.DataFrame) -> bytes:
+    stream = io.BytesIO()
+    table.to_parquet(stream, compression="zstd")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", published_bombs())
+def test_a_dataset_that_would_fill_the_memory_is_refused_before_it_is_unpacked(
+    hub: Hub, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "_LEAST", LEAST)
+    hub.datasets["org/bomb"] = Repository({"main": {name: published_bombs()[name]}})
+    for load_it in (load_corpus, load_images) if name == "shared.parquet" else (load_corpus,):
+        with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
+            load_it("org/bomb")
+    assert not list((tmp_path / "hf").rglob("*.arrow"))
+    assert list(load_corpus("org/texts").texts) == LINES  # what is as usual is read
+
+
+def test_the_library_of_datasets_is_bounded_for_layerscope_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(bounds, "_LEAST", LEAST)
+    hub.datasets["org/bomb"] = Repository({"main": {"cell.parquet": published_bombs()["cell.parquet"]}})
+    with pytest.raises(LayerscopeError, match="more than is read"):
+        load_corpus("org/bomb")
+    assert len(datasets.load_dataset("org/bomb", split="train")) == 1
+
+
+def test_a_packed_file_of_a_dataset_that_is_cut_is_told(hub: Hub) -> None:
+    whole = gzip.compress(b'{"text": "words"}\n' * 1000)
+    hub.datasets["org/cut"] = Repository({"main": {"train.jsonl.gz": whole[: len(whole) // 2]}})
+    with pytest.raises(LayerscopeError, match="is not a whole gzip file"):
+        load_corpus("org/cut")

@@ -87,19 +87,16 @@ def export_results(
         raise DataError("give at least one run to export: the folder of a profile, an evaluation or a probe.")
     folder = Path(out)
     _check_free(folder, overwrite)
-    tables = [_folder_rows(run) if isinstance(run, (str, Path)) else run_rows(run) for run in given]
-    table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
+    with explain_damage_in([run for run in given if isinstance(run, (str, Path))]):
+        tables = [run_rows(load_run(run) if isinstance(run, (str, Path)) else run) for run in given]
+        table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
+        packed = _packed(table)
     with atomic.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _write_table(table, folder / FILE)
+        _write_table(packed, folder / FILE)
         name = one_line(title or folder.resolve().name)
         atomic.write_text(folder / CARD, data_card(table, name, license, sha256_of(folder / FILE)))
     return folder
-
-
-def _folder_rows(folder: str | Path) -> pd.DataFrame:
-    with explain_damage_in([folder]):
-        return run_rows(load_run(folder))
 
 
 def run_rows(run: Any) -> pd.DataFrame:
@@ -187,11 +184,16 @@ def _schema() -> Any:
     return pa.schema([(name, kinds[column.kind]) for name, column in COLUMNS.items()])
 
 
-def _write_table(table: pd.DataFrame, file: Path) -> None:
+def _packed(table: pd.DataFrame) -> Any:
     import pyarrow as pa
+
+    return pa.Table.from_pandas(table, schema=_schema(), preserve_index=False)
+
+
+def _write_table(table: Any, file: Path) -> None:
     import pyarrow.parquet as pq
 
-    packed = pa.Table.from_pandas(table, schema=_schema(), preserve_index=False).replace_schema_metadata(None)
+    packed = table.replace_schema_metadata(None)
     atomic.write(file, lambda stream: pq.write_table(packed, stream, compression="zstd", use_dictionary=_TEXT))
 
 
@@ -310,7 +312,7 @@ def read_results(folder: str | Path) -> pd.DataFrame:
             if sum(pc.sum(pc.binary_length(c.dictionary).take(c.indices)).as_py() or 0 for c in shared) > _MOST_UNPACKED:
                 raise DataError(f"{file} declares texts of more than {_MOST_UNPACKED:,} bytes, more than is read.")
             table = read.to_pandas()
-            packed = pa.Table.from_pandas(with_added(table, COLUMNS.values()), schema=_schema(), preserve_index=False)
+            packed = _packed(with_added(table, COLUMNS.values()))
         except (pa.ArrowException, LookupError, ValueError, TypeError, OverflowError, MemoryError, OSError) as error:
             raise DataError(f"{file} is not a file that `layerscope atlas export` wrote: {error}. Download it again.") from error
     table = packed.to_pandas().replace([math.inf, -math.inf], math.nan)  # no run writes them, and nothing can draw them

@@ -6,7 +6,9 @@ it does not say is counted while it is read.
 
 from __future__ import annotations
 
+import lzma
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
@@ -83,6 +85,55 @@ def parquet_batches(
         unpacked += batch.nbytes
         check_unpacked(unpacked, size, path, error)
         yield batch
+
+
+def check_published(path: os.PathLike[str]) -> None:
+    """Refuse a file of a dataset, before another library unpacks it, that takes more than its size allows."""
+    with open(path, "rb") as stream:
+        start = stream.read(6)
+    if start[:4] == b"PAR1":
+        _check_whole_parquet(path)
+    elif start[:2] == b"PK" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:  # reading a member ends at the size that it declares
+            check_unpacked(sum(member.file_size for member in archive.infolist()), os.stat(path).st_size, path)
+    else:
+        method = next((method for magic, method in _PACKED.items() if start.startswith(magic)), None)
+        if method is not None:
+            _check_packed(path, method)
+
+
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"\xfd7zXZ": "xz"}
+
+
+def _check_packed(path: os.PathLike[str], method: str) -> None:
+    """Unpack a stream to count it: nothing in it says how much it holds."""
+    import pyarrow as pa
+
+    size, unpacked = os.stat(path).st_size, 0
+    try:
+        with lzma.open(path) if method == "xz" else pa.input_stream(str(path), compression=method) as stream:
+            while part := stream.read(2**20):
+                unpacked += len(part)
+                check_unpacked(unpacked, size, path)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{path} is not a whole {method} file ({error}). Download it again.") from error
+
+
+def _check_whole_parquet(path: os.PathLike[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(path) as table:
+            size, rows = os.stat(path).st_size, table.metadata.num_rows
+            with open(path, "rb") as stream:
+                chunks = [chunk for chunk in check_parquet(table, path) if chunk.physical_type.endswith("BYTE_ARRAY")]
+                shared = sum(_dictionary(stream, chunk) for chunk in chunks)
+            if shared * rows > max(_LEAST, _RATIO * size):  # only reading tells how often a long value is meant
+                for _ in parquet_batches(table, path):
+                    pass
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable parquet file: {error}. Download it again.") from error
 
 
 def _dictionary(stream: IO[bytes], chunk: Any) -> int:
