@@ -10,7 +10,7 @@ import pytest
 
 import layerscope.catalogue as mechanism
 from layerscope.catalogue import File, Published
-from layerscope.data import corpora, load_corpus
+from layerscope.data import load_corpus
 from layerscope.data.catalogue import CORPORA, CorpusEntry
 from layerscope.errors import DownloadError, OfflineError, UnknownNameError
 from layerscope.packages import Package
@@ -94,7 +94,7 @@ def test_unknown_name() -> None:
 
 
 def test_every_entry_is_complete() -> None:
-    for name, entry in corpora().items():
+    for name, entry in CORPORA.all().items():
         assert entry.name == name
         assert all((entry.summary, entry.license, entry.citation, entry.version))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import layerscope
-from layerscope.models.families import REGISTRY
+from layerscope.models.families import FAMILIES
 from tests.tiny import build_tiny, tiny_tokenizer
 
 FAMILY = """
@@ -32,10 +32,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mystery-family\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[layerscope.families]\nmystery = mystery_family:MYSTERY\n")
     (tmp_path / "site" / "mystery_family.py").write_text(FAMILY)
-    known = REGISTRY.all()  # before the package is there
+    known = FAMILIES.all()  # before the package is there
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setattr(REGISTRY, "_things", known)
-    monkeypatch.setattr(REGISTRY, "_loaded", False)
+    monkeypatch.setattr(FAMILIES, "_things", known)
+    monkeypatch.setattr(FAMILIES, "_loaded", False)
 
 
 @pytest.mark.usefixtures("installed")

@@ -15,7 +15,7 @@ from layerscope.core.tables import plain_columns
 from layerscope.report.drawing import new_figure, save_figure
 from layerscope.report.write import FORMATS, write_report
 from layerscope.store.verify import check_tree
-from layerscope.studies.base import studies
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
 from tests.report.synthetic import (
     synthetic_evaluation,
@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-REST = sorted(set(studies()) - {"sublayers", "scores"})
+REST = sorted(set(STUDIES) - {"sublayers", "scores"})
 
 
 def rendered(run: Any, folder: Path, format: str) -> bytes:

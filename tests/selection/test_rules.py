@@ -7,12 +7,12 @@ import pytest
 
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.selection.choice import Choice
-from layerscope.selection.rules import RULES, RuleInfo, get_rule, rules
+from layerscope.selection.rules import RULES, RuleInfo, get_rule
 from tests.selection.support import evidence, valley_curve
 
 
 def test_every_rule_is_known_by_name() -> None:
-    assert {"last", "fixed_depth", "evidence", "lowest_dime", "lowest_infonce", "lowest_dataset_entropy"} <= set(rules())
+    assert {"last", "fixed_depth", "evidence", "lowest_dime", "lowest_infonce", "lowest_dataset_entropy"} <= set(RULES)
 
 
 @pytest.mark.parametrize(("name", "layer"), [("last", 20), ("fixed_depth", 16), ("fixed_depth:0.5", 10), ("fixed_depth:0.33", 7)])
@@ -82,7 +82,7 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
 
 
 def test_another_package_adds_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules()
+    RULES.load()
     monkeypatch.setattr(RULES, "_things", dict(RULES.all()))
     RULES.add(RuleInfo("second", "the second layer", lambda _: lambda evidence: Choice(2, reason="as they say")))
     made = evidence({"prompt_entropy": valley_curve()})

@@ -9,7 +9,7 @@ import pytest
 
 import layerscope.studies as package
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
-from layerscope.studies import Option, get_study, studies
+from layerscope.studies import STUDIES, Option
 from layerscope.studies.run import StudyRun, study
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
 from tests.tiny import tiny_model
@@ -87,9 +87,9 @@ def test_what_is_refused(texts: list[str], tmp_path: Path) -> None:
 
 
 def test_every_study_describes_itself() -> None:
-    assert {"checkpoints", "compare", "extreme", "scale", "sublayers"} <= set(studies())
-    for name, held in studies().items():
-        assert get_study(name) is held
+    assert {"checkpoints", "compare", "extreme", "scale", "sublayers"} <= set(STUDIES)
+    for name, held in STUDIES.all().items():
+        assert STUDIES.get(name) is held
         assert held.title
         assert held.paper or name in {"attention", "diversity", "intervene", "robustness"}  # questions beyond the paper
         assert all(option.help for option in held.options)

@@ -10,7 +10,7 @@ import yaml
 
 from layerscope.core.runs import folder_name, is_reserved, on_disk
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.studies import studies
+from layerscope.studies import STUDIES
 from layerscope.studies.shared.models import folder_name as model_folder_name
 from layerscope.studies.shared.models import read_specs
 from layerscope.sweeps.plan import PlanError, read_plan
@@ -179,7 +179,7 @@ def test_mistakes_in_steps_are_found_before_anything_runs(change: dict[str, Any]
 
 def test_the_papers_recipe_has_every_study() -> None:
     plan = read_plan("paper")
-    of_the_paper = {name for name, study in studies().items() if study.paper}
+    of_the_paper = {name for name, study in STUDIES.all().items() if study.paper}
     assert {step.study for step in plan.steps if step.study} >= of_the_paper, "a study that the recipe leaves out"
     assert plan.name == "paper"
     by_name = {step.name: step for step in plan.steps}

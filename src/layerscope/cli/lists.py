@@ -39,14 +39,14 @@ def models_command(output: shared.Listing) -> None:
     """List the models of the catalogue, and which are cached."""
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue
-    from layerscope.models.families import families
+    from layerscope.models.families import FAMILIES
 
     columns, entries = ("name", "title", "blocks", "width", "license"), catalogue().values()
     rows = [{**{column: getattr(e, column) for column in columns}, "cached": e.is_cached()} for e in entries]
     also = (
         f"Cache: {cache_dir()}\n"
         "Also: a Hugging Face hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.\n"
-        f"Families: {', '.join(sorted(families()))}."
+        f"Families: {', '.join(sorted(FAMILIES))}."
     )
     told = ((e.name, f"{e.title}: {e.blocks} blocks, width {e.width}, {e.license} · {_here(e)}", e.summary) for e in entries)
     output.show(rows, lambda: _print(told, also), then="layerscope profile NAME --data YOUR_TEXTS")
@@ -55,9 +55,9 @@ def models_command(output: shared.Listing) -> None:
 @command("corpora", "layerscope corpora")
 def corpora_command(output: shared.Listing) -> None:
     """List the corpora of the catalogue, and which are cached."""
-    from layerscope.data import corpora
+    from layerscope.data.catalogue import CORPORA
 
-    entries = corpora().values()
+    entries = CORPORA.all().values()
     rows = [{"name": entry.name, "texts": entry.summary, "cached": entry.is_cached()} for entry in entries]
     also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."
     told = ((entry.name, _here(entry), entry.summary) for entry in entries)
@@ -67,9 +67,9 @@ def corpora_command(output: shared.Listing) -> None:
 @command("images", "layerscope images")
 def images_command(output: shared.Listing) -> None:
     """List the image sets of the catalogue, and which are cached."""
-    from layerscope.data.images.sets import image_sets
+    from layerscope.data.images.sets import IMAGE_SETS
 
-    entries = image_sets().values()
+    entries = IMAGE_SETS.all().values()
     rows = [{"name": e.name, "images": e.summary, "license": e.license, "cached": e.is_cached()} for e in entries]
     also = "Also: a folder of class folders, a .parquet file with a column of images, or a hub dataset org/name[:config][/split]."
     told = ((entry.name, f"{entry.license} · {_here(entry)}", entry.summary) for entry in entries)

@@ -71,8 +71,8 @@ def fetch_command(
     ),
 ) -> None:
     """Download models, corpora, image sets and tasks now, so that later runs need no network."""
-    from layerscope.data import corpora
-    from layerscope.data.images.sets import image_sets
+    from layerscope.data.catalogue import CORPORA
+    from layerscope.data.images.sets import IMAGE_SETS
     from layerscope.evaluation.tasks import TASKS, resolve_tasks
     from layerscope.models import catalogue
     from layerscope.models.catalogue import check_zoo
@@ -80,7 +80,7 @@ def fetch_command(
 
     if not names and tasks is None:
         raise LayerscopeError("name a model, a corpus or a task to fetch, or give --tasks.")
-    known = {**TASKS.all(), **catalogue(), **image_sets(), **corpora()}
+    known = {**TASKS.all(), **catalogue(), **IMAGE_SETS.all(), **CORPORA.all()}
     for name in names or ():  # all names are checked before the first download
         if name not in known and "/" not in name:
             check_zoo(name)

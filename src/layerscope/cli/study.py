@@ -43,20 +43,20 @@ def study_command(
 
     The paper is Layer by Layer (Skean et al., ICML 2025).
     """
-    from layerscope.studies.base import get_study
+    from layerscope.studies.base import STUDIES
     from layerscope.studies.terminal import print_options, print_studies, studies_as_dict
 
     given = list(models or [])
     if name == "list":
         output.show(
             studies_as_dict(given),
-            (lambda: print_options([get_study(each) for each in given])) if given else print_studies,
-            then=_call(get_study(given[0])) if given else "layerscope study NAME MODEL",
+            (lambda: print_options([STUDIES.get(each) for each in given])) if given else print_studies,
+            then=_call(STUDIES.get(given[0])) if given else "layerscope study NAME MODEL",
         )
         return
     from layerscope.studies.run import study
 
-    chosen = get_study(name)
+    chosen = STUDIES.get(name)
     parts = [name, *(each.partition("?")[0] for each in given[:3]), *([data] if chosen.texts else [])]
     folder = out or default_folder(*parts, limit=settings.limit if chosen.texts else None)
     ways = shared.as_arguments(loading, running, output)

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 from layerscope.data.augment import augment, make_views
 
 if TYPE_CHECKING:
-    from layerscope.data.catalogue import corpora
     from layerscope.data.corpus import Corpus, load_corpus
 
-__all__ = ["Corpus", "augment", "corpora", "load_corpus", "make_views"]
-
-_LATER = {"Corpus": "corpus", "load_corpus": "corpus", "corpora": "catalogue"}
+__all__ = ["Corpus", "augment", "load_corpus", "make_views"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in ("Corpus", "load_corpus"):
         raise AttributeError(f"module 'layerscope.data' has no attribute {name!r}")
-    return getattr(import_module(f"layerscope.data.{_LATER[name]}"), name)
+    return getattr(import_module("layerscope.data.corpus"), name)

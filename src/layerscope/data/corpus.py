@@ -163,7 +163,7 @@ def _open(spec: Any, column: str | None, encoding: str | None, offline: bool) ->
     """What a spec names, or the texts themselves: kind, name, records and the filter that belongs to them."""
     if not isinstance(spec, str | os.PathLike):
         return "memory", "texts", _memory(spec), None
-    found = locate(spec, catalogue.corpora(), SUFFIXES)
+    found = locate(spec, catalogue.CORPORA, SUFFIXES)
     if isinstance(found, str):
         return _open_catalogued(catalogue.CORPORA.get(found), column, offline)
     if isinstance(found, HubSpec):
@@ -191,7 +191,7 @@ def _memory(texts: object) -> Records:
     if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Iterable):
         raise DataError(
             f"texts were given as {type(texts).__name__}; give a list of strings, a file, a catalogued corpus "
-            f"({', '.join(catalogue.corpora())}) or a hub dataset (org/name)."
+            f"({', '.join(catalogue.CORPORA)}) or a hub dataset (org/name)."
         )
     # null is a missing value in a file; in Python None among the texts is a mistake, so it is reported.
     values = (_Missing if value is None else value for value in texts)
@@ -244,13 +244,13 @@ def refuse_missing(data: Any) -> None:
     """An error for a file of texts that is not there: it is told before a model is fetched."""
     if not isinstance(data, str | os.PathLike) or not str(data).lower().removesuffix(".gz").endswith(SUFFIXES):
         return
-    if not str(data).startswith(("hub:", "http:", "https:")) and locate(data, catalogue.corpora(), SUFFIXES) is None:
+    if not str(data).startswith(("hub:", "http:", "https:")) and locate(data, catalogue.CORPORA, SUFFIXES) is None:
         raise _missing(str(data))
 
 
 def _missing(text: str) -> DataError | UnknownNameError:
     path = Path(text).expanduser()
-    names = list(catalogue.corpora())
+    names = list(catalogue.CORPORA)
     is_path = path.suffix != "" or os.sep in text or text.startswith("~")
     shown = text if len(text) <= 100 else text[:97] + "..."
     if not is_path and " " not in text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def parse_hub_spec(text: str) -> HubSpec | None:
 
 
 def locate(
-    spec: str | os.PathLike[str], catalogued: Collection[str], suffixes: tuple[str, ...] = ()
+    spec: str | os.PathLike[str], catalogued: Container[str], suffixes: tuple[str, ...] = ()
 ) -> str | Path | HubSpec | None:
     """What a spec names: a catalogued name (a text), what lies on this machine (a path), a hub dataset, or nothing.
 

@@ -24,7 +24,7 @@ from layerscope.data.items import Items
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import modules
 from layerscope.models.architectures import ATTENTIONS
-from layerscope.models.families import families
+from layerscope.models.families import FAMILIES
 from layerscope.models.families.base import Family
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.models.loaded import LoadedModel
@@ -73,7 +73,7 @@ class ImageModel(LoadedModel):
 
     @property
     def family(self) -> Family:
-        return families()[self.anatomy.family]
+        return FAMILIES.get(self.anatomy.family)
 
     @cached_property
     def max_length(self) -> int | None:
@@ -226,7 +226,7 @@ def read_image_model(
     """The image model in a source's folder, its processor, and where that comes from."""
     import transformers
 
-    loads = families()[family].loads
+    loads = FAMILIES.get(family).loads
     known: Any = transformers.AutoModel if loads is None else resolve_name(loads if ":" in loads else f"transformers:{loads}")
     given = dict(options)
     trusted = bool(given.pop("trust_remote_code", None) if loads else given.get("trust_remote_code"))

@@ -13,7 +13,7 @@ from layerscope.errors import ModelError, require
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
-from layerscope.models.families import declared_family, families, family_for
+from layerscope.models.families import FAMILIES, declared_family, family_for
 from layerscope.models.images import ImageModel, default_processor, describe_images, read_image_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
@@ -212,7 +212,7 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
 def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) -> LoadedModel:
     anatomy = family_for(module, family).resolve(module)
     config = getattr(module, "config", None)
-    known = families()[anatomy.family]
+    known = FAMILIES.get(anatomy.family)
     model: LoadedModel
     if known.modality == "image" or modules.reads_pixels(module):
         processor = tokenizer if tokenizer is not None else default_processor(module)

@@ -48,16 +48,11 @@ RULES: Registry[RuleInfo] = Registry(
 )
 
 
-def rules() -> dict[str, RuleInfo]:
-    """Every rule by name."""
-    return dict(sorted(RULES.all().items()))
-
-
 def get_rule(name: str) -> Rule:
     """The rule of that name; `fixed_depth:0.7` sets the number of a rule that has one."""
     base, _, number = name.partition(":")
     if base not in RULES:
-        raise UnknownNameError("rule", name, [*rules(), "measured"], RULES.hint)
+        raise UnknownNameError("rule", name, [*RULES, "measured"], RULES.hint)
     rule = RULES.get(base)
     if not number:
         return rule.make(None)

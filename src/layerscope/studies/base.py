@@ -172,13 +172,3 @@ STUDIES: Registry[Study] = Registry(
     find=_find,
     hint="`layerscope study list` describes them.",
 )
-
-
-def studies() -> dict[str, Study]:
-    """Every study by name."""
-    return STUDIES.all()
-
-
-def get_study(name: str) -> Study:
-    """The study called `name`."""
-    return STUDIES.get(name)

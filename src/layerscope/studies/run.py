@@ -26,7 +26,7 @@ from layerscope.models.source import check_name
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, StoredRun, atomic
 from layerscope.store.folder import Session
-from layerscope.studies.base import Study, get_study
+from layerscope.studies.base import STUDIES, Study
 from layerscope.studies.shared.models import Request, Spec, read_spec
 from layerscope.version import VERSION
 
@@ -58,7 +58,7 @@ class StudyRun(StoredRun):
 
     def plot(self) -> Figure:
         """The study's figure."""
-        return get_study(self.name).draw(self.table, self.manifest)
+        return STUDIES.get(self.name).draw(self.table, self.manifest)
 
     def write(self, folder: RunFolder) -> None:
         """The table, and the figure as figure.png and figure.svg."""
@@ -114,7 +114,7 @@ def study(
         run = layerscope.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
         run.verdict; run.table; run.plot()
     """
-    chosen = get_study(name)
+    chosen = STUDIES.get(name)
     own = {option.name for option in chosen.options}
     shared = {key: options.pop(key) for key in (*ModelOptions.names(), *EngineOptions.names()) if key in {*options} - own}
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}

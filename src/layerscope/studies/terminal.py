@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from layerscope.studies.base import Study, get_study, studies
+from layerscope.studies.base import STUDIES, Study
 from layerscope.studies.run import StudyRun
 from layerscope.terminal import Console, headed_table
 
@@ -18,7 +18,7 @@ def print_studies() -> None:
     table = headed_table()
     for heading in ("study", "what it does", "paper", "models"):
         table.add_column(heading)
-    for study in studies().values():
+    for study in STUDIES.all().values():
         table.add_row(study.name, study.title, study.paper, study.model_count)
     Console().print(table)
     print("`layerscope study list NAME` shows a study's options.")
@@ -38,7 +38,7 @@ def print_options(chosen: Sequence[Study]) -> None:
 
 def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:
     """The same as plain values."""
-    chosen = [get_study(name) for name in names] if names else list(studies().values())
+    chosen = [STUDIES.get(name) for name in names] if names else list(STUDIES.all().values())
     return [
         {
             "name": study.name,

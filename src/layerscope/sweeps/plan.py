@@ -24,7 +24,7 @@ from layerscope.metrics import Options
 from layerscope.models import load
 from layerscope.probing.job import probe
 from layerscope.profiling import profile
-from layerscope.studies.base import get_study
+from layerscope.studies.base import STUDIES
 from layerscope.studies.shared.models import Spec, read_spec, read_specs
 from layerscope.sweeps.steps import PlannedCorpus, Step
 
@@ -256,7 +256,7 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
     specs = _models(_expect(raw.get("models") or [], list, f"{where}.models", "a list of models"), f"{where}.models", base)
     if kind == "study":
         try:
-            study = get_study(str(raw["study"]))
+            study = STUDIES.get(str(raw["study"]))
             study.check_models(len(specs))
             study.fill(options)
         except LayerscopeError as error:

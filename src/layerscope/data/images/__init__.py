@@ -5,6 +5,5 @@ from __future__ import annotations
 from layerscope.data.images.imageset import ImageSet
 from layerscope.data.images.load import load_images
 from layerscope.data.images.pixels import PixelPreparation, PixelReader
-from layerscope.data.images.sets import image_sets
 
-__all__ = ["ImageSet", "PixelPreparation", "PixelReader", "image_sets", "load_images"]
+__all__ = ["ImageSet", "PixelPreparation", "PixelReader", "load_images"]

@@ -64,7 +64,7 @@ def _find(
         return from_memory(spec, labels)
     if labels is not None:
         raise DataError("labels go with images given in Python; a folder or a dataset has its own.")
-    found = locate(spec, sets.image_sets(), SUFFIXES)
+    found = locate(spec, sets.IMAGE_SETS, SUFFIXES)
     if isinstance(found, str):
         return sets.read_set(found, part, offline)
     if isinstance(found, HubSpec):
@@ -73,7 +73,7 @@ def _find(
         text = os.fspath(spec)
         if os.sep in text or Path(text).suffix:
             raise DataError(f"there is no folder or file {text!r}. {_FORMS}")
-        raise UnknownNameError("image set", text, sets.image_sets(), _FORMS)
+        raise UnknownNameError("image set", text, sets.IMAGE_SETS, _FORMS)
     if found.is_dir():
         return from_folder(found if part is None else _inside(found, part))
     if found.suffix.lower() != ".parquet":

@@ -108,15 +108,6 @@ FASHION_MNIST = ImageSetEntry(
 IMAGE_SETS = Catalogue(ImageSetEntry, "layerscope.images", own=(DIGITS, FASHION_MNIST))
 
 
-def image_sets() -> dict[str, ImageSetEntry]:
-    """Every catalogued image set by name.
-
-    >>> sorted(image_sets())
-    ['digits', 'fashion-mnist']
-    """
-    return IMAGE_SETS.all()
-
-
 def read_set(name: str, split: str | None, offline: bool) -> ImageSet:
     """The images of a catalogued set; the first split where none is named."""
     entry = IMAGE_SETS.get(name)

@@ -15,9 +15,9 @@ from layerscope.core.plugins import Registry
 from layerscope.models.architectures import model_type_of
 from layerscope.models.families.base import Family
 
-__all__ = ["REGISTRY", "Family", "declared_family", "families", "family_for"]
+__all__ = ["FAMILIES", "Family", "declared_family", "family_for"]
 
-REGISTRY: Registry[Family] = Registry(
+FAMILIES: Registry[Family] = Registry(
     "model family",
     "layerscope.families",
     name=lambda family: family.name,
@@ -28,21 +28,16 @@ REGISTRY: Registry[Family] = Registry(
 )
 
 
-def families() -> dict[str, Family]:
-    """Every family by name."""
-    return REGISTRY.all()
-
-
 def declared_family(config: Mapping[str, Any]) -> Family | None:
     """The family that declares the model type of a config.json."""
     model_type = model_type_of(config)
-    return next((family for family in families().values() if model_type in (*family.model_types, *family.containers)), None)
+    return next((family for family in FAMILIES.all().values() if model_type in (*family.model_types, *family.containers)), None)
 
 
 def family_for(module: nn.Module, name: str | None = None) -> Family:
     """The family called `name`, or the one that declares the module's model type, or `generic`."""
     if name is not None:
-        return REGISTRY.get(name)
+        return FAMILIES.get(name)
     model_type = getattr(getattr(module, "config", None), "model_type", None)
-    known = families()
+    known = FAMILIES.all()
     return next((family for family in known.values() if model_type in family.model_types), known["generic"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
-from layerscope.data.catalogue import GENSIM, corpora
+from layerscope.data.catalogue import CORPORA, GENSIM
 from layerscope.evaluation.tasks.catalogue import Splits, TaskEntry, files_of
 
 _SHA256 = {
@@ -28,7 +28,7 @@ ENTRY = TaskEntry(
     task_type="STS",
     summary="1,225 pairs of 50 English news texts with human similarity from 0 to 1",
     license="the texts are the broadcaster's, collected for research; carried as test data in gensim (LGPL-2.1)",
-    citation=corpora()["lee"].citation,
+    citation=CORPORA.get("lee").citation,
     origin=files_of(GENSIM, *((f"gensim/test/test_data/{name}", sha256) for name, sha256 in _SHA256.items())),
     read=read,
     attributes={"min_score": 0, "max_score": 1},
