@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import prepare_rows
-from layerscope.studies.prefix_entropies import anew, entropies_of_prefixes
+from layerscope.studies.prefix_entropies import entropies_of_prefixes, solve_each_prefix
 
 CENTERS = ("prompt", "prefix")
 
@@ -36,7 +36,7 @@ def main() -> None:
             lengths = range(2 if center == "prefix" else 1, len(states) + 1)
             fixed = prepare_rows(states, "centered-unit") if center == "prompt" else states
             clock = time.process_time()
-            direct = anew(fixed, lengths, "raw" if center == "prompt" else "centered-unit")
+            direct = solve_each_prefix(fixed, lengths, "raw" if center == "prompt" else "centered-unit")
             middle = time.process_time()
             followed = entropies_of_prefixes(states, lengths, center)
             end = time.process_time()

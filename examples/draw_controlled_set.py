@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.report.drawing import color_key, new_figure, sequential, style_axis
-from layerscope.studies.shared.figures import band
+from layerscope.report.drawing import color_key, new_figure, ordered_colors, style_axis
+from layerscope.studies.shared.figures import draw_band
 
 TITLES = {"ar": "autoregressive", "mlm": "masked-language, the same blocks", "mamba": "Mamba"}
 PANELS = (("prompt_entropy", "prompt entropy (nats)"), ("sink_ratio", "largest token norm / median"))
@@ -24,13 +24,13 @@ def draw(tables: dict[str, pd.DataFrame]) -> Any:
     figure = new_figure(3.1 * len(tables) + 0.8, 5.4)
     axes = figure.subplots(len(PANELS), len(tables), squeeze=False, sharey="row", sharex=True)
     steps = sorted({int(step) for table in tables.values() for step in table["step"]})
-    colors = dict(zip(steps, sequential(len(steps)), strict=True))
+    colors = dict(zip(steps, ordered_colors(len(steps)), strict=True))
     for column, (name, table) in enumerate(tables.items()):
         for row, (metric, label) in enumerate(PANELS):
             axis = axes[row, column]
             held = table[(table["metric"] == metric) & (table["normalization"] == "raw")]
             for (step, sink), rows in held.groupby(["step", "sink"]):
-                band(axis, rows, colors[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2)))
+                draw_band(axis, rows, colors[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2)))
             style_axis(axis)
             if column == 0:
                 axis.set_ylabel(label, fontsize=8)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from layerscope.atlas.overlay import Overlay, labeled, load_overlay, metric_differences, overlay_metrics, overlay_scores
+from layerscope.atlas.overlay import Overlay, by_label, load_overlay, metric_differences, overlay_metrics, overlay_scores
 from layerscope.atlas.summary import charts, compare, show
 from layerscope.core.readout import Readout
 from layerscope.data import Corpus
@@ -128,7 +128,7 @@ def test_a_profile_and_an_evaluation_of_one_model_are_one_line(tmp_path: Path, r
     assert [row["model"] for row in table] == ["Pythia-410m", "your run: tiny-gpt_neox"]
     assert table[1]["tasks"] == 1
     assert table[1]["valley"] is not None
-    twice = labeled([profiled, load_overlay(released)])
+    twice = by_label([profiled, load_overlay(released)])
     assert list(twice) == ["your run: tiny-gpt_neox", f"your run: tiny-gpt_neox in {released}"]
 
 

@@ -10,12 +10,12 @@ from transformers import AutoTokenizer
 from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import ExportError
-from layerscope.exporting.draft import SHORT, beyond
+from layerscope.exporting.draft import SHORT, text_longer_than
 from layerscope.exporting.tokenizing import frame_tokenizer
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
 
-LONG = beyond(300)
+LONG = text_longer_than(300)
 PATTERN = 'This sentence: "{text}" means in one word: "'
 
 

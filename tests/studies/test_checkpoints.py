@@ -9,7 +9,7 @@ import pytest
 
 import layerscope
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.studies.checkpoints import find_steps, shown, step_number
+from layerscope.studies.checkpoints import find_steps, step_label, step_number
 from layerscope.studies.run import study
 from layerscope.studies.shared import models as profiles
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
@@ -105,7 +105,7 @@ def test_without_clean_downloads_stay(texts: list[str], tmp_path: Path, monkeypa
 
 
 def test_which_steps_are_meant(steps: Path) -> None:
-    assert [shown(step.label) for step in find_steps([steps], ["1000", "step0"])] == ["0", "1000"]
+    assert [step_label(step.label) for step in find_steps([steps], ["1000", "step0"])] == ["0", "1000"]
     assert [step.label for step in find_steps([steps / "step20", steps / "step0"], [])] == ["step0", "step20"]
     with pytest.raises(UnknownNameError, match=r"step in .* 'step7'"):
         find_steps([steps], ["step7", "step0"])

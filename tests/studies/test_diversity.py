@@ -7,7 +7,7 @@ import pytest
 
 from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
-from layerscope.studies.diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, moved, resamples, word_topics
+from layerscope.studies.diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, has_moved, resamples, word_topics
 from layerscope.studies.run import study
 from layerscope.studies.shared.vectors import reciprocal_ranks
 from tests.tiny import tiny_model
@@ -72,9 +72,9 @@ def test_a_text_is_found_by_itself_and_copies_count_as_the_text() -> None:
 
 
 def test_a_move_needs_intervals_apart() -> None:
-    assert moved(Interval(2, 1, 3), Interval(7, 6, 8))
-    assert not moved(Interval(2, 1, 7), Interval(7, 6, 8))
-    assert not moved(Interval(2, 2, 2), Interval(3, 2, 4))
+    assert has_moved(Interval(2, 1, 3), Interval(7, 6, 8))
+    assert not has_moved(Interval(2, 1, 7), Interval(7, 6, 8))
+    assert not has_moved(Interval(2, 2, 2), Interval(3, 2, 4))
 
 
 def measured(rng: np.random.Generator, peak: float, height: float) -> Interval:
@@ -90,9 +90,9 @@ def measured(rng: np.random.Generator, peak: float, height: float) -> Interval:
 def test_best_layers_that_are_the_same_seldom_move_and_others_do() -> None:
     rng = np.random.default_rng(0)
     for height in (0.0, 1.0):
-        found = np.mean([moved(measured(rng, 6, height), measured(rng, 6, height)) for _ in range(60)])
+        found = np.mean([has_moved(measured(rng, 6, height), measured(rng, 6, height)) for _ in range(60)])
         assert found <= 0.07, "at most one in twenty, up to chance"
-    assert np.mean([moved(measured(rng, 3, 1.0), measured(rng, 9, 1.0)) for _ in range(30)]) > 0.8
+    assert np.mean([has_moved(measured(rng, 3, 1.0), measured(rng, 9, 1.0)) for _ in range(30)]) > 0.8
 
 
 def test_layers_at_the_ceiling_are_all_best() -> None:
@@ -100,7 +100,7 @@ def test_layers_at_the_ceiling_are_all_best() -> None:
     curve = np.array([0.9, 0.9, 1.0, 1.0, 0.9, 1.0, 1.0])
     best = MeasuredCorpus(corpus, {"found_again": curve}, {"found_again": np.tile(curve, (50, 1))}).best("found_again")
     assert (best.low, best.high) == (2, 6)
-    assert not moved(best, Interval(6, 6, 6))
+    assert not has_moved(best, Interval(6, 6, 6))
 
 
 def test_a_copy_is_no_further_evidence() -> None:

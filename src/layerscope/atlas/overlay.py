@@ -85,7 +85,7 @@ def load_overlay(path: str | Path) -> Overlay:
     return overlay
 
 
-def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
+def by_label(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
     """Overlays by the name a reader sees: a profile and an evaluation of one model are one line, two profiles of it are two."""
     lines: dict[str, Overlay] = {}
     for overlay in (o for o in overlays if not o.is_empty):
@@ -162,9 +162,9 @@ def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]
 
 def overlay_scores(evaluation: Evaluation, whose: str = "your") -> Overlay:
     """The scores of an evaluation that were made as the published ones were, under the `english` convention."""
-    from layerscope.atlas.tables import coded
+    from layerscope.atlas.tables import stored_table
 
-    published = set(coded("tasks")["task"].astype(str))
+    published = set(stored_table("tasks")["task"].astype(str))
     scores, differs, comparable = evaluation.scores, {}, []
     mask = pd.Series(True, index=scores.index)
     for column, wanted in READOUT.items():

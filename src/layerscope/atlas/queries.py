@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from layerscope.atlas.tables import AtlasModel, as_text, coded, find_model
+from layerscope.atlas.tables import AtlasModel, as_text, find_model, stored_table
 from layerscope.correlation.study import Tables
 from layerscope.errors import LayerscopeError, UnknownNameError
 
@@ -80,7 +80,7 @@ def _selected_values(
         table = _only(table, "metric", metric, known)
     if normalization is not None:
         table = _only(table, "normalization", normalization, known)
-    task_of = dict(zip(coded("tasks")["dataset"].astype(str), coded("tasks")["task"].astype(str), strict=True))
+    task_of = dict(zip(stored_table("tasks")["dataset"].astype(str), stored_table("tasks")["task"].astype(str), strict=True))
     if dataset == MTEB:
         table = table[table["dataset"].str.startswith("mteb/")]
         if table.empty:
@@ -111,7 +111,7 @@ def _selected_values(
 @lru_cache(maxsize=64)
 def _rows(model: AtlasModel, table: str) -> pd.DataFrame:
     """One model's rows, shared by all callers: never to be changed."""
-    return model.rows(coded(table))
+    return model.rows(stored_table(table))
 
 
 def _only(table: pd.DataFrame, column: str, value: str, model: AtlasModel) -> pd.DataFrame:
@@ -163,7 +163,7 @@ def probe_accuracies(model: str | AtlasModel, probe: str = "attention_probe") ->
     (23, 24)
     """
     known = find_model(model)
-    table = as_text(known.rows(coded("vision")))
+    table = as_text(known.rows(stored_table("vision")))
     table = table[(table["probe"] == probe) & (table["first_layer"] == table["last_layer"])]
     if table.empty:
         what = probe.replace("_", " ")

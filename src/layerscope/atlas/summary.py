@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.atlas.overlay import Overlay, labeled
+from layerscope.atlas.overlay import Overlay, by_label
 from layerscope.atlas.queries import metric_values, probe_accuracies, select_scores
 from layerscope.atlas.reproduce.base import DEPTH, TITLES, highest, valley
 from layerscope.atlas.tables import AtlasModel, find_model
@@ -99,7 +99,7 @@ class _Side:
     """Published models and a user's runs side by side: what each has, by the name its line has."""
 
     def __init__(self, names: Sequence[str], convention: str, overlays: Sequence[Overlay]) -> None:
-        self.models, runs = [find_model(name) for name in names], labeled(overlays)
+        self.models, runs = [find_model(name) for name in names], by_label(overlays)
         self.order = [*(model.name for model in self.models), *runs]
         scores = {m.name: or_none(select_scores, m, convention) for m in self.models} | {
             name: run.scores for name, run in runs.items()

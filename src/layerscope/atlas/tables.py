@@ -14,14 +14,14 @@ DATA = Path(__file__).parent / "data"
 
 
 @cache
-def coded(name: str) -> pd.DataFrame:
+def stored_table(name: str) -> pd.DataFrame:
     """One table as stored, its text dictionary-coded: quick to filter. Shared by all callers, so never to be changed."""
     return pd.read_parquet(DATA / f"{name}.parquet")
 
 
 @cache
 def _readable(name: str) -> pd.DataFrame:
-    return as_text(coded(name))
+    return as_text(stored_table(name))
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -94,9 +94,11 @@ def every_model() -> dict[str, AtlasModel]:
     keys = {
         (str(family), str(size), str(revision))
         for table in ("scores", "metrics")
-        for family, size, revision in coded(table)[_KEY].drop_duplicates().itertuples(index=False, name=None)
+        for family, size, revision in stored_table(table)[_KEY].drop_duplicates().itertuples(index=False, name=None)
     }
-    keys |= {(str(m), str(s), "main") for m, s in coded("vision")[["model", "size"]].drop_duplicates().itertuples(index=False)}
+    keys |= {
+        (str(m), str(s), "main") for m, s in stored_table("vision")[["model", "size"]].drop_duplicates().itertuples(index=False)
+    }
     ordered = sorted(keys, key=lambda k: (k[0].lower(), _number(k[1]), k[2] != "main", _number(k[2])))
     return {model.name: model for model in (AtlasModel(*key) for key in ordered)}
 
@@ -137,7 +139,7 @@ def models() -> pd.DataFrame:
     `tasks` have a test score somewhere, `tasks_everywhere` at every layer; `mteb_datasets` counts the datasets with metrics,
     `wikitext` and `imagenet` the metrics there; `probe_layers` counts the single layers with an image probe.
     """
-    scores, metrics, vision = coded("scores"), coded("metrics"), coded("vision")
+    scores, metrics, vision = stored_table("scores"), stored_table("metrics"), stored_table("vision")
     scores = scores[(scores["split"] == "test") & scores["main_score"].notna()]
     metrics = metrics[metrics["value"].notna()]
     probes = vision[(vision["first_layer"] == vision["last_layer"]) & (vision["probe"] == "attention_probe")]

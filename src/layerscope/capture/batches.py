@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import LayerscopeError
-from layerscope.spectra import placed
+from layerscope.spectra import to_device
 from layerscope.spectra.execution import free_memory, multiprocessors
 
 CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
@@ -55,13 +55,13 @@ def make_batch(ids: Sequence[Sequence[int] | np.ndarray], pad_id: int, device: t
     lengths = [len(row) for row in ids]
     width = max(lengths)
     if min(lengths) == width:
-        return Batch(placed(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths)
+        return Batch(to_device(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths)
     tokens = np.full((len(ids), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(ids), width), dtype=bool)
     for i, row in enumerate(ids):
         tokens[i, : len(row)] = row
         mask[i, : len(row)] = True
-    return Batch(placed(torch.from_numpy(tokens), device), placed(torch.from_numpy(mask), device), lengths)
+    return Batch(to_device(torch.from_numpy(tokens), device), to_device(torch.from_numpy(mask), device), lengths)
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:

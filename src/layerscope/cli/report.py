@@ -29,7 +29,7 @@ def report_command(
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
-    report = gather([*(runs or []), *published(atlas, runs)])
+    report = gather([*(runs or []), *atlas_runs(atlas, runs)])
     target = write(report, out)
     headline = {"lead": report.headline.lead, "points": report.headline.points}
     output.tell(
@@ -39,7 +39,7 @@ def report_command(
     )
 
 
-def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
+def atlas_runs(atlas: str | None, runs: list[Path] | None) -> list[Any]:
     """What the atlas holds about the models named."""
     if atlas is None:
         if not runs:
@@ -62,7 +62,7 @@ def open_command(
     from layerscope.report.live import page_for
     from layerscope.report.server import serve
 
-    page = page_for(runs or [], published(atlas, runs))
+    page = page_for(runs or [], atlas_runs(atlas, runs))
     with serve(page, port) as served:
         then = f"layerscope select {shared.shell_quote(*(runs or []))}".rstrip()
         output.tell({"url": served.url, "page": page}, served.url, then)

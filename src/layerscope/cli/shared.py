@@ -197,7 +197,7 @@ class Listing(CommandOptions):
 
     @property
     def silent(self) -> bool:
-        """Whether nobody reads tables and hints: nothing but a result is printed."""
+        """Whether only the result is printed, without tables and hints."""
         return self.quiet or self.as_json
 
     @property

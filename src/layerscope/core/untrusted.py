@@ -19,7 +19,7 @@ _LONGEST_NAME = 255  # bytes, on most disks
 
 
 def exists(path: str | Path) -> bool:
-    """Whether there is such a file or folder; a text that can be no path is none, however long and odd it is."""
+    """Whether a file or folder exists. A text that cannot be a path (too long, say) does not."""
     try:
         return Path(path).expanduser().exists()
     except (OSError, ValueError, RuntimeError):

@@ -81,7 +81,7 @@ item_kinds.add(
 
 
 def get_kind(name: str) -> ItemKind:
-    """The kind of that name; one that nobody registered has no settings and is given as an object only."""
+    """The kind of that name. One that is not registered has no settings, and its items are given as an object."""
     return item_kinds.get(name) if name in item_kinds else ItemKind(name, _not_by_name, ())
 
 

@@ -342,7 +342,7 @@ def is_missing(value: Any) -> bool:
 
 
 def as_label(value: Any, where: str) -> str:
-    """A class as a text; a list or an object is none, and neither is a missing value."""
+    """A class as a text. Lists, objects and missing values are refused."""
     if is_missing(value) or isinstance(value, (list, dict, tuple, set)):
         raise DataError(f"{where}: a label is a text or a number, not {value!r:.60}.")
     return str(value)

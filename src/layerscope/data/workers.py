@@ -267,7 +267,7 @@ class ForkedWorker:
 Worker = subprocess.Popen[bytes] | ForkedWorker
 
 
-def nurse(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
+def run_nursery(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
     """The main program of a nursery: `pipes` are the ends for each worker's requests and answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to be told of a worker's end

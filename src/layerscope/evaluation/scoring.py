@@ -288,7 +288,7 @@ def _start() -> None:
 
 
 def _end_with(parent: Any) -> None:
-    """End this process when the run that started it has ended or was killed: nobody waits for its work any more."""
+    """End this process when the run that started it has ended or was killed."""
     parent.join()
     os._exit(1)
 

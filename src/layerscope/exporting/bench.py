@@ -23,7 +23,7 @@ from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
 from layerscope.exporting import bench_child
-from layerscope.exporting.draft import beyond
+from layerscope.exporting.draft import text_longer_than
 from layerscope.exporting.formats.sentence_transformers import module_kinds
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
@@ -182,7 +182,7 @@ class _Child:
 
     def measure(self, length: int, texts: int, batch_size: int, repeats: int) -> list[float]:
         """Seconds of encoding `texts` long texts cut to `length` tokens, several times."""
-        long = beyond(length)[: 8 * length]  # longer than the cut in any vocabulary, but not by much: tokenizing counts too
+        long = text_longer_than(length)[: 8 * length]  # in any vocabulary, but not much longer: tokenizing counts too
         given = [f"{i} {long}" for i in range(texts)]
         return self._ask({"do": "encode", "length": length, "texts": given, "batch_size": batch_size, "repeats": repeats})
 

@@ -147,7 +147,7 @@ def verification_texts(count: int = 4, brief: bool = False) -> list[str]:
     return [*SHORT, *LONG, *news]
 
 
-def beyond(count_tokens: int) -> str:
+def text_longer_than(count_tokens: int) -> str:
     """A text that is surely longer than so many tokens."""
     return _PARAGRAPH * (count_tokens // 60 + 2)
 

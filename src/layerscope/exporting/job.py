@@ -25,7 +25,7 @@ from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
-from layerscope.exporting.draft import LONG, SHORT, Draft, beyond, check_expressible, verification_texts
+from layerscope.exporting.draft import LONG, SHORT, Draft, check_expressible, text_longer_than, verification_texts
 from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
@@ -35,7 +35,7 @@ from layerscope.models.load import at_commit
 from layerscope.models.sealed import seal
 from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
 from layerscope.store.locks import lock_beside
-from layerscope.store.ours import give_back, records, remove_ours
+from layerscope.store.ours import give_back, recorded_checksums, remove_ours
 
 _ASIDE = ".old"
 DEFAULT_MAX_LENGTH = 256  # the evaluation's
@@ -210,14 +210,13 @@ def prepare(
     """
     check_cuttable(model)
     template = get_template(readout.template)
-    probes = [
-        text for text in dict.fromkeys([*verification_texts(brief=brief), beyond(max_length), *(texts or ())]) if text.strip()
-    ]
+    every = [*verification_texts(brief=brief), text_longer_than(max_length), *(texts or ())]
+    probes = [text for text in dict.fromkeys(every) if text.strip()]
     # of more texts than are read: comparing token ids takes no time
     framed = frame_tokenizer(model, template, max_length, list(dict.fromkeys([*SHORT, LONG[0], *probes])))
     if extend and not framed.exact_when_cut:
         framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
-        probes.append(beyond(framed.max_length))  # a text that this folder, too, has to cut
+        probes.append(text_longer_than(framed.max_length))  # a text that this folder, too, has to cut
     head = None
     if readout.centering != "none":
         assert center is not None
@@ -320,7 +319,7 @@ def check_free(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise ExportError(f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export.")
-    if out / "modules.json" not in records(out):
+    if out / "modules.json" not in recorded_checksums(out):
         raise ExportError(
             f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
             "Choose another out=."

@@ -14,12 +14,12 @@ from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
 from layerscope.metrics.folds import (
     OfSums,
     Quantity,
+    can_use_sums,
     entropy_of_sums,
     evaluate_sums,
     pooled_spectra,
     pooled_spectrum,
     prepare_fold_sums,
-    summable,
 )
 from layerscope.metrics.options import Options, RowPreparation
 from layerscope.metrics.samples import PooledRows, n_folds
@@ -50,7 +50,7 @@ class PooledSpectrumMetric(Metric[PooledRows]):
 
     def prepare(self, many: Sequence[PooledRows]) -> None:
         o, quantity = self.options, self._quantity()
-        summed = [data for data in many if quantity.of_sums is not None and summable(data, o.clamp_gram)]
+        summed = [data for data in many if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram)]
         if summed and summed[0].on_gpu:
             prepare_fold_sums(summed, self._rows, o.group)
         solved = [data for data in many if len(data) and not any(data is other for other in summed)]
@@ -59,7 +59,7 @@ class PooledSpectrumMetric(Metric[PooledRows]):
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
         o, quantity, value, se = self.options, self._quantity(), math.nan, math.nan
-        if quantity.of_sums is not None and summable(data, o.clamp_gram):
+        if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram):
             value, se = evaluate_sums(data, self._rows, o.group, quantity.of_sums)
         else:
             spectrum = pooled_spectrum(data, self._rows, o.group, o.clamp_gram)

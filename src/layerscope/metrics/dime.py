@@ -23,7 +23,7 @@ from layerscope.metrics.folds import (
     prepared_view,
 )
 from layerscope.metrics.samples import ViewRows
-from layerscope.spectra import Sent, eigvalsh, placed
+from layerscope.spectra import Sent, eigvalsh, to_device
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
 _BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
@@ -83,7 +83,7 @@ def _permutations(n: int, count: int, seed: int) -> list[np.ndarray]:
 
 @lru_cache(maxsize=4)  # the same for all sites
 def _orders(n: int, permutations: int, seed: int, device: torch.device) -> list[Tensor]:
-    return [placed(torch.from_numpy(order), device) for order in _permutations(n, permutations, seed)]
+    return [to_device(torch.from_numpy(order), device) for order in _permutations(n, permutations, seed)]
 
 
 # --- how far other prompts would move it ---------------------------------------------------------------------------------------

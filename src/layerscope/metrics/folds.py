@@ -211,7 +211,7 @@ class SumsOfMany:
         return values[index], jackknife_error(left_out[index])
 
 
-def summable(data: PooledRows, clamp: bool) -> bool:
+def can_use_sums(data: PooledRows, clamp: bool) -> bool:
     """Whether folds can be left out of the Gram matrix that way, and whether it pays."""
     if clamp or not FEWEST <= len(data) <= data.width:  # clamped matrices may have negative eigenvalues
         return False

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.spectra import placed
+from layerscope.spectra import to_device
 
 BLOCK_ROWS = 4096
 # Blocks are shards of 32 prompts on a CPU, 512 on a GPU. A step of a sum over blocks takes hardly less for so few rows than for
@@ -114,7 +114,7 @@ class PromptValues:
 
 
 def _is_read_later(vectors: Any) -> bool:
-    """Whether vectors are in a file and give arrays when asked: something with a shape that is no array itself."""
+    """Whether vectors are in a file and are read when asked for: they have a shape but are not an array."""
     return not isinstance(vectors, (Tensor, np.ndarray)) and hasattr(vectors, "__array__") and hasattr(vectors, "shape")
 
 
@@ -262,7 +262,7 @@ class _Vectors:
     def _order_there(self) -> Tensor:
         """The canonical order, where the vectors are."""
         if ("order", self.device) not in self._by_keys:
-            self._by_keys["order", self.device] = placed(torch.from_numpy(self.order()), self.device)
+            self._by_keys["order", self.device] = to_device(torch.from_numpy(self.order()), self.device)
         return self._by_keys["order", self.device]
 
     def _fold_numbers(self) -> np.ndarray:

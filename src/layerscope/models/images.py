@@ -31,7 +31,7 @@ from layerscope.models.loaded import LoadedModel
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import quiet
 from layerscope.models.source import Source
-from layerscope.spectra import placed
+from layerscope.spectra import to_device
 
 TokensRead = Literal["patches", "all"]
 TOKENS_READ: tuple[TokensRead, ...] = get_args(TokensRead)
@@ -68,7 +68,7 @@ class ImageModel(LoadedModel):
     def item_bytes(self) -> int:
         """About what one prepared image takes."""
         config = getattr(self.module, "config", None)
-        height, width = modules.sides(config, "image_size", 32)
+        height, width = modules.height_and_width(config, "image_size", 32)
         return int(height * width * getattr(config, "num_channels", 3) * 4)
 
     @property
@@ -97,7 +97,7 @@ class ImageModel(LoadedModel):
         """Tokens of one prepared image as the blocks see them, class and register tokens included."""
         if row.ndim == 1:  # numbers of a palette: a token each
             return len(row) + self.anatomy.leading
-        height, width = modules.sides(getattr(self.module, "config", None), "patch_size")
+        height, width = modules.height_and_width(getattr(self.module, "config", None), "patch_size")
         return (row.shape[-2] // height) * (row.shape[-1] // width) + self.anatomy.leading
 
     def check_layout(self, row: np.ndarray) -> None:
@@ -133,7 +133,7 @@ class ImageModel(LoadedModel):
             shown = ", ".join("×".join(map(str, size)) for size in sorted(sizes)[:3])
             raise LayerscopeError(f"the image processor gives images of different sizes ({shown}); it must give one size.")
         pixels = torch.from_numpy(np.stack(rows))
-        pixels = placed(pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device)
+        pixels = to_device(pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device)
         no_ids = torch.empty((len(rows), 0), dtype=torch.int64, device=self.device)
         return Batch(no_ids, None, [count] * len(rows), pixels, skip, self.pooling == "class")
 

@@ -124,7 +124,7 @@ class ItemReader(Closing, ABC):
         """End the processes that make views."""
 
     def largest(self, count: int) -> np.ndarray | None:
-        """The `count` items that are largest at a glance, so that a run can begin with them; None where nobody can tell."""
+        """The `count` items that look largest, so that a run can begin with them; None where that cannot be told."""
         return None
 
     def sample(self, number: int) -> Batch:
@@ -199,7 +199,7 @@ class TextReader(ItemReader):
             self._pool = ViewPool(ViewRequest(views.count, views.seed, views.augmenter))
 
     def stop_views(self) -> None:
-        """End the processes that make views, in the background: nobody waits for that."""
+        """End the processes that make views, in the background."""
         pool, self._pool = self._pool, None
         self._pool_is_set_up = False
         if pool is not None:

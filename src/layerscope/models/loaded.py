@@ -80,7 +80,7 @@ class LoadedModel:
     """The files of its weights as they were when it was loaded. They may be mapped: who writes to one changes the model."""
 
     def __post_init__(self) -> None:
-        self._accepts = modules.accepted(self.module)
+        self._accepts = modules.forward_parameters(self.module)
         self._positions_pad = positions_pad(self.module)
         # Truncation settings live inside a tokenizer; a copy leaves the user's as it was.
         self._tokenizer = copy.deepcopy(self.tokenizer)

@@ -16,7 +16,7 @@ from layerscope.spectra import faster
 _SAME = 0.05  # of their size: what rounding in half precision makes of the same states
 
 
-def accepted(module: nn.Module) -> set[str]:
+def forward_parameters(module: nn.Module) -> set[str]:
     """The names that `module.forward` takes by name (a catch-all `**kwargs` does not count as taking them)."""
     return set(inspect.signature(module.forward).parameters)
 
@@ -28,7 +28,7 @@ def reads_pixels(module: nn.Module) -> bool:
 
 def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: Any = None) -> Any:
     """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens before these."""
-    names = accepted(module)
+    names = forward_parameters(module)
     given: dict[str, Any] = {}
     if ids.is_floating_point():
         with torch.inference_mode():
@@ -57,7 +57,7 @@ def sample(module: nn.Module, length: int = 5) -> Tensor:
     """A few valid token ids on the device where inputs go, never the padding id; of an image model, one image of noise."""
     config = getattr(module, "config", None)
     if reads_pixels(module):
-        shape = (1, int(getattr(config, "num_channels", 3)), *sides(config, "image_size", 224))
+        shape = (1, int(getattr(config, "num_channels", 3)), *height_and_width(config, "image_size", 224))
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0))
         return noise.to(input_device(module), weights_dtype(module))
     size = int(getattr(config, "vocab_size", None) or 16)
@@ -66,7 +66,7 @@ def sample(module: nn.Module, length: int = 5) -> Tensor:
     return torch.tensor([[usable[i % len(usable)] for i in range(length)]], device=input_device(module))
 
 
-def sides(config: Any, name: str, default: int | None = None) -> tuple[int, int]:
+def height_and_width(config: Any, name: str, default: int | None = None) -> tuple[int, int]:
     """A height and a width that a configuration may give as one number: those of its images, or of its patches."""
     side = getattr(config, name, None) or default
     if side is None:

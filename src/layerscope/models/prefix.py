@@ -100,7 +100,7 @@ class SharedPrefix:
 
 def _takes_cache(model: LoadedModel) -> bool:
     """Whether the model takes keys and values of earlier tokens, and no token sees later ones."""
-    taken = {"input_ids", "attention_mask", "past_key_values", "use_cache"} <= modules.accepted(model.module)
+    taken = {"input_ids", "attention_mask", "past_key_values", "use_cache"} <= modules.forward_parameters(model.module)
     return taken and not model.identity.get("bidirectional")
 
 

@@ -20,7 +20,7 @@ from layerscope.metrics.registry import get_metric, is_plugin, register
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Row, ViewInputs
 from layerscope.profiling.config import ProfileConfig
-from layerscope.spectra import Sent, placed
+from layerscope.spectra import Sent, to_device
 from layerscope.store import Shard
 
 
@@ -198,7 +198,7 @@ class ShardEncoder:
 
 
 def _index(numbers: list[int], device: torch.device) -> Tensor:
-    return placed(torch.tensor(numbers), device)
+    return to_device(torch.tensor(numbers), device)
 
 
 @dataclass(frozen=True)

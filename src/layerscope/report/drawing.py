@@ -105,7 +105,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     return target
 
 
-def logarithmic(axis: Any) -> None:
+def use_log_scale(axis: Any) -> None:
     """A log scale with plain numbers, between the decades only where there are few of them; no log scale for a short range."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -160,7 +160,7 @@ def escape_math(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def sequential(count: int) -> list[Any]:
+def ordered_colors(count: int) -> list[Any]:
     """Colors from dark to light that keep their order in grey too; the yellow end is left out: white paper hides it."""
     from matplotlib import colormaps
 
@@ -173,7 +173,7 @@ def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
     count = len(values)
-    colors = ListedColormap(sequential(count))
+    colors = ListedColormap(ordered_colors(count))
     mappable = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
     bar = figure.colorbar(mappable, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
     bar.ax.set_yticklabels([str(v) for v in values], fontsize=7)

@@ -15,11 +15,11 @@ from layerscope.report.drawing import (
     COLORS,
     escape_math,
     line_style,
-    logarithmic,
     new_figure,
+    ordered_colors,
     panel_axes,
-    sequential,
     style_axis,
+    use_log_scale,
 )
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def draw_charts(
     plain = [line.name for chart in charts for line in chart.lines if line.name and line.look is None]
     bases = {name: name.split(" (")[0] if alike else name for name in plain}
     names = list(dict.fromkeys(bases.values()))
-    ordered = sequential(len(names)) if any(chart.ordered for chart in charts) else itertools.cycle(COLORS)
+    ordered = ordered_colors(len(names)) if any(chart.ordered for chart in charts) else itertools.cycle(COLORS)
     shades = dict(zip(names, ordered, strict=False)) | {"printed": "#BBBBBB"}
     colors = {name: shades[base] for name, base in bases.items()}
     drawn = panel_axes(figure, len(charts), min(columns, len(charts)), **axes)
     for axis, chart in zip(drawn, charts, strict=True):
         (_draw_bars if chart.bars else _draw_lines)(axis, chart, colors, x)
         if chart.log:
-            logarithmic(axis)
+            use_log_scale(axis)
         style_axis(axis, escape_math(chart.title), x if chart.x is None else chart.x, chart.unit)
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name.split(" (")[0] if alike else name, handle)

@@ -11,7 +11,7 @@ from layerscope.core.charts import Figure
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.metrics import in_reading_order, on_log_scale, shown_series
 from layerscope.metrics import metrics as every_metric
-from layerscope.report.drawing import color_key, logarithmic, new_figure, panel_axes, sequential, style_axis
+from layerscope.report.drawing import color_key, new_figure, ordered_colors, panel_axes, style_axis, use_log_scale
 
 _NO_UNIT = ("", "ratio", "dimensions", "share")  # their titles say it
 
@@ -35,13 +35,13 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     figure = new_figure(3.5 * columns + 0.5, 2.6 * -(-len(panels) // columns) + 0.3)
     axes = panel_axes(figure, len(panels), columns)
     layers = sorted(table["layer"].unique())
-    colors = dict(zip(layers, sequential(len(layers)), strict=True))
+    colors = dict(zip(layers, ordered_colors(len(layers)), strict=True))
     for axis, (metric, sink) in zip(axes, panels, strict=True):
         rows = table[(table["metric"] == metric) & (table["sink"] == sink)]
         for layer, curve in rows.groupby("layer"):
             axis.plot(curve["step"], curve["value"], color=colors[layer], linewidth=1.3, marker="o", markersize=1.8)
         if on_log_scale(metric):
-            logarithmic(axis)
+            use_log_scale(axis)
         style_axis(axis, _title(metric, sink), "training step")
     step = max(1, len(layers) // 16)
     shown = [layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)]

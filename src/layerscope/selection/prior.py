@@ -251,7 +251,7 @@ def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> 
 
 
 @lru_cache(maxsize=1)
-def shipped() -> Prior:
+def shipped_prior() -> Prior:
     """The prior that comes with the package, fitted on every family of the atlas (`python benchmarks/fit_depth_curves.py`)."""
     stored = json.loads(resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8"))
     curves = {g: {f: np.array(c) for f, c in by.items()} for g, by in stored["curves"].items()}

@@ -18,7 +18,7 @@ from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.selection.choice import MOST_RISK, Choice
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, read_valley
-from layerscope.selection.prior import Prior, best_layer, shipped
+from layerscope.selection.prior import Prior, best_layer, shipped_prior
 
 UNSURE = 1.25  # how much wider intervals are where the evidence was not read as in the atlas
 DEFAULT_DEPTH = 0.8
@@ -158,7 +158,7 @@ for _rule in (
     RuleInfo(
         "evidence",
         "ours: depth curves of the atlas, chosen by the valley of prompt entropy; abstains where evidence is weak",
-        lambda _: lambda evidence: choose_by_evidence(evidence, shipped()),
+        lambda _: lambda evidence: choose_by_evidence(evidence, shipped_prior()),
     ),
     RuleInfo("last", "the last layer", lambda _: lambda evidence: Choice(evidence.n_blocks, reason="the last layer, as asked.")),
     RuleInfo("fixed_depth", "the layer at 80 % depth, or at another: fixed_depth:0.7", _fixed_depth, parameter=True),

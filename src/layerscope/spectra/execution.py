@@ -40,10 +40,10 @@ def full_precision(full: bool = True) -> AbstractContextManager[None]:
     return nullcontext() if set_already else _switched(allow_tf32=not full)
 
 
-def placed(tensor: Tensor, device: torch.device | str) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     """A tensor of the host on a device; a GPU copies from pinned memory, so that the host does not wait for the transfer.
 
-    >>> placed(torch.tensor([1, 2]), "cpu").tolist()
+    >>> to_device(torch.tensor([1, 2]), "cpu").tolist()
     [1, 2]
     """
     if torch.device(device).type == "cuda":

@@ -23,7 +23,7 @@ from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, run_lock
-from layerscope.store.ours import SHARDS, TABLES, records, remove_ours
+from layerscope.store.ours import SHARDS, TABLES, recorded_checksums, remove_ours
 from layerscope.store.verify import DAMAGED, Check, check_run, check_table
 from layerscope.version import VERSION
 
@@ -150,7 +150,7 @@ class RunFolder:
         with run_lock(self.path):
             earlier = self.open(config, overwrite)  # another process may have finished it in between
             if overwrite or earlier is None:
-                earlier, known = None, records(self.path)
+                earlier, known = None, recorded_checksums(self.path)
                 for name in self._owned():
                     place = self.path / name
                     stays = remove_ours(place, known)

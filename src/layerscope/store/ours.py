@@ -30,7 +30,7 @@ _WORKING = re.compile(
 )
 
 
-def records(folder: Path) -> dict[Path, str]:
+def recorded_checksums(folder: Path) -> dict[Path, str]:
     """The sha256 of every file that a run or an export in a folder, or further inside, says it wrote."""
     found: dict[Path, str] = {}
     for name, key in ((MANIFEST, TABLES), (MARKER, FILES)):
@@ -47,7 +47,7 @@ def remove_ours(folder: Path, recorded: dict[Path, str] | None = None) -> list[P
     """Remove from a folder what is ours, then the folders that are left empty and the folder itself; returns what stays."""
     if folder.is_symlink() or not folder.is_dir():
         return [folder] if folder.is_symlink() or folder.exists() else []
-    known = records(folder) if recorded is None else recorded
+    known = recorded_checksums(folder) if recorded is None else recorded
     stays = []
     for path in sorted(folder.rglob("*"), reverse=True):  # what is inside a folder comes before the folder
         if path.is_dir() and not path.is_symlink():

@@ -24,10 +24,10 @@ from layerscope.errors import LayerscopeError
 from layerscope.metrics import prepare_rows
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, escape_math, plain_log_axis, sequential
+from layerscope.report.drawing import COLORS, escape_math, ordered_colors, plain_log_axis
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, label_axes
+from layerscope.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
 from layerscope.studies.shared.numbers import join_words, mean_table
 
@@ -77,10 +77,10 @@ class Alpha(Study):
         for j, name in enumerate(names):
             rows = table[table["model"] == name]
             spectra = list(dict.fromkeys(rows["spectrum"]))
-            colors = dict(zip(spectra, sequential(len(spectra)) if j == 0 else COLORS, strict=False))
+            colors = dict(zip(spectra, ordered_colors(len(spectra)) if j == 0 else COLORS, strict=False))
             for (spectrum, metric, sink), curve in rows.groupby(["spectrum", "metric", "sink"], sort=False):
                 label = spectrum if sink == "keep" else None
-                band(axes[places[metric], j], curve, colors[spectrum], x="alpha", label=label, **looks[sink])
+                draw_band(axes[places[metric], j], curve, colors[spectrum], x="alpha", label=label, **looks[sink])
             axes[0, j].legend(fontsize=7, frameon=False)
             axes[1, j].set_ylim(0, 1.03)
             for axis in axes[:, j]:

@@ -26,7 +26,7 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes, model_colors
+from layerscope.studies.shared.figures import Figure, draw_band, grid, label_axes, model_colors, with_heading
 from layerscope.studies.shared.models import Request, Spec, canonical, read_specs
 from layerscope.studies.shared.numbers import VALUES, in_short, join_words, layer_table, name_layers, whole_layer
 
@@ -73,13 +73,13 @@ class Attention(Study):
         for name, color in model_colors(manifest, table).items():
             mine = table[table["model"] == name]
             for metric, style in looks.items():
-                band(left, mine[mine["metric"] == metric], color, linestyle=style)
-            band(right, mine[mine["metric"] == "input_ratio"], color, label=escape_math(name))
+                draw_band(left, mine[mine["metric"] == metric], color, linestyle=style)
+            draw_band(right, mine[mine["metric"] == "input_ratio"], color, label=escape_math(name))
         right.set_yscale("log")
         left_title = "Attention on the largest (—), the first (--) token; even (··)"
         label_axes(axes, [left_title, "Largest norm over the median, in the block's input"])
         right.legend(frameon=False, fontsize=7)
-        return head(figure, manifest, size=8)
+        return with_heading(figure, manifest, size=8)
 
 
 def measure(request: Request, spec: Spec, bar: Progress) -> tuple[dict[str, Any], dict[tuple[str], np.ndarray]]:

@@ -68,16 +68,16 @@ class Checkpoints(Study):
             "steps": "the number in a checkpoint's name; one without a number counts as the last",
         }
         warnings = [*doubts(runs), *dict.fromkeys(line for run in runs.values() for line in run.manifest["warnings"])]
-        return Result(table, verdict([shown(label) for label in runs], runs), conventions, warnings)
+        return Result(table, verdict([step_label(label) for label in runs], runs), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""
         order = table.drop_duplicates("model").sort_values(["step", "model"])
         labels = order["model"].tolist()
-        return draw_ordered(table, labels, [shown(label) for label in labels], "step", manifest)
+        return draw_ordered(table, labels, [step_label(label) for label in labels], "step", manifest)
 
 
-def shown(label: str) -> str:
+def step_label(label: str) -> str:
     """A checkpoint's number of training steps, or its name where that has none."""
     return f"{number:.0f}" if math.isfinite(number := step_number(label)) else label
 
@@ -155,7 +155,7 @@ def doubts(runs: Profiles) -> list[str]:
         model = run.manifest["model"]
         shape = f"{model.get('family')}, {model.get('n_blocks')} blocks of width {model.get('width')}"
         shapes.setdefault(shape, []).append(label)
-        weights.setdefault(model.get("weights_sha256"), []).append(shown(label))
+        weights.setdefault(model.get("weights_sha256"), []).append(step_label(label))
     out = []
     if len(shapes) > 1:
         differing = "; ".join(f"{join_words(labels)}: {shape}" for shape, labels in shapes.items())

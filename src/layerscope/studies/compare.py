@@ -24,14 +24,24 @@ from layerscope.studies.shared.figures import (
     draw_panel,
     draw_panels,
     grid,
-    head,
     legend_below,
     model_colors,
     same_scale,
     wanted_panels,
+    with_heading,
 )
 from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
-from layerscope.studies.shared.numbers import DIFFERS, SINKS, THAN, in_short, join_words, means_of, sentence, unlike, where_clear
+from layerscope.studies.shared.numbers import (
+    DIFFERS,
+    SINKS,
+    THAN,
+    change_without_sink,
+    in_short,
+    join_words,
+    means_of,
+    sentence,
+    where_clear,
+)
 from layerscope.studies.shared.profiles import Differences, Profiles, Valleys, invariance, profile_rows
 
 _PANELS = [
@@ -100,7 +110,7 @@ class Compare(Study):
             same_scale(row)
         axes[1, 0].set_title(escape_math(f"minus {base}, paired over prompts"), fontsize=9, loc="left")
         legend_below(figure, {label + " (base)" * (label == base): color for label, color in colors.items()}, min(4, len(colors)))
-        return head(figure, manifest)
+        return with_heading(figure, manifest)
 
 
 def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: bool) -> list[str]:
@@ -114,7 +124,9 @@ def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: b
             continue
         kept, dropped = pair.overall("prompt_entropy")
         does = DIFFERS[kept.sign]
-        short.append(f"prompt entropy of {pair.other} is {does}{THAN[kept.sign]} {pair.base}{unlike(kept, dropped, DIFFERS)}")
+        short.append(
+            f"prompt entropy of {pair.other} is {does}{THAN[kept.sign]} {pair.base}{change_without_sink(kept, dropped, DIFFERS)}"
+        )
         text = f"{pair.other} against {pair.base}: prompt entropy is {does} over all layers, {kept} nats"
         out.append(f"{text}; without the sink token {dropped}.")
         for sink, words in zip(SINKS, ("", "without the sink token: "), strict=True):

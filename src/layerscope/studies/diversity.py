@@ -31,7 +31,7 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import color_key
 from layerscope.selection.judges.consistency import halves
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
+from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
 from layerscope.studies.shared.models import Request, canonical, read_specs
 from layerscope.studies.shared.numbers import in_short, join_words, whole_layer
 from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
@@ -101,7 +101,7 @@ class Diversity(Study):
             color_key(figure, list(column), [f"{level:g}" for level in levels], "")
         units = [f"{metric.replace('_', ' ')} ({unit})" for metric, (_, unit) in METRICS.items()]
         label_axes(axes, [_TITLES[aspect] for aspect in aspects], units)
-        return head(figure, manifest, table["model"].iloc[0], more="; dots: the best layer")
+        return with_heading(figure, manifest, table["model"].iloc[0], more="; dots: the best layer")
 
 
 # --- corpora --------------------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def tabulate(measured: Sequence[MeasuredCorpus], label: str, blocks: int) -> pd.
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
-def moved(one: Interval, other: Interval) -> bool:
+def has_moved(one: Interval, other: Interval) -> bool:
     """Whether two best layers differ beyond what resampling moves them: neither is within the other's interval."""
     return not (other.low <= one.value <= other.high or one.low <= other.value <= one.high)
 
@@ -304,7 +304,7 @@ def verdict(measured: Sequence[MeasuredCorpus]) -> list[str]:
         for metric, (how, _) in METRICS.items():
             best = [each.best(metric) for each in corpora]
             path = " → ".join(f"{b.value:.0f} ({b.low:.0f} to {b.high:.0f})" for b in best)
-            does = moved(best[0], best[-1])
+            does = has_moved(best[0], best[-1])
             (moves if does else stays).append(f"{metric} by {aspect}")
             out.append(f"  {how} {metric.replace('_', ' ')}: {path}: {'it moves' if does else 'no clear move'}.")
     answer = f"the best layer moves for {join_words(moves)}" if moves else "no best layer moves clearly"

@@ -29,11 +29,12 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import color_key
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
+from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
 from layerscope.studies.shared.models import Request, canonical, kept_arrays, most_tokens, read_prompts, read_specs
 from layerscope.studies.shared.numbers import (
     MOVES,
     SINKS,
+    change_without_sink,
     in_short,
     join_words,
     layer_table,
@@ -42,7 +43,6 @@ from layerscope.studies.shared.numbers import (
     name_layers,
     place_of,
     sentence,
-    unlike,
     where_clear,
 )
 from layerscope.studies.shared.vectors import reduce_prompts
@@ -165,7 +165,7 @@ class Extreme(Study):
                 draw_levels(axis, chosen[chosen["sink"] == sink], levels)
             color_key(figure, list(column), [f"{level:g}" for level in levels], CONDITIONS[condition].unit)
         label_axes(axes, [CONDITIONS[condition].title for condition in conditions], _ROWS.values())
-        return head(figure, manifest, table["model"].iloc[0])
+        return with_heading(figure, manifest, table["model"].iloc[0])
 
 
 @dataclass
@@ -273,7 +273,7 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
         span = f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
         change = {sink: measured.values[condition, last][sink] - measured.values[condition, first][sink] for sink in SINKS}
         kept, dropped = means_of((change[sink][inner].mean(axis=0) for sink in SINKS), seed)
-        short.append(f"{MOVES[kept.sign]}{unlike(kept, dropped, MOVES)} with {CONDITIONS[condition].grows}")
+        short.append(f"{MOVES[kept.sign]}{change_without_sink(kept, dropped, MOVES)} with {CONDITIONS[condition].grows}")
         text = f"prompt entropy {MOVES[kept.sign]} in the middle half of the layers, {kept} nats"
         out.append(f"{condition.capitalize()} ({span}): {text}; without the sink token {dropped}.")
         out.append(f"  {sentence(where_clear(means_of(change['keep'], seed), 'up', 'down'))}")

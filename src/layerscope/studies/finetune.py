@@ -34,7 +34,7 @@ from layerscope.models import LoadedModel, wrap
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_panels, head, panel_grid, wanted_panels
+from layerscope.studies.shared.figures import Figure, draw_panels, panel_grid, wanted_panels, with_heading
 from layerscope.studies.shared.models import (
     PAPER_METRICS,
     Request,
@@ -109,7 +109,7 @@ class Finetune(Study):
         rows = rows.assign(line=[f"{seed:.0f} {step:.0f}" for seed, step in zip(rows["seed"], rows["step"], strict=True)])
         shade = {step: str(round(0.75 - 0.75 * i / max(1, len(steps) - 1), 2)) for i, step in enumerate(steps)}
         draw_panels(axes, rows, panels, "line", {name: shade[step] for name, step in names.items()})
-        return head(figure, manifest, size=8, more="; a line per seed, light before training, dark after")
+        return with_heading(figure, manifest, size=8, more="; a line per seed, light before training, dark after")
 
 
 def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:

@@ -28,7 +28,7 @@ from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, band, draw_panel, grid, head, legend_below
+from layerscope.studies.shared.figures import Figure, draw_band, draw_panel, grid, legend_below, with_heading
 from layerscope.studies.shared.models import (
     Request,
     Spec,
@@ -106,10 +106,10 @@ class Intervene(Study):
         if len(scores):
             for condition, rows in scores.groupby("condition", sort=False):
                 mean = rows.groupby("depth", as_index=False)["value"].mean()
-                band(axes[0, 2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
+                draw_band(axes[0, 2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
             style_axis(axes[0, 2], f"Mean score, {scores['task'].nunique()} tasks", "depth", "points")
         legend_below(figure, colors)
-        return head(figure, manifest, values["model"].iloc[0])
+        return with_heading(figure, manifest, values["model"].iloc[0])
 
 
 def _prompts(request: Request, model: LoadedModel) -> list[np.ndarray]:

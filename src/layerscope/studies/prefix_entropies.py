@@ -59,12 +59,12 @@ def entropies_of_prefixes(states: Tensor, lengths: Sequence[int], center: str = 
     if fixed:
         x = prepare_rows(x, "centered-unit")
     if len(lengths) < _FEWEST:
-        return anew(x, lengths, "raw" if fixed else "centered-unit")
+        return solve_each_prefix(x, lengths, "raw" if fixed else "centered-unit")
     every = prefix_entropies(x @ x.mT) if fixed else growing_entropies(x)
     return every[torch.as_tensor(list(lengths), dtype=torch.long) - 1]
 
 
-def anew(states: Tensor, lengths: Sequence[int], rows: RowPreparation) -> Tensor:
+def solve_each_prefix(states: Tensor, lengths: Sequence[int], rows: RowPreparation) -> Tensor:
     """The direct way: each prefix's rows prepared, its smaller Gram matrix formed and its eigenvalues solved from scratch."""
     values = [matrix_entropy(states[:n], 1.0, rows) for n in lengths]
     return torch.stack(values) if values else torch.empty(0, dtype=torch.float64)

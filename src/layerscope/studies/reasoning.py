@@ -34,19 +34,19 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, head, label_axes, legend, model_colors
+from layerscope.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes, legend, model_colors, with_heading
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
 from layerscope.studies.shared.numbers import (
     DIFFERS,
     SINKS,
     THAN,
+    change_without_sink,
     defined_mean,
     in_short,
     join_words,
     mean_of,
     mean_table,
     place_of,
-    unlike,
 )
 
 _FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
@@ -94,10 +94,10 @@ class Reasoning(Study):
             rows = table[(table["third"] == g) & (table["model"] == name) & (table["sink"] == sink)]
             # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
             curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
-            band(axis, curve, colors[name], x="position", **look)
+            draw_band(axis, curve, colors[name], x="position", **look)
         label_axes(axes, [name.removeprefix("the ") for name in THIRDS], ["prompt entropy of the prefix (nats)"], "tokens read")
         legend(axes[0, -1], {**colors, "sink token dropped": "grey"}, {"sink token dropped": DOTTED})
-        return head(figure, manifest, size=8)
+        return with_heading(figure, manifest, size=8)
 
 
 @dataclass
@@ -288,7 +288,7 @@ def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
     """Which of two models has the higher entropy over all layers, with the sink token and without it."""
     kept, dropped = (_difference(base, other, sink, None, seed)[0] for sink in SINKS)
     text = f"over all layers, prompt entropy of {other.label} is {DIFFERS[kept.sign]}{THAN[kept.sign]} {base.label}"
-    return text + unlike(kept, dropped, DIFFERS)
+    return text + change_without_sink(kept, dropped, DIFFERS)
 
 
 def _compared(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[str]:

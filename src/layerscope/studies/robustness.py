@@ -33,7 +33,7 @@ from layerscope.selection.judges.consistency import drop_words
 from layerscope.selection.labels.probes import stratified_folds
 from layerscope.selection.labels.read import read_labels
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
+from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
 from layerscope.studies.shared.numbers import in_short, layer_table, mean_of, name_layers, whole_layer
 from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
@@ -123,7 +123,7 @@ class Robustness(Study):
             draw_levels(axes[i, j], values[(values["metric"] == metric) & values["condition"].isin(["none", kind])], levels, 0.12)
         label_axes(axes, kinds, [escape_math(metric.replace("_", " ").replace(":", ", ")) for metric in names])
         color_key(figure, list(axes.ravel()), [f"{level:g}" for level in levels], "share")
-        return head(figure, manifest, table["model"].iloc[0])
+        return with_heading(figure, manifest, table["model"].iloc[0])
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------------------

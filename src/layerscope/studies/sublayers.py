@@ -34,7 +34,7 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Result, Study
-from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes
+from layerscope.studies.shared.figures import Figure, draw_band, grid, label_axes, with_heading
 from layerscope.studies.shared.models import (
     Request,
     Spec,
@@ -128,11 +128,11 @@ class Sublayers(Study):
             for part, (name, color, dash) in _LOOKS.items():
                 rows = chosen[chosen["part"].isin([part, "embed"])] if part == "output" else chosen[chosen["part"] == part]
                 if (rows["part"] == part).any():
-                    band(axis, rows, color, alpha=0.10, linestyle=dash, linewidth=2.0 if part == "output" else 1.3)
+                    draw_band(axis, rows, color, alpha=0.10, linestyle=dash, linewidth=2.0 if part == "output" else 1.3)
                     handles[name.replace("attention", "mixer") if single else name] = axis.lines[-1]
         label_axes(axes, _SINKS.values(), _METRICS.values(), "depth (block / blocks)")
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        return head(figure, manifest, table["model"].iloc[0])
+        return with_heading(figure, manifest, table["model"].iloc[0])
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from layerscope.studies.inequalities.trials import (
     shares,
     unit,
 )
-from layerscope.studies.shared.figures import Figure, band, grid
+from layerscope.studies.shared.figures import Figure, draw_band, grid
 from layerscope.studies.shared.models import Request
 from layerscope.studies.shared.numbers import in_short, join_words
 
@@ -224,10 +224,10 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     for color, theorem, name in ((COLORS[0], "Theorem 5", "maximal"), (COLORS[1], "Theorem 6", "minimal")):
         mine, label = rows[rows["theorem"] == theorem], f"{name} prompt entropy (Th. {theorem[-1]})"
         printed, divided = (mine[mine["version"] == version] for version in ("printed", "trace divided"))
-        band(axis, printed, color, x="x", label=f"{label}, as printed: no trace", linestyle=":", linewidth=1.3)
+        draw_band(axis, printed, color, x="x", label=f"{label}, as printed: no trace", linestyle=":", linewidth=1.3)
         # the two solid curves lie on each other: one is drawn as marks on the other
         look: dict[str, Any] = dots if name == "minimal" else {"linewidth": 1.6}
-        band(axis, divided, color, x="x", label=f"{label}, trace divided out", **look)
+        draw_band(axis, divided, color, x="x", label=f"{label}, trace divided out", **look)
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(rows["x"].unique()), [f"{n:g}" for n in sorted(rows["x"].unique())])
     axis.axhline(0, color="grey", linewidth=0.8)

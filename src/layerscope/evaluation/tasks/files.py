@@ -92,7 +92,7 @@ _LAYOUTS = {
 
 
 def own_task_info(name: str, folder: Path) -> TaskInfo | None:
-    """What a folder holds that is no task of mteb, recognized by its columns; None where it has no test split."""
+    """The type of a task that mteb does not have, recognized by its columns; None where the folder has no test split."""
     file = find_split(folder, "test")
     if file is None:
         return None

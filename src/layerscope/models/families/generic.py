@@ -90,7 +90,7 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
 def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
     """Tokens of an image model beside its patches: what a block gives, less the patches; they are taken to come first."""
     image = modules.sample(module)
-    height, width = modules.sides(getattr(module, "config", None), "patch_size")
+    height, width = modules.height_and_width(getattr(module, "config", None), "patch_size")
     patches = (image.shape[-2] // height) * (image.shape[-1] // width)
     watch = _Watch(blocks, {})
     watch.run(module)

@@ -198,7 +198,7 @@ def _line(line: Line) -> dict[str, Any]:
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as rows; what is no whole number is shortened."""
+    """A table as rows, its floats rounded."""
     rows = table.to_dict(orient="records")
     return [{str(name): _number(value) if isinstance(value, float) else value for name, value in row.items()} for row in rows]
 

@@ -16,11 +16,11 @@ from layerscope.report.drawing import (
     color_key,
     escape_math,
     fill_band,
-    logarithmic,
     new_figure,
-    sequential,
+    ordered_colors,
     style_axis,
     styles,
+    use_log_scale,
 )
 
 DOTTED = (0, (1, 1.5))
@@ -40,7 +40,7 @@ def label_axes(axes: Any, titles: Collection[str] = (), units: Collection[str] =
             style_axis(axis, title if i == 0 else "", x if i == len(axes) - 1 else "", unit if j == 0 else "")
 
 
-def head(figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, more: str = "") -> Figure:
+def with_heading(figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, more: str = "") -> Figure:
     """The figure with a line above it: of which model, and what it rests on."""
     figure.suptitle(escape_math(f"{model}: " * bool(model)) + subtitle(manifest) + more, fontsize=size)
     return figure
@@ -68,7 +68,7 @@ def model_colors(manifest: dict[str, Any], table: pd.DataFrame) -> dict[str, str
     return {label: COLORS[look.color] for label, look in zip(labels, looks, strict=True)}
 
 
-def band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any) -> None:
+def draw_band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any) -> None:
     """One curve with its 95 % band."""
     rows = rows.sort_values(x)
     axis.plot(rows[x], rows["value"], color=color, **{"linewidth": 1.5, **line})
@@ -77,9 +77,9 @@ def band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: flo
 
 def draw_levels(axis: Any, rows: pd.DataFrame, levels: Sequence[float], alpha: float = 0.16) -> dict[float, Any]:
     """A curve for each level that has values, in colors that follow the levels; the colors by level."""
-    colors = dict(zip(levels, sequential(len(levels)), strict=True))
+    colors = dict(zip(levels, ordered_colors(len(levels)), strict=True))
     for level, color in colors.items():
-        band(axis, rows[rows["level"] == level].dropna(subset=["value"]), color, alpha=alpha)
+        draw_band(axis, rows[rows["level"] == level].dropna(subset=["value"]), color, alpha=alpha)
     return colors
 
 
@@ -107,11 +107,11 @@ def draw_panel(axis: Any, table: pd.DataFrame, panel: Panel, by: str, colors: Ma
     for name, color in colors.items():
         rows = chosen[chosen[by] == name].dropna(subset=["value"])
         if len(rows):
-            band(axis, rows, color, alpha=alpha)
+            draw_band(axis, rows, color, alpha=alpha)
     known = metrics().get(metric)
     style_axis(axis, title, "depth", "" if known is None else known.info.unit)
     if on_log_scale(metric):
-        logarithmic(axis)
+        use_log_scale(axis)
 
 
 def draw_panels(axes: Sequence[Any], table: pd.DataFrame, panels: Sequence[Panel], by: str, colors: Mapping[Any, Any]) -> None:
@@ -134,10 +134,10 @@ def draw_ordered(table: pd.DataFrame, labels: Sequence[str], shown: Sequence[str
     """A panel per metric; models in an order (steps, sizes) that their colors follow, named in a bar."""
     panels = wanted_panels(table)
     figure, axes = panel_grid(panels, 1.2, 0.5)
-    draw_panels(axes, table, panels, "model", dict(zip(labels, sequential(len(labels)), strict=True)))
+    draw_panels(axes, table, panels, "model", dict(zip(labels, ordered_colors(len(labels)), strict=True)))
     same_scale([axis for axis, panel in zip(axes, panels, strict=False) if panel[0] == "prompt_entropy"])
     color_key(figure, list(axes[: len(panels)]), [escape_math(name) for name in shown], key)
-    return head(figure, manifest)
+    return with_heading(figure, manifest)
 
 
 def same_scale(axes: Sequence[Any]) -> None:

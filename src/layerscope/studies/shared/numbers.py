@@ -112,10 +112,10 @@ def where_clear(each: Sequence[Interval], up: str, down: str) -> str:
     return f"clearly {where} of {len(each) - 1}; most at layer {most}, {each[most]}."
 
 
-def unlike(kept: Interval, dropped: Interval, words: Mapping[int, str]) -> str:
+def change_without_sink(kept: Interval, dropped: Interval, words: Mapping[int, str]) -> str:
     """What a number does without the sink token, where that is not what it does with it; `words` are by sign.
 
-    >>> unlike(Interval(1, 0.5, 2), Interval(-1, -2, -0.5), MOVES)
+    >>> change_without_sink(Interval(1, 0.5, 2), Interval(-1, -2, -0.5), MOVES)
     ' (falls without the sink token)'
     """
     return "" if kept.sign == dropped.sign else f" ({words[dropped.sign]} without the sink token)"
