@@ -193,7 +193,7 @@ class Nursery:
         theirs = [(requests[0], answers[1]) for requests, answers in both]
         self._ours = iter([(requests[1], answers[0]) for requests, answers in both])
         # -S: without `site`, which finds installed packages and runs what they hook into Python's start: often half of it
-        command = _command(f"nurse({list(imports)!r}, {theirs!r})", "-S")
+        command = _command(f"run_nursery({list(imports)!r}, {theirs!r})", "-S")
         installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
         try:
             self.process = subprocess.Popen(  # noqa: S603 - our own module
