@@ -2,9 +2,9 @@
 
     python -m tests.faults.fuzz plan 1250 0      # a kind of input, how many, the seed
 
-`CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a command does, and two of them run
-the command line itself (`LAYERSCOPE_DEBUG=1`). A case ends in a result or in a `LayerscopeError`; any other error is a defect,
-also one that the command line would call "unexpected", and so are five minutes without an answer.
+`CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a command does, and three of them
+run the command line itself (`LAYERSCOPE_DEBUG=1`). A case ends in a result or in a `LayerscopeError`; any other error is a
+defect, also one that the command line would call "unexpected", and so are five minutes without an answer.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from tests.faults.inputs import (
     mutate,
     plan_file,
     run_folder,
+    shared_folder,
     task_folder,
     texts_file,
 )  # fmt: skip
@@ -160,8 +161,12 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
             ["report", file, "--out", f"{place}.html"], ["report", file, "--out", f"{place}.md"], ["verify", file],
             ["verify", file, "--json"], ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
             ["correlate", file, str(scene.runs["evaluation"])], ["plot", file, "--out", f"{place}.svg"],
-            ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", file],
+            ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", "Pythia-14m", "--run", file],
             ["atlas", "export", file, "--out", place],
+        ],
+        "shared": [
+            ["atlas", "compare", "Pythia-14m", "--run", file], ["atlas", "compare", "Pythia-14m", "--run", file, "--json"],
+            ["atlas", "show", "Pythia-14m", "--run", file, "--out", f"{place}.svg"],
         ],
     }[what]  # fmt: skip
 
@@ -174,6 +179,11 @@ def command(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     else:
         path = {"texts": texts_file, "labels": labels_file, "plan": plan_file, "tasks": task_folder}[what](folder, rng)
     return _command(scene, what, path, folder, rng)
+
+
+def shared(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """A command line on results that somebody shared."""
+    return _command(scene, "shared", shared_folder(scene, folder, rng), folder, rng)
 
 
 def bombs(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -201,6 +211,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
     "choice": choice, "task": task, "manifest": manifest, "command": command, "bombs": bombs,
+    "shared": shared,
 }  # fmt: skip
 
 

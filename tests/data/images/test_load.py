@@ -219,9 +219,11 @@ def test_labels_far_apart_name_the_classes_that_occur(tmp_path: Path) -> None:
 
 def test_a_table_opens_files_beside_it_only(tmp_path: Path) -> None:
     (tmp_path / "own.png").write_bytes(encoded(1))
-    inside = table(tmp_path, image=[{"bytes": None, "path": "own.png"}, {"bytes": encoded(2), "path": "/dev/zero"}])
+    inside = table(tmp_path, image=[{"bytes": None, "path": "own.png"}, {"bytes": encoded(2), "path": "/nowhere/a.png"}])
     assert len(load_images(inside)) == 2
-    for path in ("/dev/zero", "/etc/passwd", "../secret.png", "own.png\0", "none.png"):
+    outside = tmp_path.parent / f"{tmp_path.name}-secret.png"
+    outside.write_bytes(encoded(3))
+    for path in (str(outside), f"../{outside.name}", "/nowhere/a.png", "own.png\0", "none.png"):
         file = table(tmp_path, image=[{"bytes": None, "path": path}])
         with pytest.raises(DataError, match="is not a file in"):
             load_images(file)
