@@ -44,7 +44,7 @@ from layerscope.models import LoadedModel, modules
 from layerscope.models.inputs import TextReader
 from layerscope.profiling import encode, encoder, tables
 from layerscope.spectra import execution, faster
-from layerscope_gpu import ahead, factors, passes, tokens
+from layerscope_gpu import ahead, factors, passes, tokens, whitening
 
 WARM = ("a 128", "a 512", "b 128", "b 512", "b 128 folder")
 SMALL = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 1024}
@@ -190,7 +190,7 @@ MECHANISMS = (
     Mechanism(
         "LiDAR of all layers at once (GPU)",
         ((lidar.LiDAR, "prepare", lambda self, many: None),),
-        (lidar.LiDAR.prepare, lidar.LiDAR._finish, lidar.whitened_together, lidar._sites_at_once, lidar._solvers, lidar._by_size),
+        (lidar.LiDAR.prepare, lidar.LiDAR._finish, lidar.whitened_together, lidar._sites_at_once, whitening),
         VIEWS,
     ),
     Mechanism(

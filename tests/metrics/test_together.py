@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+import layerscope_gpu
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds import fold_members
-from layerscope.metrics.lidar import _by_size
 from layerscope.metrics.samples import _Vectors, n_folds
-from layerscope_gpu.factors import inverse_factor
 
 WIDTH = 24
+GPU = SimpleNamespace(on=lambda device: layerscope_gpu)  # its ways that are torch's own operators, on the CPU
 DATASET = [name for name, metric in metrics().items() if metric.info.level != "tokens"]
 
 
@@ -46,6 +46,7 @@ def test_the_same_values_and_errors(n, kind, monkeypatch):
         want = [metric.estimate(pair[level]) for pair in alone]
         with monkeypatch.context() as patch:
             patch.setattr(_Vectors, "on_gpu", property(lambda self: True))
+            patch.setattr("layerscope.metrics.lidar.faster", GPU)
             finish = metric.prepare([pair[level] for pair in together])
             if finish is not None:
                 finish()
@@ -62,10 +63,8 @@ def test_lidar_through_inverse_factors(monkeypatch):
     metric = get_metric("lidar")()
     want = [metric.estimate(pair[1]) for pair in alone]
     monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
-    monkeypatch.setattr(
-        "layerscope.metrics.lidar._solvers",
-        lambda noises, sizes: [partial(torch.matmul, factors) for factors in _by_size(inverse_factor(noises), sizes)],
-    )
+    monkeypatch.setattr("layerscope.metrics.lidar.faster", GPU)
+    monkeypatch.setattr("layerscope.metrics.lidar.fast_doubles", lambda device: True)
     metric.prepare([pair[1] for pair in together])()
     for one, pair in zip(want, together, strict=True):
         got = metric.estimate(pair[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
-from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
+from layerscope.metrics.folds import NATS, fold_members, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
 from layerscope.spectra import Sent, eigvalsh, faster
@@ -64,15 +65,16 @@ class LiDAR(Metric[ViewRows]):
     )
 
     def prepare(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
-        """On a GPU, the eigenvalues of all data and folds together in float32; in float64 where its rounding could show."""
+        """With layerscope-gpu, all data and folds together in float32; in float64 where its rounding could show."""
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
         there = [data for data in there if ("lidar queued", self.options) not in data._memo]
-        if not there or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
+        gpu = faster.on(there[0].device) if there else None
+        if gpu is None or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
             return None
         for data in there:
             data._memo["lidar queued", self.options] = True  # its rank is made of the same
         at_once = _sites_at_once(there[0])
-        made = [whitened_together(there[i : i + at_once], self.options) for i in range(0, len(there), at_once)]
+        made = [whitened_together(gpu, there[i : i + at_once], self.options) for i in range(0, len(there), at_once)]
         wholes, safe = torch.cat([part[0] for part, _ in made]), torch.cat([fine for _, fine in made])
         folds = []
         for k in range(1, len(made[0][0])):
@@ -283,14 +285,14 @@ def _sites_at_once(data: ViewRows) -> int:
     return max(1, min(_MOST_BYTES, int(_SHARE_OF_MEMORY * free_memory(data.device))) // each) if data.device.type == "cuda" else 2
 
 
-def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[Tensor], Tensor]:
+def whitened_together(gpu: Any, many: Sequence[ViewRows], options: Options) -> tuple[list[Tensor], Tensor]:
     """What `_Scatter.whitened` gives, in few steps for a GPU: of several data of one size, two prompts or more.
 
     Of all prompts (B, n, n), then without each fold, stacked by size (B, folds, m, m), float32. And whether that can be used
     (B,): not where δ could be lost in rounding, which is for `_Scatter`.
     """
-    n, q, d = len(many[0]), many[0].n_views, many[0].width
-    members = fold_members(n, many[0].device)
+    n, device = len(many[0]), many[0].device
+    members = fold_members(n, device)
     # fold by fold, so that the rows of each lie side by side: a copy of all views would take longer than their products
     places = torch.cat([some.flatten() for some in members])
     if options.lidar_rows == "raw":
@@ -301,40 +303,9 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
     off = torch.empty_like(centers)
     off[:, places] = _seen_from(centers, centers.mean(1, keepdim=True))
     inner = z.sub_(centers.unsqueeze(2))
-    by_size = zip(inner.split([some.numel() for some in members], dim=1), members, strict=True)
-    within_of = [_squared(rows.unflatten(1, some.shape).flatten(2, 3)) for rows, some in by_size]
-    within = torch.stack([part.sum(1) for part in within_of]).sum(0)
-    del z, inner, by_size, centers
-    largest = within.diagonal(dim1=-2, dim2=-1).amax(-1)
-    safe = largest <= options.delta * n * q / (_PIVOT_UNITS * torch.finfo(within.dtype).eps)
-    by_prompts = n <= d
-    between = torch.zeros(0) if by_prompts else off.mT @ off
-    # one factorization for the noise of all prompts and without each fold: a few large matrices take as long as one
-    sizes = [1, *(len(some) for some in members)]
-    noises = within.new_empty(len(many) * sum(sizes), d, d)
-    whole, *without = _by_size(noises, sizes)
-    torch.mul(within.unsqueeze(1), 1 / (n * q), out=whole)
-    for some, part, noise in zip(members, within_of, without, strict=True):
-        share = 1 / ((n - some.shape[1]) * q)
-        torch.sub((share * within).unsqueeze(1), part, alpha=share, out=noise)
-    del within_of
-    noises.diagonal(dim1=-2, dim2=-1).add_(options.delta)
-    solvers = _solvers(noises, sizes)
-    out = [
-        _whiten(
-            solvers[0], (off if by_prompts else between).unsqueeze(1) / (math.sqrt(n) if by_prompts else n), by_prompts
-        ).squeeze(1)
-    ]
-    for some, solve in zip(members, solvers[1:], strict=True):
-        left = n - some.shape[1]
-        shift = -off[:, some].sum(2) / left
-        if by_prompts:
-            rest = (off / math.sqrt(left))[:, left_in(some, n)].sub_(shift.unsqueeze(2) / math.sqrt(left))
-        else:
-            rest = between.unsqueeze(1) - _squared(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
-            rest = rest / left
-        out.append(_whiten(solve, rest, by_prompts).float())
-    return out, safe
+    largest = torch.linalg.vector_norm(inner, dim=(1, 2)).square().amax(-1)  # on the diagonal of Σ_w
+    safe = largest <= options.delta * n * many[0].n_views / (_PIVOT_UNITS * torch.finfo(inner.dtype).eps)
+    return gpu.whitening.whitened(inner, off, members, options.delta, by_products=fast_doubles(device)), safe
 
 
 def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -> Tensor:
@@ -352,24 +323,6 @@ def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -
 def _squared(rows: Tensor) -> Tensor:
     """rowsᵀ rows (…, d, d) of rows (…, n, d)."""
     return rows.mT @ rows
-
-
-def _by_size(matrices: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Matrices (B · sets, D, D) as (B, size, D, D), one after the other, for so many of the sets each."""
-    count = len(matrices) // sum(sizes)
-    parts = matrices.split([count * size for size in sizes])
-    return [part.unflatten(0, (count, size)) for part, size in zip(parts, sizes, strict=True)]
-
-
-def _solvers(noises: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
-    """Multiplication by L⁻¹, noise = L Lᵀ, for each of `_by_size`; only the lower half of the noise is read, and overwritten.
-
-    By products of matrices where a GPU is fast at them (its triangular solver is not).
-    """
-    gpu = faster.on(noises.device)
-    if gpu is not None and fast_doubles(noises.device):
-        return [partial(torch.matmul, factors) for factors in _by_size(gpu.factors.inverse_factor(noises), sizes)]
-    return [_by_factor(factors) for factors in _by_size(torch.linalg.cholesky_ex(noises).L, sizes)]
 
 
 def _by_factor(factor: Tensor) -> Callable[[Tensor], Tensor]:

@@ -4,7 +4,7 @@ Every kernel is compiled by NVRTC (which torch's wheels bring), tried on a known
 cannot be used. Imports only torch, numpy and the standard library.
 """
 
-from layerscope_gpu import ahead, chebyshev, factors, passes, precision, resolvents, tokens
+from layerscope_gpu import ahead, chebyshev, factors, passes, precision, resolvents, tokens, whitening
 from layerscope_gpu.cuda import UnusableError, is_ready
 from layerscope_gpu.eigenvalues import eigvalsh, kernel_source, solvers_used, usable_solvers
 from layerscope_gpu.entropy import approximate_entropy
@@ -24,4 +24,5 @@ __all__ = [
     "solvers_used",
     "tokens",
     "usable_solvers",
+    "whitening",
 ]
