@@ -5,7 +5,10 @@ without labels; no text is in both. `read` keeps what the model and the encoder 
 
     python benchmarks/heads.py read MODEL --data ../shared/data/mteb --out readings       # MODEL and minilm-l6; wants a GPU
     python benchmarks/heads.py score NAME --data ../shared/data/mteb --out readings       # writes readings/NAME.csv
+    python benchmarks/heads.py train MODEL --data ../shared/data/mteb --out readings      # readings/NAME.student.*.csv; a GPU
     python benchmarks/heads.py table readings/*.csv
+
+`train` trains one student, half of the blocks, on the texts to fit on of all tasks, as `improve --train` does.
 
 With --small a part of it runs without a GPU: six tasks, fewer items, 1,000 texts to fit on.
 
@@ -43,9 +46,10 @@ SMALL = (
 )  # fmt: skip
 SMALL_ITEMS, SMALL_POOL = {"PAIRS": 400, "TEXTS": 800, "TEST": 500}, 1000
 SEEDS = (0, 1, 2)
+MORE_PROMPTS = ("one-word", "topic", "intent")
 KNOWN = {
-    30: {"prompt": ("step-by-step", 29, "raw"), "layers": (1, 2, 5, 8, 10, 15, 20, 30), "layer": 10},
-    18: {"prompt": ("one-word", 16, "applied"), "layers": (1, 2, 4, 6, 8, 10, 12, 18), "layer": 10},
+    30: {"prompt": ("step-by-step", 29, "raw"), "layers": (1, 2, 5, 8, 10, 15, 20, 30), "layer": 10, "half": 15},
+    18: {"prompt": ("one-word", 16, "applied"), "layers": (1, 2, 4, 6, 8, 9, 10, 12, 18), "layer": 10, "half": 9},
 }
 """By the number of blocks: the prompt that teaches and its layer, the layers that are compared, and the one of the summary."""
 
@@ -118,11 +122,12 @@ def read(model: str, data: Path, out: Path, small: bool = False) -> None:
     (out / "texts.json").write_text(json.dumps(texts))
     loaded = load(model)
     known = KNOWN.get(loaded.n_blocks, {"layers": (loaded.n_blocks,)})
-    wanted = [("plain", list(known["layers"]), "mean/applied", 256 if "prompt" not in known else 96)]
+    wanted = [("plain", list(known["layers"]), "mean/applied", 256 if "prompt" not in known else 96, "plain")]
     if "prompt" in known:
         template, layer, norm = known["prompt"]
-        wanted.append((template, [layer], f"last/{norm}", 126))
-    for template, layers, kind, length in wanted:
+        others = [] if small else [name for name in MORE_PROMPTS if name != template][:2]
+        wanted += [(name, [layer], f"last/{norm}", 126, f"prompt{i or ''}") for i, name in enumerate([template, *others])]
+    for template, layers, kind, length, file in wanted:
         start = time.perf_counter()
         sites = [site for site in expand_sites(None, loaded.anatomy) if site.layer in layers]
         encoder = TextEncoder(loaded, get_template(template), sites, [kind], length, 512 if DEVICE == "cuda" else None)
@@ -130,62 +135,155 @@ def read(model: str, data: Path, out: Path, small: bool = False) -> None:
         for first in range(0, len(texts), 8192):
             some = order[first : first + 8192]
             rows[:, some] = encoder.run(encoder.read([texts[i] for i in some]), lambda n: None)[0][kind]
-        np.save(out / f"{loaded.name}.{'plain' if template == 'plain' else 'prompt'}.npy", rows)
+        np.save(out / f"{loaded.name}.{file}.npy", rows)
         print(f"{loaded.name} {template}: {len(texts)} texts, {time.perf_counter() - start:.0f} s", flush=True)
     (out / f"{loaded.name}.json").write_text(json.dumps({"blocks": loaded.n_blocks}))
+
+
+class Readings:
+    """What `read` kept of a model: its plain vectors, those under prompts, and the encoder's."""
+
+    def __init__(self, name: str, out: Path) -> None:
+        self.name, self.known = name, KNOWN[json.loads((out / f"{name}.json").read_text())["blocks"]]
+        self.texts = json.loads((out / "texts.json").read_text())
+        self.at = {text: i for i, text in enumerate(self.texts)}
+        self.layers = list(self.known["layers"])
+        self.plain = np.load(out / f"{name}.plain.npy", mmap_mode="r")
+        files = [f"{name}.prompt", f"{name}.prompt1", f"{name}.prompt2", f"{ENCODER}.plain"]
+        self.others = {file: np.load(out / f"{file}.npy", mmap_mode="r")[0] for file in files if (out / f"{file}.npy").exists()}
+
+    def at_layer(self, layer: int, which: Sequence[int]) -> np.ndarray:
+        """Plain vectors."""
+        return np.asarray(self.plain[self.layers.index(layer)][np.asarray(which)], dtype=np.float32)
+
+    def teachers(self, teacher: str, which: Sequence[int]) -> list[np.ndarray]:
+        """The vectors of those who teach: `prompt`, `prompts` (three of them), each `and encoder` or not; or `encoder`."""
+        names = {"prompt": ["prompt"], "prompts": ["prompt", "prompt1", "prompt2"], "encoder": []}[teacher.split()[0]]
+        files = [f"{self.name}.{name}" for name in names] + ([f"{ENCODER}.plain"] if "encoder" in teacher else [])
+        found = [np.asarray(self.others[file][np.asarray(which)], dtype=np.float32) for file in files]
+        if len(names) == 3 and "encoder" in teacher:  # the prompts together count as much as the encoder
+            found = [make_target(*found[:3], width=1 << 20), found[3]]
+        return found
 
 
 def score_task(name: str, place: Path, data: Path, out: Path, small: bool = False) -> list[dict[str, Any]]:
     """All rows of one task."""
     torch.set_num_threads(2)
-    known = KNOWN[json.loads((out / f"{name}.json").read_text())["blocks"]]
-    texts = json.loads((out / "texts.json").read_text())
-    at = {text: i for i, text in enumerate(texts)}
-    plain, prompt, encoder = (
-        np.load(out / f"{file}.npy", mmap_mode="r") for file in (f"{name}.plain", f"{name}.prompt", f"{ENCODER}.plain")
-    )
-    layers, last = list(known["layers"]), len(known["layers"]) - 1
-    task, pool = split(place, small)
-    scored, fit = ([at[text] for text in some] for some in (task.texts, pool))
+    readings, (task, pool) = Readings(name, out), split(place, small)
+    layers, main = readings.layers, readings.known["layer"]
+    scored, fit = ([readings.at[text] for text in some] for some in (task.texts, pool))
     rows: list[dict[str, Any]] = []
-
-    def take(array: np.ndarray, which: Sequence[int]) -> np.ndarray:
-        return np.asarray(array[np.asarray(which)], dtype=np.float32)
+    waiting: list[tuple[dict[str, Any], np.ndarray]] = []
 
     def add(what: str, vectors: np.ndarray, **facts: Any) -> None:
-        given = torch.tensor(unit(vectors), dtype=torch.float32, device=DEVICE)[None]
-        rows.append({"model": name, "task": task.name, "what": what, "score": float(task.score(given)[0]), **facts})
+        waiting.append(({"model": name, "task": task.name, "what": what, **facts}, unit(vectors).astype(np.float32)))
 
-    add("today", take(plain[last], scored))
-    add("prompt", take(prompt[0], scored) - take(prompt[0], fit).mean(0))
-    add("encoder", take(encoder[0], scored))
+    def score_all() -> None:
+        for width in sorted({vectors.shape[1] for _, vectors in waiting}):
+            some = [(facts, vectors) for facts, vectors in waiting if vectors.shape[1] == width]
+            for first in range(0, len(some), 16):
+                part = some[first : first + 16]
+                values = task.score(torch.tensor(np.stack([vectors for _, vectors in part]), device=DEVICE)).tolist()
+                rows.extend({**facts, "score": value} for (facts, _), value in zip(part, values, strict=True))
 
-    def head(what: str, where: int, which: Sequence[int], teacher: str, **facts: Any) -> None:
-        teachers = [take(prompt[0], which)] + ([take(encoder[0], which)] if teacher == "prompt and encoder" else [])
-        found = Ridge(take(plain[where], which), make_target(*teachers)).head()(take(plain[where], scored))
-        add(what, found, layer=layers[where], texts=len(which), teacher=teacher, **facts)
+    (prompt,) = readings.teachers("prompt", scored)
+    add("today", readings.at_layer(layers[-1], scored))
+    add("prompt", prompt - readings.teachers("prompt", fit)[0].mean(0))
+    add("encoder", readings.teachers("encoder", scored)[0])
 
-    main = layers.index(known["layer"])
+    def head(what: str, at: Sequence[int], which: Sequence[int], teacher: str, more: Sequence[int] = (), **facts: Any) -> None:
+        """Through a head at some layers; `more` are texts of other domains, which count a tenth each."""
+        both = [*which, *more]
+        target = make_target(*readings.teachers(teacher, both))
+        rows, tested = (np.concatenate([_scaled(readings, layer, who, both) for layer in at], axis=1) for who in (both, scored))
+        if more:
+            own, weight = len(which), np.sqrt(0.1)
+            mean = rows[:own].mean(0)
+            rows = np.concatenate([rows[:own] - mean, weight * (rows[own:] - rows[own:].mean(0))])
+            target = np.concatenate([target[:own] - target[:own].mean(0), weight * (target[own:] - target[own:].mean(0))])
+            tested = tested - mean
+        add(what, Ridge(rows, target).head()(tested), layer=at[-1], texts=len(which), teacher=teacher, **facts)
+
+    group = _group(place.name)
+    other = [place for place in places(data, small) if _group(place.name) != group]
+    own = set(scored) | set(fit)
+    others = (readings.at[text] for one in other for text in split(one, small)[1][:1500])
+    away = [i for i in dict.fromkeys(others) if i not in own]
     for teacher in ("prompt", "prompt and encoder"):
         for seed in SEEDS:
             drawn = [fit[i] for i in np.random.default_rng([seed, 1]).permutation(len(fit))]
             for count in COUNTS:
                 if (seed and count not in (1000, POOL)) or (count > 1000 and len(drawn) <= 1000 and (small or count < POOL)):
                     continue
-                head("head", main, drawn[:count], teacher, seed=seed, count=count)
+                head("head", [main], drawn[:count], teacher, seed=seed, count=count)
                 if count == 1000 and seed == 0:
-                    for where in range(len(layers)):
-                        if where != main:
-                            head("head", where, drawn[:count], teacher, seed=seed, count=count)
-        head("head, on the texts it was fitted on", main, scored, teacher, seed=0, count=0)
-        group = _group(place.name)
-        other = [place for place in places(data, small) if _group(place.name) != group]
-        others = [at[text] for one in other for text in split(one, small)[1][:1500]]
-        own = set(scored) | set(fit)
-        away = [i for i in dict.fromkeys(others) if i not in own]
-        head("head, domains never seen", main, away, teacher, seed=0, count=POOL)
+                    for layer in layers:
+                        if layer != main:
+                            head("head", [layer], drawn[:count], teacher, seed=seed, count=count)
+                if count in (1000, POOL) and seed == 0:
+                    two = [layers[0], main]
+                    head("head, two layers", two, drawn[:count], teacher, seed=seed, count=count)
+                    head("head, other domains too", [main], drawn[:count], teacher, away, seed=seed, count=count)
+                    head("head, two layers, other domains too", two, drawn[:count], teacher, away, seed=seed, count=count)
+                    if not small:
+                        many = teacher.replace("prompt", "prompts")
+                        head("head", [main], drawn[:count], many, seed=seed, count=count)
+        head("head, on the texts it was fitted on", [main], scored, teacher, seed=0, count=0)
+        head("head, domains never seen", [main], away, teacher, seed=0, count=POOL)
+    score_all()
     print(name, task.name, len(rows), flush=True)
     return rows
+
+
+def _scaled(readings: Readings, layer: int, which: Sequence[int], fitted: Sequence[int]) -> np.ndarray:
+    """Vectors of a layer, of the same mean length whatever the layer."""
+    lengths = np.linalg.norm(readings.at_layer(layer, fitted[:1000]), axis=1)
+    return readings.at_layer(layer, which) / lengths.mean()
+
+
+def train(model: str, data: Path, out: Path, teacher: str, seed: int, options: dict[str, Any]) -> None:
+    """A student of half of the blocks, on the texts to fit on of all tasks and none that is scored, as `improve` trains one."""
+    from layerscope.capture import expand_sites
+    from layerscope.core.templates import get_template
+    from layerscope.evaluation.encode import TextEncoder
+    from layerscope.improving.student import train_student
+    from layerscope.models import load
+    from layerscope.progress import Silent
+
+    torch.set_float32_matmul_precision("high")
+    splits = [split(place) for place in places(data)]
+    tested = {text for task, _ in splits for text in task.texts}
+    texts = list(dict.fromkeys(text for _, pool in splits for text in pool if text not in tested))
+    loaded = load(model)
+    readings = Readings(loaded.name, out)
+    layer, which = readings.known["half"], [readings.at[text] for text in texts]
+    target = make_target(*readings.teachers(teacher, which))
+    start = time.perf_counter()
+    minutes = options.pop("minutes", None)
+    done = train_student(
+        loaded, layer, texts, readings.at_layer(layer, which), target, max_length=96, seed=seed, minutes=minutes,
+        settings=options, bar=Silent(),
+    )  # fmt: skip
+    print(f"{loaded.name}, seed {seed}, {time.perf_counter() - start:.0f} s: {done.words}\n{done.facts['curve']}", flush=True)
+    sites = [site for site in expand_sites(None, done.model.anatomy) if site.layer == layer]
+    encoder = TextEncoder(done.model, get_template("plain"), sites, ["mean/applied"], 96, 512 if DEVICE == "cuda" else None)
+    rows = []
+    for task, _ in splits:
+        vectors = encoder.run(encoder.read(task.texts), lambda n: None)[0]["mean/applied"][0]
+        given = torch.tensor(unit(done.head(vectors)), dtype=torch.float32, device=DEVICE)[None]
+        facts = {"model": loaded.name, "task": task.name, "what": "student", "score": float(task.score(given)[0])}
+        rows.append(
+            {
+                **facts,
+                "layer": layer,
+                "texts": done.facts["texts"],
+                "teacher": teacher,
+                "seed": seed,
+                "count": done.facts["steps"],
+            }
+        )
+    file = f"{loaded.name}.student.{teacher.replace(' ', '-')}.{seed}.csv"
+    pd.DataFrame(rows).to_csv(out / file, index=False, float_format="%.4f")
 
 
 def _group(name: str) -> str:
@@ -209,18 +307,26 @@ def table(files: Sequence[Path]) -> None:
 def main() -> None:
     """Read, score, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["read", "score", "table"])
+    parser.add_argument("step", choices=["read", "score", "train", "table"])
     parser.add_argument("names", nargs="+", help="models, or files of rows")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     parser.add_argument("--out", type=Path, default=Path("readings"))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument(
+        "--teacher", default="prompt and encoder", help="of `train`: prompt, prompts, encoder, or with 'and encoder'"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--options", type=json.loads, default={}, help="of `train`: settings of the trainer, as JSON")
     args = parser.parse_args()
     if args.step == "table":
         table([Path(name) for name in args.names])
     elif args.step == "read":
         for name in args.names:
             read(name, args.data, args.out, args.small)
+    elif args.step == "train":
+        for name in args.names:
+            train(name, args.data, args.out, args.teacher, args.seed, dict(args.options))
     else:
         every = places(args.data, args.small)
         jobs = [(name, place, args.data, args.out, args.small) for name in args.names for place in every]

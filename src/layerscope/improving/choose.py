@@ -51,9 +51,11 @@ def decide(
     budget: float | None = None,
     *,
     eligible: Sequence[bool] | None = None,
+    only: np.ndarray | None = None,
     second: ScoredCandidates | None = None,
 ) -> Choice:
-    """Choose. `budget` is the largest share of today's computation per text; `eligible` says which readouts may be chosen.
+    """Choose. `budget` is the largest share of today's computation per text; `eligible` says which readouts may be chosen,
+    `only` at which places (readouts, layers).
 
     The judge's score claims nothing in points, so that the choice has no gain; `extra` says what the judge says of it: the 95 %
     `interval` of its score minus the default's, and what the readout (at the default's layer) and then the layer bring.
@@ -61,7 +63,7 @@ def decide(
     reference = (list(readouts).index(Readout()), len(layers) - 1)
     n_blocks, may = layers[-1], np.full(len(readouts), True) if eligible is None else np.asarray(eligible)
     within = np.full(costs.shape, True) if budget is None else costs <= budget + 1e-9
-    allowed = judgment.defined & within
+    allowed = judgment.defined & within if only is None else judgment.defined & within & only
     if not allowed.any() and judgment.defined.any():
         least = float(costs[judgment.defined].min())
         raise InvalidValueError(f"nothing costs as little as budget={budget:g} × today's computation: {least:.2f} at least.")

@@ -117,17 +117,30 @@ def center(
     return Fitted.on(sample, judged + done, (one.total + judged * mean) / (judged + done))
 
 
-def fit_head(
+@dataclass(frozen=True)
+class Taught:
+    """What a head learns from: texts, their plain vectors (texts, D) at its layer, and what its teachers say (texts, K)."""
+
+    texts: list[str]
+    plain: np.ndarray
+    target: np.ndarray
+
+    def head(self, sample: Sample) -> Fitted:
+        """The head that is fitted on all of it."""
+        head = Ridge(self.plain, self.target).head()
+        return Fitted.on(sample, len(self.texts), head.mean, head.matrix)
+
+
+def read_taught(
     reader: Reader, heads: Heads, encode: Callable[[Sequence[str]], np.ndarray | None], layer: int, sample: Sample, count: int,
     bar: Progress,
-) -> Fitted:  # fmt: skip
-    """The head at a layer on `count` texts: the sample and further ones, which the teacher reads too. All goes to the store."""
+) -> Taught:  # fmt: skip
+    """What a head at a layer learns from on `count` texts: the sample and further ones. All readings go to the store."""
     teacher, texts = heads.teacher, [*sample.texts, *sample.rest(count)]
     plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
     prompted = reader.vectors_at(teacher.readout, teacher.layer, texts, bar, f"its teacher, {teacher.words}")
     encoded = encode(texts)
-    head = Ridge(plain, make_target(prompted, *([] if encoded is None else [encoded]))).head()
-    return Fitted.on(sample, len(texts), head.mean, head.matrix)
+    return Taught(texts, plain, make_target(prompted, *([] if encoded is None else [encoded])))
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:

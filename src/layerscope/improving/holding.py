@@ -40,9 +40,8 @@ def texts_per_second(encoders: Mapping[str, Callable[[Sequence[str]], Any]], tex
     return {name: _ROUNDS * len(texts) / max(taken, 1e-9) for name, taken in seconds.items()}
 
 
-def compare_speeds(panel: Panel, chosen: Chosen, texts: Sequence[str]) -> dict[str, float]:
+def compare_speeds(panel: Panel, today: Chosen, chosen: Chosen, texts: Sequence[str]) -> dict[str, float]:
     """Texts per second of today's reading, of the chosen one (`now`) and of the judge's encoder, on a few texts."""
-    today = Chosen(chosen.model, chosen.reader, Readout(), chosen.model.n_blocks)
     encoders: dict[str, Callable[[Sequence[str]], Any]] = {"today": today.encode, "now": chosen.encode}
     if panel.encoder is not None:
         encoders[panel.encoder.name] = encoder_of(panel.encoder, panel.encoder_readout)
@@ -72,17 +71,18 @@ def generic_sentences(count: int = SENTENCES) -> list[str]:
     return list(dict.fromkeys(text for text in firsts if _WORDS[0] <= len(text.split()) <= _WORDS[1]))[:count]
 
 
-def agreement_elsewhere(panel: Panel, chosen: Chosen, bar: Progress) -> dict[str, Any] | None:
+def agreement_elsewhere(panel: Panel, today: Chosen, chosen: Chosen, bar: Progress) -> dict[str, Any] | None:
     """Agreement with the encoder on texts that are not the user's, today and through the head; None where none are at hand."""
     texts = generic_sentences() if panel.encoder is not None else []
     if not texts:
         return None
-    reader, blocks = chosen.reader, chosen.model.n_blocks
-    encoded = panel.encoded(reader, texts, bar)
+    encoded = panel.encoded(chosen.reader, texts, bar)
     assert encoded is not None
     reference = Neighborhoods.of(similarities(encoded))
     label = f"how the head does on {len(texts)} other texts"
-    before = reader.vectors_at(Readout(), blocks, texts, bar, label)
-    after = chosen.finished(reader.vectors_at(replace(chosen.readout, centering="none"), chosen.layer, texts, bar, label))
+    before, after = (
+        one.finished(one.reader.vectors_at(replace(one.readout, centering="none"), one.layer, texts, bar, label))
+        for one in (today, chosen)
+    )
     shares = [float(reference.agreement(similarities(vectors)).mean()) for vectors in (before, after)]
     return {"corpus": GENERIC, "texts": len(texts), "before": shares[0], "after": shares[1]}

@@ -25,11 +25,11 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.engines import Engine
-from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError
+from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
 from layerscope.exporting.job import check_free
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.fitting import MOST_FITTED, Fitted, center, check_center_on, fit_head, texts_to_fit_on
+from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, check_center_on, read_taught, texts_to_fit_on
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
@@ -40,6 +40,7 @@ from layerscope.improving.record import VERSION_KEY, Settings, evidence_of, left
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import announce, stages
+from layerscope.improving.student import BUDGET, MINUTES, train_student
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
@@ -74,6 +75,7 @@ def improve(
     seed: int = 0,
     center_on: str = "auto",
     time: float | None = None,
+    train: bool | Mapping[str, Any] = False,
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = DEFAULT_BUDGET,
@@ -100,6 +102,8 @@ def improve(
     - `budget`: the largest share of today's computation per text (last layer, no prompt) that the choice may cost.
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`, or `auto` (all, or as many
       random ones as take a quarter of the time of the choice). `time`: minutes to read further texts for the fit, instead.
+    - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
+      half of its blocks. Or settings of sentence-transformers' trainer: `train={"report_to": "wandb"}`.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
     can be given as plain keywords, or together as `model_options` and `engine`.
@@ -118,6 +122,8 @@ def improve(
     check_center_on(center_on)
     if time is not None and not time > 0:
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
+    if train is not False:
+        require("train=", "train", "datasets", "accelerate", "sentence_transformers")
     names = offered(templates, labels is not None)
     make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
     judge = find_judge(judge, labels is not None)
@@ -136,7 +142,7 @@ def improve(
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         asked = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
-        settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own)
+        settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own, train)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work)
         try:
             return job.run(judge, place, overwrite)
@@ -218,10 +224,12 @@ class ImproveJob:
         layers, texts = self.reader.layers, self.sample.texts
         teacher = find_teacher(judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name)
         few = len(texts) < LEAST_TEXTS
-        if self.settings.budget is not None and (few or teacher is None):  # who asks for a light model expects one
-            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}" if few else "no prompt that could teach beats today's"
-            self.notes.append(f"no head was fitted: {why}.")
         if few or teacher is None:
+            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}" if few else "no prompt that could teach beats today's"
+            if self.settings.train is not False:
+                raise LayerscopeError(f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=.")
+            if self.settings.budget is not None:  # who asks for a light model expects one
+                self.notes.append(f"no head was fitted: {why}.")
             return None
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
         prompted = candidates.raw(teacher.readout, teacher.layer)
@@ -288,7 +296,12 @@ class ImproveJob:
         """The judge's choice; of its template's layers, with a second opinion. Heads are told apart by the judge alone."""
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
-        choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
+        only = None
+        if self.settings.train is not False:  # the student has as many blocks as the budget allows
+            budget = budget or BUDGET
+            heads = np.array([[readout.centering == HEAD] for readout in readouts]) & judgment.defined & (costs <= budget + 1e-9)
+            only = heads & (costs == np.where(heads, costs, 0).max())
+        choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, only=only)
         best = _of_name(readouts, choice.extra["best"]["readout"])
         if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
             second = second_opinion(self.reader, readouts, best.template, self.sample.texts, self.settings.seed, self.bar)
@@ -311,18 +324,22 @@ class ImproveJob:
         readout, layer = _of_name(readouts, choice.readout), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, heads)
         before = candidates.vectors(Readout())[-1]
-        chosen = Chosen(self.model, self.reader, readout, layer)
-        if readout.centering != "none":
-            chosen = replace(chosen, fitted=self._fit(panel, candidates, chosen))
-        after = chosen.finished(candidates.raw(readout, layer))
+        chosen, trained = Chosen(self.model, self.reader, readout, layer), None
+        if readout.centering == HEAD and heads is not None:
+            chosen, trained = self._taught(panel, heads, chosen)
+        elif readout.centering != "none":
+            chosen = replace(chosen, fitted=self._center(panel, candidates, chosen))
+        after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
         teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
-        speeds = compare_speeds(panel, chosen, sample) if choice.extra["relative_cost"] < 1 else None
+        today = Chosen(self.model, self.reader, Readout(), self.model.n_blocks)
+        speeds = compare_speeds(panel, today, chosen, sample) if choice.extra["relative_cost"] < 1 else None
         evidence = {
             **evidence_of(panel, choice),
             "teacher": teacher,
+            "trained": trained,
             "speedup": None if speeds is None else speeds["now"] / speeds["today"],
             "texts_per_second": speeds,
-            "elsewhere": agreement_elsewhere(panel, chosen, self.bar) if readout.centering == HEAD else None,
+            "elsewhere": agreement_elsewhere(panel, today, chosen, self.bar) if readout.centering == HEAD else None,
             "screened": self.screened,
             "found": panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
             "changed_neighbors": changed_share(before, after),
@@ -332,12 +349,9 @@ class ImproveJob:
         sampled = {"texts": list(sample), "before": before, "after": after}
         return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite)
 
-    def _fit(self, panel: Panel, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
-        """The mean or the head: on the sample and, as far as that is asked for or costs little, on further texts."""
-        sample, settings, heads = self.sample, self.settings, candidates.heads
-        parts = [(chosen.readout.template, chosen.layer)]
-        if chosen.readout.centering == HEAD and heads is not None:  # its teacher reads the texts as well
-            parts.append((heads.teacher.readout.template, heads.teacher.layer))
+    def _texts_to_fit_on(self, panel: Panel, *parts: tuple[str, int]) -> int:
+        """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap."""
+        sample, settings = self.sample, self.settings
         each, computed = (
             sum(of[name] * max(layer, 1) / self.model.n_blocks for name, layer in parts) for of in (self.tokens, self.computed)
         )
@@ -345,18 +359,42 @@ class ImproveJob:
             computed += encoder_seconds(panel, sample.texts) / self.speed
         tokens = None if settings.time is None else 60 * settings.time / self.speed * each / computed
         count = texts_to_fit_on(settings.center_on, sample, self.spent, each, tokens)
-        if chosen.readout.centering == HEAD and count > MOST_FITTED:  # of those that were drawn at random
+        if len(parts) > 1 and count > MOST_FITTED:  # of those that were drawn at random
             count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
         if count > len(sample.texts):
             seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
             announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
-        if chosen.readout.centering == HEAD and heads is not None:
-            encode = partial(panel.encoded, self.reader, bar=self.bar)
-            return fit_head(self.reader, heads, encode, chosen.layer, sample, count, self.bar)
+        return count
+
+    def _center(self, panel: Panel, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
+        """The mean that is subtracted."""
+        count = self._texts_to_fit_on(panel, (chosen.readout.template, chosen.layer))
         scratch = None if self.work is None else self.work / "centering.npz"
-        asked = None if settings.time is None else f"{settings.time:g} minutes"
-        return center(self.reader, candidates, chosen.readout, chosen.layer, sample, count, self.bar, scratch, asked)
+        asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
+        return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
+
+    def _taught(self, panel: Panel, heads: Heads, chosen: Chosen) -> tuple[Chosen, dict[str, Any] | None]:
+        """The choice with its head; and, where that is asked for and better, with its blocks trained, and what came of that."""
+        teacher = heads.teacher  # it reads the texts as well
+        count = self._texts_to_fit_on(panel, (chosen.readout.template, chosen.layer), (teacher.readout.template, teacher.layer))
+        encode = partial(panel.encoded, self.reader, bar=self.bar)
+        taught = read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
+        headed = replace(chosen, fitted=taught.head(self.sample))
+        return (headed, None) if self.settings.train is False else self._trained(taught, headed)
+
+    def _trained(self, taught: Taught, headed: Chosen) -> tuple[Chosen, dict[str, Any] | None]:
+        given = self.settings.train if isinstance(self.settings.train, Mapping) else None
+        found = train_student(
+            self.model, headed.layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
+            seed=self.settings.seed, minutes=self.settings.time or MINUTES, settings=given, work=self.work, bar=self.bar,
+        )  # fmt: skip
+        if not found.better:
+            self.notes.append(f"training did not help, and the head alone is handed over: {found.words}.")
+            return headed, None
+        reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
+        fitted = Fitted.on(self.sample, len(taught.texts), found.head.mean, found.head.matrix)
+        return replace(headed, model=found.model, reader=reader, fitted=fitted), {**found.facts, "words": found.words}
 
     def _note_cuts(self, readout: Readout) -> None:
         for name in dict.fromkeys(["plain", readout.template]):
@@ -423,7 +461,7 @@ def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
     return next(readout for readout in readouts if readout.name == name)
 
 
-_NOT_IN_ALL: dict[str, Any] = {"time": None, "blended": [], "max_cost": 1}
+_NOT_IN_ALL: dict[str, Any] = {"time": None, "train": False, "blended": [], "max_cost": 1}
 
 
 def _is_finished(out: Path, config: dict[str, Any]) -> bool:

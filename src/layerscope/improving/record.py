@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class Settings:
     """Minutes for reading further texts, where that was said."""
     own: bool = False
     """Whether the judge is another than an encoder, labels or the model itself."""
+    train: bool | Mapping[str, Any] = False
+    """Whether the blocks are trained, and with which settings."""
 
     def config(self, model: LoadedModel, sample: Sample) -> dict[str, Any]:
         """What tells this run from others."""
@@ -58,6 +60,7 @@ class Settings:
             "seed": self.seed,
             "center_on": self.center_on,
             "time": self.time,
+            "train": self.train,
             VERSION_KEY: VERSION,
         }
 

@@ -1,0 +1,249 @@
+"""A lesson: a student's folder, texts and what their teacher says of them, on disk; and the training of the student on it.
+
+Everything that the training needs and makes is in the lesson's folder, so that a process that is killed goes on where it was, and
+several processes (`accelerate launch -m layerscope.improving.lesson FOLDER`) can train one student.
+
+The training is sentence-transformers' own; what is here is the loss, and when to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from layerscope.core.heads import unit
+from layerscope.errors import MissingExtraError
+from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.models.settings import quiet
+from layerscope.selection.judges.agreement import Neighborhoods, similarities
+from layerscope.store import atomic
+
+STEPS = 3000
+"""The most steps that a training takes; the rate of learning falls to zero with the last."""
+
+BATCH, CPU_BATCH = 256, 64
+"""Texts of a step. The more there are, the nearer are the nearest; without a GPU memory and time allow fewer."""
+WARMUP = 100
+RATE, HEAD_RATE = 2e-4, 0.02
+"""How fast the blocks learn, and the head: a share of the size of its numbers, which depends on the model's."""
+SHARPNESS = 0.05
+"""Similarities are divided by this before they become the shares of a text's neighbors."""
+SQUARES = 10.0
+"""What the squared difference of similarities counts, beside the divergence of those shares."""
+LOOKS, PATIENCE = 20, 4
+"""How often the training is looked at, and after how many looks without a gain it stops."""
+_SAVE_EVERY = 300.0  # seconds between two states to go on from
+
+START, BEST, TEXTS, TARGET, PLAN = "start", "best", "texts.json", "target.npy", "plan.json"
+
+
+def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """How much the similarities of vectors (n, D) differ from those of their teacher's vectors (n, K).
+
+    For every text, the divergence of how near the others are, the nearest counting most; and the mean squared difference of all
+    similarities. Nothing is centered on the batch: vectors that are right only without their mean would be wrong for a user.
+    """
+    ours, theirs = (_others(nn.functional.normalize(rows, dim=-1)) for rows in (student, teacher))
+    asked, given = (nn.functional.log_softmax(rows / SHARPNESS, dim=-1) for rows in (theirs, ours))
+    divergence = (asked.exp() * (asked - given)).sum(-1).mean()
+    return divergence + SQUARES * (ours - theirs).square().mean()
+
+
+def _others(rows: Tensor) -> Tensor:
+    """The similarities (n, n − 1) of every row to the others."""
+    n = len(rows)
+    return (rows @ rows.T).flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
+
+
+def agreement(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """How far each text's neighbors (n,) are those that the teacher's target gives it."""
+    return np.asarray(Neighborhoods.of(similarities(target)).agreement(similarities(vectors)).cpu(), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson in its folder."""
+
+    folder: Path
+
+    def write(self, texts: Sequence[str], target: np.ndarray, watched: int, seed: int, given: Mapping[str, Any]) -> None:
+        """Texts and their target; the last `watched` say when to stop. `given` are settings of the training that differ."""
+        atomic.write_json(self.folder / TEXTS, list(texts))
+        np.save(self.folder / TARGET, unit(target).astype(np.float32))
+        atomic.write_json(self.folder / PLAN, {"watched": watched, "seed": seed, "given": dict(given), "texts": len(texts)})
+
+    def update(self, **facts: Any) -> dict[str, Any]:
+        """What is known of the lesson, with more."""
+        file = self.folder / PLAN
+        known = {**json.loads(file.read_text(encoding="utf-8")), **facts}
+        if facts:
+            atomic.write_json(file, known)
+        return known
+
+    def run(self, minutes: float | None = None, on_step: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+        """Train the student, or go on with its training; returns the lesson's facts. The best student is in the folder `best`.
+
+        `on_step` hears how many steps are done and how many there are at most.
+        """
+        self.plan_steps(minutes)
+        trainer = self._trainer(on_step)
+        last = max((int(path.name.rpartition("-")[2]) for path in self.folder.glob("checkpoint-*")), default=None)
+        with quiet():
+            trainer.train(resume_from_checkpoint=None if last is None else str(self.folder / f"checkpoint-{last}"))
+        return self.update(steps=trainer.state.global_step)
+
+    def plan_steps(self, minutes: float | None) -> None:
+        """Say how many steps the time allows, from a few that are tried out and forgotten; once, so that a schedule stands."""
+        plan = self.update()
+        if "most" in plan:
+            return
+        student, texts, target = self._open()
+        learned = len(texts) - plan["watched"]
+        batch, half, seconds = _batch(learned, student.device), fast_half(student.device), []
+        for turn in range(3):
+            some = [(turn * batch + i) % learned for i in range(batch)]
+            start = time.perf_counter()
+            with torch.autocast(student.device.type, dtype=torch.bfloat16, enabled=half):
+                fed = student.preprocess([texts[i] for i in some])
+                fed = {name: value.to(student.device) if isinstance(value, Tensor) else value for name, value in fed.items()}
+                vectors = student(fed)["sentence_embedding"]
+            similarity_loss(vectors.float(), torch.as_tensor(target[some], device=student.device)).backward()
+            student.zero_grad(set_to_none=True)
+            if student.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+        each = 1.15 * min(seconds[1:])  # the update of the weights comes on top
+        most = STEPS if minutes is None else max(LOOKS, min(STEPS, int(60 * minutes / each)))
+        self.update(most=most, seconds=each)
+
+    def _open(self) -> tuple[Any, list[str], np.ndarray]:
+        """The student as it begins, in full precision; the texts; what the teacher says of them."""
+        with quiet():
+            student = load_folder(self.folder / START).float()
+        student.model_card_data.generate_widget_examples = False
+        student[0].auto_model.get_input_embeddings().requires_grad_(False)  # most words of a language are in no lesson
+        return student, json.loads((self.folder / TEXTS).read_text(encoding="utf-8")), np.load(self.folder / TARGET)
+
+    def _trainer(self, on_step: Callable[[int, int], None] | None) -> Any:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        try:
+            from datasets import Dataset
+            from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+        except ImportError as error:
+            raise MissingExtraError("training a student", "train") from error
+        plan, (student, texts, target) = self.update(), self._open()
+        learned, steps = len(texts) - plan["watched"], plan["most"]
+        look = max(1, steps // LOOKS)
+        given = {
+            "learning_rate": RATE, "learning_rate_mapping": _head_rates(student[2].linear), "seed": plan["seed"],
+            "warmup_steps": min(WARMUP, steps // 10), "max_steps": steps, "bf16": fast_half(student.device),
+            "per_device_train_batch_size": _batch(learned, student.device), "dataloader_drop_last": True,
+            "eval_strategy": "steps", "eval_steps": look, "logging_steps": look, "save_strategy": "steps", "save_total_limit": 1,
+            "save_steps": max(1, int(_SAVE_EVERY / max(plan["seconds"], 1e-3))), "report_to": "none", "disable_tqdm": True,
+            "use_cpu": student.device.type == "cpu", **plan["given"],
+        }  # fmt: skip
+        args = SentenceTransformerTrainingArguments(output_dir=str(self.folder), **given)
+        with quiet():
+            trainer = SentenceTransformerTrainer(
+                model=student, args=args, loss=_loss(student, target),
+                train_dataset=Dataset.from_dict({"text": texts[:learned], "label": list(range(learned))}),
+                evaluator=_evaluator(texts[learned:], target[learned:]), callbacks=[_keeper(self, student, on_step)],
+            )  # fmt: skip
+        for callback in list(trainer.callback_handler.callbacks):  # they print, and write a model card that is not used
+            if type(callback).__name__ == "PrinterCallback" or "ModelCard" in type(callback).__name__:
+                trainer.remove_callback(callback)
+        return trainer
+
+
+def _head_rates(linear: nn.Linear) -> dict[str, float]:
+    """The rates of a head's weight and bias."""
+    sizes = {name: float(part.detach().square().mean().sqrt()) for name, part in linear.named_parameters()}
+    return {rf"linear\.{name}$": HEAD_RATE * size for name, size in sizes.items()}
+
+
+def _batch(texts: int, device: torch.device) -> int:
+    """Texts of a step: at least four steps to a pass."""
+    return max(2, min(CPU_BATCH if device.type == "cpu" else BATCH, texts // 4))
+
+
+def fast_half(device: torch.device) -> bool:
+    """Whether the chip computes in bfloat16, rather than emulates it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    with suppress(OSError):  # elsewhere than on Linux nothing says so
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+        return "amx_bf16" in flags or "avx512_bf16" in flags
+    return False
+
+
+def _loss(student: Any, target: np.ndarray) -> nn.Module:
+    class SimilarityLoss(nn.Module):
+        """The trainer's face of `similarity_loss`: a text's label is its place in the target."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.target = student, torch.as_tensor(target)
+
+        def forward(self, sentence_features: Sequence[dict[str, Tensor]], labels: Tensor) -> Tensor:
+            vectors = self.model(sentence_features[0])["sentence_embedding"].float()
+            return similarity_loss(vectors, self.target[labels.cpu()].to(vectors.device))
+
+    return SimilarityLoss()
+
+
+def _evaluator(texts: Sequence[str], target: np.ndarray) -> Any:
+    from sentence_transformers.evaluation import SentenceEvaluator
+
+    class Watched(SentenceEvaluator):
+        """Agreement with the teacher on texts that are not learned from."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.primary_metric = "agreement"
+
+        def __call__(self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1) -> dict[str, float]:
+            vectors = model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
+            return {"agreement": float(agreement(vectors, target).mean())}
+
+    return Watched()
+
+
+def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | None) -> Any:
+    from transformers import TrainerCallback
+
+    class Keeper(TrainerCallback):
+        """Writes the best student so far, and stops when none has been better for a while."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if on_step is not None:
+                on_step(state.global_step, state.max_steps)
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
+            if not state.is_world_process_zero:
+                return
+            score, known = float(metrics["eval_agreement"]), lesson.update()
+            curve = [*known.get("curve", ()), [state.global_step, score]]
+            better = score > known.get("best", -np.inf)
+            if better:
+                with quiet():
+                    student.save_pretrained(str(lesson.folder / BEST), create_model_card=False)
+            since = 0 if better else known.get("since", 0) + 1
+            lesson.update(curve=curve, since=since, **({"best": score, "best_step": state.global_step} if better else {}))
+            control.should_training_stop = control.should_training_stop or since >= PATIENCE
+
+    return Keeper()
+
+
+if __name__ == "__main__":
+    Lesson(Path(sys.argv[1])).run()

@@ -1,0 +1,184 @@
+"""`improve --train`: the blocks below a head are trained too, with the head's own teacher, and compared with the head alone.
+
+The texts are split once. Most are learned from; some say when to stop; on the rest the student is compared with the head that it
+began with, which was fitted on the same texts. A student that is no better is not handed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerscope.core.heads import Head, Ridge
+from layerscope.core.identity import model_key
+from layerscope.core.readout import HEAD, Readout
+from layerscope.errors import LayerscopeError, one_line
+from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.job import prepare
+from layerscope.improving.lesson import BEST, PLAN, START, Lesson, agreement
+from layerscope.models import LoadedModel, wrap
+from layerscope.models.settings import quiet
+from layerscope.progress import Progress
+
+MINUTES = 30.0
+"""How long a student is trained at most, unless another time is given."""
+
+BUDGET = 0.5
+"""The share of today's computation that a student takes, unless another budget is given: half of the blocks."""
+
+CHECKED = 500
+"""Texts that the student is compared on, at most; at most an eighth of all. As many say when to stop."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A student: the blocks as trained, its head, and what is known of both. `better` says whether it passed its head."""
+
+    model: LoadedModel
+    head: Head
+    facts: dict[str, Any]
+
+    @property
+    def better(self) -> bool:
+        """Whether it agrees more with the teacher than the head that it began with."""
+        return bool(self.facts["student"] > self.facts["head"])
+
+    @property
+    def words(self) -> str:
+        """What came of it."""
+        low, high = self.facts["interval"]
+        return (
+            f"{self.facts['blocks']} blocks, {self.facts['steps']:,} steps on {self.facts['texts']:,} texts: agreement with the "
+            f"teacher {self.facts['head']:.3f} with the head alone → {self.facts['student']:.3f} (gain {low:+.3f} to "
+            f"{high:+.3f}, 95 %; {self.facts['checked']} texts that nothing was fitted on)"
+        )
+
+
+def train_student(
+    model: LoadedModel,
+    layer: int,
+    texts: Sequence[str],
+    plain: np.ndarray,
+    target: np.ndarray,
+    *,
+    max_length: int = 256,
+    seed: int = 0,
+    minutes: float | None = MINUTES,
+    settings: Mapping[str, Any] | None = None,
+    work: Path | None = None,
+    bar: Progress,
+) -> Trained:
+    """Train the blocks below `layer` so that similarities of texts agree with those of the target (texts, K).
+
+    `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins with is fitted. `settings` are
+    arguments of sentence-transformers' trainer that differ from ours. Where `work` names a folder, a training that was stopped
+    goes on from what is there.
+    """
+    order = np.random.default_rng([seed, 7]).permutation(len(texts))
+    aside = min(CHECKED, len(texts) // 8)
+    checked, watched, learned = np.split(order, [aside, 2 * aside])
+    head = Ridge(plain[learned], target[learned]).head()
+    key = _key(model, layer, max_length, texts, target, seed, settings)
+    with _folder(work, key) as folder:
+        lesson = Lesson(folder)
+        if not (folder / PLAN).exists():
+            readout = Readout(centering=HEAD)
+            prepare(model, layer, readout, folder / START, brief=True, max_length=max_length, unit=True, center=lambda _: head)
+            both = np.concatenate([learned, watched])
+            lesson.write([texts[i] for i in both], target[both], aside, seed, settings or {})
+        run, told, scores = _run(lesson, minutes, bar), [texts[i] for i in checked], []
+        for name in (START, BEST):
+            with quiet():
+                student = load_folder(folder / name)
+            scores.append(agreement(student.encode(told, show_progress_bar=False), target[checked]))
+        gain = scores[1] - scores[0]
+        error = 1.96 * float(gain.std(ddof=1)) / np.sqrt(len(gain))
+        facts = {
+            "head": float(scores[0].mean()), "student": float(scores[1].mean()), "checked": len(checked),
+            "interval": [float(gain.mean()) - error, float(gain.mean()) + error], "texts": len(learned), "blocks": layer,
+            "steps": run.get("best_step", 0), "curve": run.get("curve", []), "seed": seed,
+        }  # fmt: skip
+        return Trained(_as_loaded(student, model, facts), _head_of(student, head.fitted_on), facts)
+
+
+def _run(lesson: Lesson, minutes: float | None, bar: Progress) -> dict[str, Any]:
+    """Train, on all GPUs that there are."""
+    begun = False
+
+    def on_step(done: int, most: int) -> None:
+        nonlocal begun
+        if not begun:
+            bar.begin("training|steps", most, done - 1)
+            begun = True
+        bar.advance(1)
+
+    many = torch.cuda.device_count()
+    if many < 2:
+        return lesson.run(minutes, on_step)
+    return launch(lesson, many, minutes)
+
+
+def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict[str, Any]:
+    """Train by several processes, each with a GPU where there are any."""
+    lesson.plan_steps(minutes)
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m", Lesson.__module__]
+    ended = subprocess.run([sys.executable, *command, str(lesson.folder)], capture_output=True, text=True)  # noqa: S603
+    if ended.returncode:
+        raise LayerscopeError(f"training on {processes} GPUs failed: {one_line(ended.stderr[-300:])}")
+    return lesson.update()
+
+
+def _key(
+    model: LoadedModel, layer: int, max_length: int, texts: Sequence[str], target: np.ndarray, seed: int, settings: Any
+) -> str:
+    """What tells this training from another."""
+    about = [model_key(model.identity), layer, max_length, seed, settings, np.round(target[:50], 3).tolist()]
+    said = json.dumps([about, list(texts)], default=str, sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _folder(work: Path | None, key: str) -> Iterator[Path]:
+    """The lesson's folder: in `work`, kept if the training is stopped; or a temporary one."""
+    if work is None:
+        with tempfile.TemporaryDirectory(prefix="layerscope-") as temporary:
+            yield Path(temporary)
+        return
+    for other in work.glob("lesson-*"):
+        if other.name != f"lesson-{key}":
+            shutil.rmtree(other, ignore_errors=True)
+    place = work / f"lesson-{key}"
+    if place.exists() and not (place / PLAN).exists():
+        shutil.rmtree(place)
+    place.mkdir(exist_ok=True)
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _as_loaded(student: Any, base: LoadedModel, facts: Mapping[str, Any]) -> LoadedModel:
+    """The student's blocks as a loaded model of the base model's name and precision."""
+    module = student[0].auto_model.to(device=base.device, dtype=next(base.module.parameters()).dtype)
+    loaded = wrap(module, base.tokenizer, base.name)
+    trained = {name: facts[name] for name in ("steps", "texts", "seed")}
+    loaded.identity = {**base.identity, "weights_sha256": loaded.identity["weights_sha256"], "trained": trained}
+    return loaded
+
+
+def _head_of(student: Any, fitted_on: str) -> Head:
+    """The student's dense layer as a head: the mean that it subtracts follows from its bias."""
+    linear = student[2].linear
+    matrix = linear.weight.detach().double().cpu().numpy().T
+    bias = linear.bias.detach().double().cpu().numpy()
+    return Head(-bias @ np.linalg.pinv(matrix), matrix, fitted_on)
