@@ -1,5 +1,39 @@
-"""Exports are verified in this process, except where a test is about the fresh one."""
+"""Exports are verified in this process, except where a test is about the fresh one; a tiny model; a judge that likes heads."""
 
+import numpy as np
+import pytest
+
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.improving.heads import find_teacher
+from layerscope.improving.judging import Panel
 from tests.exporting.conftest import here
+from tests.tiny import tiny_model
 
 __all__ = ["here"]
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return tiny_model("llama")
+
+
+@pytest.fixture
+def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was judged, a prompt teaches, and the head at layer 2 is far ahead."""
+    teacher = find_teacher
+
+    def teach(judgment, readouts, layers, encoder):
+        ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
+        lifted = ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None])
+        return teacher(lifted, readouts, layers, encoder)
+
+    asked = Panel.judge_heads
+
+    def prefer(self, *given):
+        found = asked(self, *given)
+        ahead = np.zeros_like(found.score)
+        ahead[-1, 2] = 5.0
+        return ScoredCandidates(found.score + ahead, found.draws + ahead[..., None], found.readouts, judge=found.judge)
+
+    monkeypatch.setattr("layerscope.improving.job.find_teacher", teach)
+    monkeypatch.setattr(Panel, "judge_heads", prefer)

@@ -15,14 +15,8 @@ from layerscope.improving.judging import Panel
 from layerscope.improving.sample import draw_sample
 from layerscope.selection.judges import ScoredCandidates
 from tests.improving.test_improve import some_texts
-from tests.tiny import tiny_model
 
 TEXTS = some_texts(150)
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return tiny_model("llama")
 
 
 @pytest.fixture

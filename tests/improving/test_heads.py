@@ -15,40 +15,11 @@ from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving import heads as module
 from layerscope.improving.choose import front
 from layerscope.improving.heads import READOUT, find_teacher, fit_heads
-from layerscope.improving.judging import Panel
 from tests.cli.support import run_main
 from tests.improving.test_improve import some_texts
-from tests.tiny import tiny_model
 
 TEXTS = some_texts(300)
 GRID = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus"), Readout("one-word", "last", "raw")]
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return tiny_model("llama")
-
-
-@pytest.fixture
-def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was judged, a prompt teaches, and the head at layer 2 is far ahead."""
-    teacher = find_teacher
-
-    def teach(judgment, readouts, layers, encoder):
-        ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
-        lifted = ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None])
-        return teacher(lifted, readouts, layers, encoder)
-
-    asked = Panel.judge_heads
-
-    def prefer(self, *given):
-        found = asked(self, *given)
-        ahead = np.zeros_like(found.score)
-        ahead[-1, 2] = 5.0
-        return ScoredCandidates(found.score + ahead, found.draws + ahead[..., None], found.readouts, judge=found.judge)
-
-    monkeypatch.setattr("layerscope.improving.job.find_teacher", teach)
-    monkeypatch.setattr(Panel, "judge_heads", prefer)
 
 
 def improve(model, texts, **options):

@@ -27,11 +27,6 @@ def some_texts(count: int = 40, seed: int = 0) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def llama():
-    return tiny_model("llama")
-
-
-@pytest.fixture(scope="module")
 def judge():
     encoder = tiny_model("bert", seed=3)
     encoder.identity["sentence_encoder"] = True

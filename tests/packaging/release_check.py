@@ -106,6 +106,7 @@ EXTRAS = {
         "import layerscope; layerscope.profile('vision-ar', 'digits', limit=20, metrics=['prompt_entropy'], progress=False)"
     ),
     "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
+    "train": "from sentence_transformers import SentenceTransformerTrainer; import layerscope.improving.lesson",
     "training": (
         "from pathlib import Path; from layerscope.training.loggers import TensorBoardLog;"
         "TensorBoardLog(Path('logs'), {}).close(); import wandb"

@@ -42,7 +42,15 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="Texts that a mean or a head is fitted on: all, sample, or auto (as many as are cheap).",
     )
-    time: float | None = option(None, "--time", panel=CHOICE, help="Minutes of reading further texts for that fit, instead.")
+    time: float | None = option(
+        None,
+        "--time",
+        panel=CHOICE,
+        help="Minutes of reading further texts for that fit, instead; with --train, of training too.",
+    )
+    train: bool = option(
+        False, "--train", panel=CHOICE, help="Train the blocks below a head too: half of them, or as many as --budget allows."
+    )
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
 
 

@@ -42,7 +42,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "layer_convention": LAYER,
         "readout": readout.name,
         "final_norm": readout.final_norm if has_norm else "none",
-        "blocks": {"kept": route.kept, "filler": route.filler, "of": model.n_blocks},
+        "blocks": {"kept": route.kept, "filler": route.filler, "of": identity.get("n_blocks", model.n_blocks)},
         "state": route.expression,
         "template": {
             "name": template.name,
@@ -137,6 +137,9 @@ def _title(facts: Mapping[str, Any]) -> str:
     if blocks["filler"]:
         lines.append("One pass-through block of zeros follows them: without it the layer could only be read with the final norm.")
     lines += ["", f"License of the base model: {facts['license']}."]
+    if base.get("trained"):
+        trained = base["trained"]
+        lines.append(f"The blocks were trained without labels on {trained['texts']:,} texts ({trained['steps']:,} steps).")
     if base.get("quantization"):
         lines.append(f"Its weights were quantized ({base['quantization']}) in their source.")
     return "\n".join(lines)

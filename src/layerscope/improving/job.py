@@ -36,7 +36,7 @@ from layerscope.improving.heads import Heads, find_teacher, fit_heads
 from layerscope.improving.holding import agreement_elsewhere, compare_speeds, encoder_seconds
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
-from layerscope.improving.record import VERSION_KEY, Settings, evidence_of, left_alone, manifest_of, other_rule, told
+from layerscope.improving.record import VERSION_KEY, Settings, as_evidence, evidence_of, left_alone, manifest_of, other_rule, told
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import announce, stages
@@ -331,7 +331,7 @@ class ImproveJob:
             chosen = replace(chosen, fitted=self._center(panel, candidates, chosen))
         after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
         teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
-        today = Chosen(self.model, self.reader, Readout(), self.model.n_blocks)
+        today = self._today()
         speeds = compare_speeds(panel, today, chosen, sample) if choice.extra["relative_cost"] < 1 else None
         evidence = {
             **evidence_of(panel, choice),
@@ -344,10 +344,17 @@ class ImproveJob:
             "found": panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
             "changed_neighbors": changed_share(before, after),
         }
+        if trained is not None:
+            evidence |= as_evidence(trained)
+            choice = replace(choice, before=evidence["before"], after=evidence["after"])
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
         return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite)
+
+    def _today(self) -> Chosen:
+        """What the user has: the last layer, the mean of its tokens."""
+        return Chosen(self.model, self.reader, Readout(), self.model.n_blocks)
 
     def _texts_to_fit_on(self, panel: Panel, *parts: tuple[str, int]) -> int:
         """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap."""
@@ -387,7 +394,8 @@ class ImproveJob:
         given = self.settings.train if isinstance(self.settings.train, Mapping) else None
         found = train_student(
             self.model, headed.layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
-            seed=self.settings.seed, minutes=self.settings.time or MINUTES, settings=given, work=self.work, bar=self.bar,
+            seed=self.settings.seed, minutes=self.settings.time or MINUTES, settings=given, work=self.work,
+            today=self._today().encode, bar=self.bar,
         )  # fmt: skip
         if not found.better:
             self.notes.append(f"training did not help, and the head alone is handed over: {found.words}.")

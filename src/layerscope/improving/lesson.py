@@ -131,7 +131,7 @@ class Lesson:
         """The student as it begins, in full precision; the texts; what the teacher says of them."""
         with quiet():
             student = load_folder(self.folder / START).float()
-        student.model_card_data.generate_widget_examples = False
+        student.model_card_data.widget = [{"text": "A text."}]  # else examples are taken from the texts of the user
         student[0].auto_model.get_input_embeddings().requires_grad_(False)  # most words of a language are in no lesson
         return student, json.loads((self.folder / TEXTS).read_text(encoding="utf-8")), np.load(self.folder / TARGET)
 
@@ -232,15 +232,15 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
             if not state.is_world_process_zero:
                 return
-            score, known = float(metrics["eval_agreement"]), lesson.update()
-            curve = [*known.get("curve", ()), [state.global_step, score]]
-            better = score > known.get("best", -np.inf)
-            if better:
+            step, score = state.global_step, float(metrics["eval_agreement"])
+            curve = [look for look in lesson.update().get("curve", ()) if look[0] < step]  # others are of a run that was stopped
+            if all(score > earlier for _, earlier in curve):
                 with quiet():
                     student.save_pretrained(str(lesson.folder / BEST), create_model_card=False)
-            since = 0 if better else known.get("since", 0) + 1
-            lesson.update(curve=curve, since=since, **({"best": score, "best_step": state.global_step} if better else {}))
-            control.should_training_stop = control.should_training_stop or since >= PATIENCE
+            curve.append([step, score])
+            best = max(range(len(curve)), key=lambda i: curve[i][1])
+            lesson.update(curve=curve, best_step=curve[best][0])
+            control.should_training_stop = control.should_training_stop or len(curve) - 1 - best >= PATIENCE
 
     return Keeper()
 

@@ -116,10 +116,20 @@ def evidence_of(panel: Panel, choice: Choice) -> dict[str, Any]:
     }
 
 
+def as_evidence(trained: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a student instead of the head that it began with: all on texts that nothing was fitted on."""
+    return {
+        "score_name": "agreement with the teacher", "before": trained["today"], "after": trained["student"],
+        "interval": trained["over_today"], "found": None,
+    }  # fmt: skip
+
+
 def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str, Any], notes: Sequence[str]) -> Choice:
     """The choice with its reason in words, and what an export needs."""
     if evidence["kept_default"]:
         reason = f"{choice.reason or 'it is already the best that was found'}. Last layer, {Readout().name}."
+    elif evidence.get("trained"):
+        reason = f"Trained without labels, taught by {evidence['teacher']}: {evidence['trained']['words']}."
     else:
         near = f" It is the cheapest of {evidence['near']} that score practically the same." if evidence["near"] > 1 else ""
         score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +78,14 @@ def train_student(
     minutes: float | None = MINUTES,
     settings: Mapping[str, Any] | None = None,
     work: Path | None = None,
+    today: Callable[[Sequence[str]], np.ndarray] | None = None,
     bar: Progress,
 ) -> Trained:
     """Train the blocks below `layer` so that similarities of texts agree with those of the target (texts, K).
 
     `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins with is fitted. `settings` are
     arguments of sentence-transformers' trainer that differ from ours. Where `work` names a folder, a training that was stopped
-    goes on from what is there.
+    goes on from what is there. `today` encodes texts as the user has it now, to compare with.
     """
     order = np.random.default_rng([seed, 7]).permutation(len(texts))
     aside = min(CHECKED, len(texts) // 8)
@@ -103,14 +104,21 @@ def train_student(
             with quiet():
                 student = load_folder(folder / name)
             scores.append(agreement(student.encode(told, show_progress_bar=False), target[checked]))
-        gain = scores[1] - scores[0]
-        error = 1.96 * float(gain.std(ddof=1)) / np.sqrt(len(gain))
         facts = {
             "head": float(scores[0].mean()), "student": float(scores[1].mean()), "checked": len(checked),
-            "interval": [float(gain.mean()) - error, float(gain.mean()) + error], "texts": len(learned), "blocks": layer,
+            "interval": _interval(scores[1] - scores[0]), "texts": len(learned), "blocks": layer,
             "steps": run.get("best_step", 0), "curve": run.get("curve", []), "seed": seed,
         }  # fmt: skip
+        if today is not None:
+            scores.append(agreement(today(told), target[checked]))
+            facts |= {"today": float(scores[2].mean()), "over_today": _interval(scores[1] - scores[2])}
         return Trained(_as_loaded(student, model, facts), _head_of(student, head.fitted_on), facts)
+
+
+def _interval(gains: np.ndarray) -> list[float]:
+    """The 95 % interval of a mean gain over texts."""
+    error = 1.96 * float(gains.std(ddof=1)) / np.sqrt(len(gains))
+    return [float(gains.mean()) - error, float(gains.mean()) + error]
 
 
 def _run(lesson: Lesson, minutes: float | None, bar: Progress) -> dict[str, Any]:

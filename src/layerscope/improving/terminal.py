@@ -35,9 +35,11 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
                 f"{evidence['before']:.3f} today → {evidence['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)",
             )
         )
-        lines.append(("of which", f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"))
+        lines.append(("of which", _parts(evidence)))
         lines.append(("today", evidence["today"]))
-        if evidence.get("teacher"):
+        if evidence.get("trained"):
+            lines.append(("trained", evidence["trained"]["words"]))
+        elif evidence.get("teacher"):
             lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
         lines += _elsewhere(evidence)
@@ -104,12 +106,21 @@ def _speed(evidence: dict[str, Any]) -> str:
     return f"; {times:.1f} × as many texts per second here ({today:,.0f} → {now:,.0f}{others})"
 
 
+def _parts(evidence: dict[str, Any]) -> str:
+    """What brings the gain."""
+    trained = evidence.get("trained")
+    if trained:
+        return f"head {trained['head'] - trained['today']:+.3f}, training {trained['student'] - trained['head']:+.3f}"
+    return f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"
+
+
 def _elsewhere(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     """How a head does on texts that are not like those it was fitted on."""
     found = evidence.get("elsewhere")
     if not found:
         return []
     gain, here = found["after"] - found["before"], evidence["after"] - evidence["before"]
+    here = 0.0 if evidence.get("trained") else here  # that is agreement with another
     kept = (
         "it is no better than today there" if gain <= 0 else f"{min(gain / here, 1):.0%} of the gain is kept" if here > 0 else ""
     )

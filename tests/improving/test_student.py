@@ -1,0 +1,183 @@
+"""Training: what the loss is, that a student learns, that it goes on after a kill, and that one that is no better stays home."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import layerscope
+from layerscope.core.heads import Head, make_target, unit
+from layerscope.core.readout import Readout
+from layerscope.errors import LayerscopeError
+from layerscope.improving import lesson as lessons
+from layerscope.improving.chosen import Chosen
+from layerscope.improving.lesson import BEST, PLAN, Lesson, agreement, fast_half, similarity_loss
+from layerscope.improving.sample import Reader
+from layerscope.improving.student import launch, train_student
+from layerscope.progress import Silent
+from layerscope.store.embeddings import EmbeddingStore
+from tests.improving.test_heads import improve
+from tests.improving.test_improve import some_texts
+
+TEXTS = some_texts(240)
+QUICK = {"max_steps": 40, "eval_steps": 10, "learning_rate": 2e-3, "save_steps": 10}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def taught(llama, tmp_path_factory):
+    """The plain vectors of a layer, and a teacher that goes by words."""
+    reader = Reader(llama, EmbeddingStore(tmp_path_factory.mktemp("store"), None), 96)
+    words = sorted({word for text in TEXTS for word in text.split()})
+    counts = np.array([[float(text.split().count(word)) for word in words] for text in TEXTS])
+    return Chosen(llama, reader, Readout(), 2).encode(TEXTS), make_target(counts)
+
+
+def train(model, taught, **options):
+    settings = {"max_length": 32, "settings": QUICK, "bar": Silent(), "minutes": None, **options}
+    return train_student(model, 2, TEXTS, *taught, **settings)
+
+
+def reference_loss(student: np.ndarray, teacher: np.ndarray) -> float:
+    ours, theirs = (unit(rows.astype(np.float64)) @ unit(rows.astype(np.float64)).T for rows in (student, teacher))
+    total, squares = 0.0, 0.0
+    for i in range(len(ours)):
+        rest = [j for j in range(len(ours)) if j != i]
+        p, q = (np.exp(of[i, rest] / 0.05) / np.exp(of[i, rest] / 0.05).sum() for of in (theirs, ours))
+        total += float((p * np.log(p / q)).sum())
+        squares += float(((ours[i, rest] - theirs[i, rest]) ** 2).sum())
+    n = len(ours)
+    return total / n + 10 * squares / (n * (n - 1))
+
+
+def test_the_loss_is_what_it_says_and_zero_for_the_teacher_itself(rng):
+    student, teacher = rng.normal(size=(7, 5)), rng.normal(size=(7, 4))
+    found = similarity_loss(torch.tensor(student), torch.tensor(teacher))
+    assert float(found) == pytest.approx(reference_loss(student, teacher), rel=1e-9)
+    turned = teacher @ np.linalg.qr(rng.normal(size=(4, 4)))[0]  # only similarities count
+    assert float(similarity_loss(torch.tensor(turned), torch.tensor(teacher))) == pytest.approx(0, abs=1e-9)
+    moved = similarity_loss(torch.tensor(teacher + 3.0), torch.tensor(teacher))
+    assert float(moved) > 0.1  # vectors with a common part are not right
+
+
+def test_a_student_learns_and_is_what_was_compared(llama, taught):
+    before = [parameter.clone() for parameter in llama.module.parameters()]
+    done = train(llama, taught)
+    assert done.better
+    assert done.facts["student"] > done.facts["head"] + 0.02
+    assert all(torch.equal(a, b) for a, b in zip(before, llama.module.parameters(), strict=True))  # the user's model stays
+    assert done.model.n_blocks == 2
+    assert done.model.identity["trained"]["texts"] == len(TEXTS) - 2 * (len(TEXTS) // 8)
+    assert done.model.identity["weights_sha256"] != llama.identity["weights_sha256"]
+    assert train(llama, taught).facts == done.facts  # the same seed, the same student
+
+
+def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, tmp_path, monkeypatch):
+    whole, asked = train(llama, taught), lessons.agreement
+
+    def stop(vectors, target):
+        if stop.looks == 2:
+            raise KeyboardInterrupt
+        stop.looks += 1
+        return asked(vectors, target)
+
+    stop.looks = 0
+    monkeypatch.setattr(lessons, "agreement", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(llama, taught, work=tmp_path)
+    (folder,) = tmp_path.glob("lesson-*")
+    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 20
+    assert (folder / BEST / "modules.json").exists()
+    monkeypatch.setattr(lessons, "agreement", asked)
+    resumed = train(llama, taught, work=tmp_path)
+    assert np.allclose(resumed.facts["curve"], whole.facts["curve"], atol=1e-4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
+    done = train(llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5})
+    assert len(done.facts["curve"]) <= done.facts["steps"] + lessons.PATIENCE
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_student(llama, taught, tmp_path):
+    with pytest.raises(KeyboardInterrupt):  # a lesson that was written and not begun
+        train(llama, taught, work=tmp_path, bar=_Stopping())
+    (folder,) = tmp_path.glob("lesson-*")
+    facts = launch(Lesson(folder), 2)
+    assert facts["steps"] == QUICK["max_steps"]
+    assert facts["curve"]
+
+
+class _Stopping(Silent):
+    def begin(self, label: str, total: int, done: int = 0) -> None:
+        raise KeyboardInterrupt
+
+
+def test_improve_hands_over_a_student(llama, head_wins, tmp_path):
+    texts = some_texts(300)
+    out = tmp_path / "better"
+    result = improve(llama, texts, out=out, train=QUICK, budget=0.5)
+    evidence = result.manifest["evidence"]
+    assert result.choice.layer == llama.n_blocks // 2  # as many blocks as the budget allows
+    assert result.manifest["config"]["train"] == QUICK
+    trained = evidence["trained"]
+    if trained is None:  # no better than its head on these texts: said so
+        assert any("training did not help" in note for note in result.warnings)
+    else:
+        assert evidence["after"] == trained["student"] > trained["head"]
+        assert "Training the first" in str(result)
+        card = (out / "README.md").read_text()
+        assert "were trained without labels" in card
+        assert f"layer {llama.n_blocks // 2} of {llama.n_blocks}" in card
+    again = layerscope.load_run(out)
+    assert np.allclose(again.encode(texts[:5]), result.encode(texts[:5]), atol=1e-5)
+    assert not list(tmp_path.glob(".better*"))
+
+
+def test_a_student_that_is_no_better_stays_home(llama, head_wins, tmp_path, monkeypatch):
+    monkeypatch.setattr("layerscope.improving.student.agreement", lambda vectors, target: np.linspace(0.2, 0.4, len(vectors)))
+    result = improve(llama, some_texts(300), train={**QUICK, "max_steps": 4, "eval_steps": 2}, budget=0.5)
+    assert result.manifest["evidence"]["trained"] is None
+    assert any("the head alone is handed over" in note for note in result.warnings)
+
+
+def test_what_cannot_be_trained_is_refused_in_one_line(llama):
+    with pytest.raises(LayerscopeError, match=r"cannot be trained on these texts: 60 texts are too few, it takes 200"):
+        improve(llama, some_texts(60), train=True)
+
+
+def test_a_head_from_a_dense_layer_is_that_layer(rng):
+    from types import SimpleNamespace
+
+    from layerscope.improving.student import _head_of
+
+    linear = torch.nn.Linear(9, 4)
+    rows = rng.normal(size=(6, 9))
+    found = _head_of([None, None, SimpleNamespace(linear=linear)], "texts")
+    assert isinstance(found, Head)
+    assert np.allclose(found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6)
+
+
+def test_agreement_is_one_with_oneself_and_chance_with_noise(rng):
+    rows = rng.normal(size=(80, 6))
+    assert agreement(rows, rows) == pytest.approx(np.ones(80))
+    assert abs(agreement(rng.normal(size=(80, 6)), rows).mean()) < 0.15
+    assert isinstance(fast_half(torch.device("cpu")), bool)
+
+
+def test_a_lesson_on_disk_is_plain_files(tmp_path: Path, rng):
+    lesson = Lesson(tmp_path)
+    lesson.write(["a", "b", "c"], rng.normal(size=(3, 4)), 1, 5, {"learning_rate": 0.1})
+    assert lesson.update(best=0.5) == {
+        "watched": 1, "seed": 5, "given": {"learning_rate": 0.1}, "texts": 3, "best": 0.5,
+    }  # fmt: skip
+    assert {file.name for file in tmp_path.iterdir()} == {"plan.json", "target.npy", "texts.json"}
