@@ -12,10 +12,10 @@ from layerscope.improving import fitting, holding
 from layerscope.improving.sample import Reader
 from layerscope.improving.terminal import as_text
 from tests.improving.test_fitting import centered_wins
-from tests.improving.test_heads import TEXTS, head_wins, improve
-from tests.improving.test_improve import judge, llama, some_texts
+from tests.improving.test_heads import TEXTS, improve
+from tests.improving.test_improve import judge, some_texts
 
-__all__ = ["centered_wins", "head_wins", "judge", "llama"]  # fixtures
+__all__ = ["centered_wins", "judge"]  # fixtures
 
 
 def test_speeds_are_texts_over_seconds() -> None:

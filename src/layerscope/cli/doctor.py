@@ -26,7 +26,7 @@ EXTRAS = {
     "report": (("matplotlib",), "figures"),
     "mteb": (("mteb", "datasets"), "evaluate: labeled tasks"),
     "export": (("sentence_transformers",), "improve and export: sentence-transformers folders"),
-    "train": (("sentence_transformers", "datasets", "accelerate"), "improve: training a student"),
+    "train": (("datasets", "accelerate"), "improve: training a student"),
     "onnx": (("onnx", "onnxruntime", "onnxscript"), "ONNX exports"),
     "hub": (("datasets",), "hub datasets"),
     "gguf": (("gguf", "accelerate"), "GGUF weights, also those of smollm2-135m and gemma3-270m"),

@@ -65,7 +65,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
 def print_improved(result: Improved, console: Console | None = None) -> None:
     """Headline, neighbors before and after, the evidence, warnings, and the next command."""
     console = console or Console(highlight=False)
-    console.print(escape(f"{sentence(result)}."), style="bold")
+    console.print(escape(f"{result.model}: {sentence(result)}."), style="bold")
     if not result.manifest["evidence"]["kept_default"]:
         console.print(_neighbors(result))
     print_facts(console, score_lines(result))
