@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import shutil
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from layerscope.studies import STUDIES
 from layerscope.studies.shared.models import folder_name as model_folder_name
 from layerscope.studies.shared.models import read_specs
 from layerscope.sweeps.plan import PlanError, read_plan
+from layerscope.sweeps.run import sweep
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
 
@@ -71,6 +74,65 @@ def test_folders_of_models_have_names_that_every_system_allows(name: str) -> Non
 def test_models_that_differ_in_capitals_have_folders_of_their_own() -> None:
     labels = [spec.label for spec in read_specs(["org/Bert", "org/bert", "org/BERT"])]
     assert len({on_disk(model_folder_name(label)) for label in labels}) == 3
+
+
+HOSTILE = [
+    "../up", "..", ".", "a/b", "a\\b", "/top", "C:\\x", "con", "NUL.txt", "com\u00b9", ".git", "a\x1b[31m", "a\nb", "a\0b", "a:b",
+    "a b ", "manifest.json", "Sweep.CSV", "run.lock", "x.part", "x.old", "", "x" * 200, "trailing.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_steps_that_are_not_folders_of_the_sweep(name: str) -> None:
+    step = {"study": "alpha", "models": ["a"], "name": name}
+    if name:
+        with pytest.raises(PlanError, match="is not fit for a folder"):
+            read_plan({"steps": [step]})
+    grid = read_plan({"models": [name or "m"], "corpora": [{"data": "lee", "name": name}]}).steps
+    several = read_plan({"steps": [{"profile": {}, "models": ["a", "b"], "name": name}]}).steps
+    for made in (step.name for step in [*grid, *several]):
+        assert Path(made).name == made == PureWindowsPath(made).name
+        assert made.isprintable()
+        assert len(made) <= 130
+        assert not is_reserved(made)
+        assert not made.startswith(".")
+        assert not made.casefold().endswith((".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged"))
+
+
+@pytest.mark.parametrize("out", ["../elsewhere", "a/../../b", "{up}/elsewhere", "..\\up", "C:\\runs", "\\\\host\\share", "~/x"])
+def test_a_plan_in_a_file_does_not_say_where_else_to_write(
+    out: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    plan = {"models": ["controlled-ar"], "corpora": ["lee"], "out": out.format(up=tmp_path)}
+    Path("plan.yaml").write_text(json.dumps(plan))
+    with pytest.raises(PlanError, match="not in the folder that the command runs in"):
+        sweep("plan.yaml", dry_run=True)
+    assert not list(tmp_path.glob("elsewhere*"))
+    assert sweep("plan.yaml", out="mine", dry_run=True).path == Path("mine")
+    assert sweep(plan, dry_run=True).path == Path(plan["out"])  # a plan given in Python is the user's own
+
+
+def test_no_two_files_are_one_on_any_disk(model_folder: Path, tmp_path: Path) -> None:
+    """Emulated: what a sweep writes, looked at as a disk does that knows neither capitals nor two ways to write an accent."""
+    for name in ("Model", "model", "caf\u00e9", "cafe\u0301"):
+        shutil.copytree(model_folder, tmp_path / name)
+    (tmp_path / "texts.txt").write_text("one text\nanother text\n")
+    models = [str(tmp_path / name) for name in ("Model", "model", "caf\u00e9", "cafe\u0301")]
+    steps = [{"study": "alpha", "models": models[:2], "data": str(tmp_path / "texts.txt"), "options": {}}]
+    plan = {
+        "models": models,
+        "corpora": [str(tmp_path / "texts.txt")],
+        "profile": {"metrics": ["prompt_entropy"]},
+        "steps": steps,
+    }
+    done = sweep(plan, out=tmp_path / "out", progress=False)
+    assert list(done.jobs["status"]) == ["complete"] * 5
+    written = list((tmp_path / "out").rglob("*"))
+    assert len(written) > 20
+    assert len({on_disk(str(path)) for path in written}) == len(written)
+    assert not [path for path in written if is_reserved(path.name)]
 
 
 def test_only_tasks() -> None:

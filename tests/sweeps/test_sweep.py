@@ -124,10 +124,11 @@ def test_mistakes_that_concern_all_jobs(home: Path, wanted: dict[str, Any], tmp_
         sweep(wanted, out=home / "first.txt")
 
 
-def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_commands()
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({**wanted, "out": str(tmp_path / "out")}), encoding="utf-8")
+    file.write_text(yaml.safe_dump({**wanted, "out": "out"}), encoding="utf-8")
     shown = CliRunner().invoke(app, ["sweep", str(file), "--dry-run"])
     assert shown.exit_code == 0
     assert "step-100--second" in shown.output

@@ -139,7 +139,7 @@ def view(kind: str, name: str) -> Callable[..., Any]:
     return run_kinds.get(kind).view(name)
 
 
-_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))}
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in "0123456789¹²³")}
 
 
 def is_reserved(name: str) -> bool:

@@ -9,11 +9,12 @@ the place, what is there and what is valid.
 from __future__ import annotations
 
 import glob
+import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from layerscope.core.runs import is_reserved, on_disk
@@ -37,7 +38,9 @@ _DEFAULTS: dict[str, Any] = {
 _STEP = ("name", "about", "study", "profile", "evaluate", "probe", "models", "options", *_DEFAULTS)
 _RECIPES = "layerscope.sweeps.recipes"
 # What a plan sets itself, or what belongs to a single run
-_MOST_BYTES, _MOST_VALUES = 2**20, 100_000
+_MOST_BYTES, _MOST_VALUES, _MOST_LETTERS = 2**20, 100_000, 120
+# files of a run's folder: a step's folder must not stand where the sweep writes, or be taken for what a killed run left
+_OWN_ENDINGS = (".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged")
 _SET_HERE = {"model", "tokenizer", "out", "offline", "overwrite", "progress", "engine", "address", "model_options"}
 _WITHOUT = {"profile": {*_SET_HERE, "live", "data_options"}}
 
@@ -64,6 +67,18 @@ class SweepPlan:
             if name not in known:
                 raise UnknownNameError(f"step of {self.name}", name, known)
         return replace(self, steps=[step for step in self.steps if step.name in wanted]) if wanted else self
+
+    @property
+    def folder(self) -> str | None:
+        """Where a plan that is a file writes, if it says so: it may be a stranger's, so it cannot name a place elsewhere."""
+        for kind in (PurePosixPath, PureWindowsPath):
+            place = kind(self.out or "")
+            if place.anchor or ".." in place.parts or place.parts[:1] == ("~",):
+                raise PlanError(
+                    f"the plan's `out` ({self.out!r}) is not in the folder that the command runs in. A plan may be somebody "
+                    "else's: say it yourself with out=."
+                )
+        return self.out
 
     def set(self, *, offline: bool = False, **settings: Any) -> SweepPlan:
         """The same plan with settings of the command that runs it (see `Step`)."""
@@ -228,7 +243,11 @@ def _corpus(one: Any, where: str, base: Path) -> PlannedCorpus:
 
 def _unique(name: str, taken: set[str]) -> str:
     """A folder's name that no other step has."""
-    plain = "".join(c if c.isalnum() or c in "._-@" else "-" for c in name)
+    plain = "".join(c if c.isalnum() or c in "._-@" else "-" for c in name).strip(".")
+    if len(plain) > _MOST_LETTERS:
+        plain = f"{plain[:80]}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+    plain = f"_{plain}" if is_reserved(plain) else plain
+    plain = f"{plain}_" if plain.casefold().endswith(_OWN_ENDINGS) else plain
     known = set(map(on_disk, taken))
     found = next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if on_disk(n) not in known)
     taken.add(found)
@@ -287,7 +306,8 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
 
 def _name(name: str, where: str, taken: set[str]) -> str:
     known = on_disk(name) in map(on_disk, taken)
-    if known or is_reserved(name) or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+    plain = name.replace("-", "").replace("_", "").replace(".", "").isalnum() and len(name) <= _MOST_LETTERS
+    if known or not plain or name.startswith(".") or is_reserved(name) or name.casefold().endswith(_OWN_ENDINGS):
         raise PlanError(
             f"{where}: the name {name!r} is taken, or is not fit for a folder. Give each step a plain `name` of its own."
         )

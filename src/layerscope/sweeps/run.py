@@ -119,7 +119,7 @@ def sweep(
     plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, **given)
     with hub_offline(plan.offline):  # whatever library a step uses, it asks nobody
         stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
-        folder = Path(out or plan.out or Path("runs") / folder_name(stem))
+        folder = Path(out or (plan.out if isinstance(source, Mapping) else plan.folder) or Path("runs") / folder_name(stem))
         if folder.exists() and not folder.is_dir():
             raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another out=.")
         place = RunFolder(folder)
