@@ -13,7 +13,7 @@ from layerscope import atlas
 from layerscope.atlas.reproduce import Row, items, reproduce
 from layerscope.atlas.reproduce.appendix_b import logdet_entropy, shannon, wide_angle
 from layerscope.atlas.reproduce.base import score_means
-from layerscope.atlas.reproduce.table2 import MODELS, RULES, best_with_all_tasks, lowest_metric
+from layerscope.atlas.reproduce.scores import RULES, TABLE2_MODELS, best_with_all_tasks, lowest_metric
 from layerscope.errors import UnknownNameError
 from tests.shared import shared_folder
 
@@ -87,7 +87,7 @@ def test_rules_against_the_last_layer_on_the_same_tasks(
     convention: str, model: str, last: dict[str, float], best: float | None, gain: dict[str, float]
 ) -> None:
     for column, metric in RULES.items():
-        rule = lowest_metric(MODELS[model], metric, convention)
+        rule = lowest_metric(TABLE2_MODELS[model], metric, convention)
         assert rule.last == pytest.approx(last[column], abs=0.0051)
         assert rule.value - rule.last == pytest.approx(gain[column], abs=0.0101)
         if best is not None:
