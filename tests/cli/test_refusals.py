@@ -159,6 +159,7 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
     ("run", "part", "value", "words"),
     [
         (synthetic_probe, "counts", {"train": 3}, ("plot",)),
+        (synthetic_run, "counts", {"prompts": "some"}, ("select",)),
         (synthetic_run, "conventions", {"final_norm": "raw", "max_length": [1]}, ("atlas", "export")),
         (synthetic_run, "conventions", {"final_norm": "raw", "max_length": 10**30}, ("atlas", "export")),
     ],
@@ -170,7 +171,8 @@ def test_an_edited_run_in_every_view(cli: Cli, tmp_path: Path, run: Any, part: s
     for sums in ("checksum", "tables"):
         manifest.pop(sums, None)
     file.write_text(json.dumps(manifest))
-    assert_refused(cli(*words, tmp_path / "run", "--out", tmp_path / "out.svg"), "is damaged")
+    out = () if words == ("select",) else ("--out", tmp_path / "out.svg")
+    assert_refused(cli(*words, tmp_path / "run", *out), "is damaged")
 
 
 def test_what_a_terminal_obeys_does_not_reach_it() -> None:

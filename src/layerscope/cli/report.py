@@ -85,19 +85,19 @@ def plot_command(
     x: str | None = option(None, panel=DATA, help="x-axis: depth or layer. (default: depth)"),
 ) -> None:
     """Draw the curves of runs on the same axes."""
-    from layerscope.core.runs import explain_damage_in
+    from layerscope.core.runs import explain_damage_in, load_run
     from layerscope.report.drawing import save_figure
 
+    opened = [load_run(path) for path in runs]
     with explain_damage_in(runs):
-        figure = _figure(runs, parse_list(metrics), x)
+        figure = _figure(opened, parse_list(metrics), x)
     target = save_figure(figure, out)
     output.tell({"figure": target}, target, f"layerscope report {shared.shell_quote(*runs)}")
 
 
-def _figure(paths: list[Path], metrics: list[str] | None, x: str | None) -> Any:
-    from layerscope.core.runs import load_run, view
+def _figure(runs: list[Any], metrics: list[str] | None, x: str | None) -> Any:
+    from layerscope.core.runs import view
 
-    runs = [load_run(path) for path in paths]
     kinds = sorted({run.kind for run in runs})
     axis = {} if x is None else {"x": x}
     if kinds == ["profile"]:

@@ -16,7 +16,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import READOUT_COLUMNS, Readout
-from layerscope.core.runs import load_run, read_back
+from layerscope.core.runs import explain_damage_in, load_run, read_back
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, RunFolderError
@@ -94,7 +94,8 @@ class ExportEvidence:
                 raise ExportError(f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out readout=.")
             return self.given, []
         usable = why_not if readout is None else None
-        choice = choose(self.run, readouts=None if readout is None else [readout.name], usable=usable)
+        with explain_damage_in([self.where]):
+            choice = choose(self.run, readouts=None if readout is None else [readout.name], usable=usable)
         return choice, [text.replace("cannot be used", "cannot be exported") for text in choice.passed_over]
 
     def _measured(self) -> dict[str, set[int]]:

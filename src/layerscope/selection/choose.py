@@ -29,7 +29,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.formatting import split_names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.core.runs import MANIFEST, load_run
+from layerscope.core.runs import MANIFEST, explain_damage_in, load_run
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection import budget as budgets
@@ -119,7 +119,8 @@ def select(
     >>> select(atlas="Pythia-410m", rule="fixed_depth").layer
     19
     """
-    return choose(*runs, atlas=atlas, rule=rule, readouts=readouts, budget=budget, tolerance=tolerance, seed=seed)
+    with explain_damage_in([run for run in runs if isinstance(run, str | Path)]):
+        return choose(*runs, atlas=atlas, rule=rule, readouts=readouts, budget=budget, tolerance=tolerance, seed=seed)
 
 
 def choose_label_free(
