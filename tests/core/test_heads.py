@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.core.heads import WIDTH, Head, Ridge, make_target, unit
+from layerscope.core.heads import CLASS_SHARE, ENOUGH_LABELS, WIDTH, Head, Ridge, make_target, unit, with_classes
 
 
 def some(texts: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -80,3 +80,28 @@ def test_the_same_vector_everywhere_predicts_nothing() -> None:
     ridge = Ridge(vectors, target)
     assert np.isfinite(ridge.unseen()).all()
     assert np.abs(ridge.head().matrix).max() < 1e-9
+
+
+def test_labels_bring_their_classes_together_on_texts_that_have_none():
+    """Four classes in two of many directions: what a head without labels hardly sees, a shaped one does."""
+    rng = np.random.default_rng(4)
+    centers = np.zeros((4, 30))
+    centers[:, :2] = [[1, 1], [1, -1], [-1, 1], [-1, -1]]
+    classes = np.arange(400) % 4
+    rows = centers[classes] + rng.normal(size=(400, 30)) * np.r_[0.3, 0.3, np.full(28, 1.5)]
+    head = Head(rows[:200].mean(0), np.eye(30))
+
+    def found(given: Head) -> float:
+        """How often the nearest of the texts without labels is of the same class."""
+        vectors = unit(given(rows[200:]))
+        near = vectors @ vectors.T
+        np.fill_diagonal(near, -1)
+        return float((classes[200:][near.argmax(1)] == classes[200:]).mean())
+
+    shaped = with_classes(head, rows[:200], rows[:128], classes[:128])
+    few = with_classes(head, rows[:200], rows[:8], classes[:8])
+    assert found(shaped) > found(head) + 0.1
+    own, classy = few(rows)[:, :30], few(rows)[:, 30:]
+    assert np.allclose(own, head(rows))
+    # eight labels count a sixteenth of what 128 do
+    assert np.sqrt((classy[:200] ** 2).sum() / (own[:200] ** 2).sum()) == pytest.approx(CLASS_SHARE * 8 / ENOUGH_LABELS)

@@ -186,3 +186,13 @@ def test_a_light_model_without_a_head_says_why(llama) -> None:
     told = improve(llama, TEXTS, sample=60, budget=0.5).warnings
     assert "no head was fitted: 60 texts are too few, it takes 200." in told
     assert not any("no head" in note for note in improve(llama, TEXTS, sample=60).warnings)
+
+
+@pytest.mark.usefixtures("head_wins")
+def test_labels_of_classes_shape_the_head_that_is_exported(llama, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("text,label\n" + "".join(f"{text},{i % 3}\n" for i, text in enumerate(TEXTS[:60])), encoding="utf-8")
+    plain, shaped = improve(llama, TEXTS, budget=0.7), improve(llama, TEXTS, labels=file, budget=0.7)
+    assert plain.choice.readout == shaped.choice.readout == READOUT.name
+    assert shaped.encode(TEXTS[:2]).shape[1] == plain.encode(TEXTS[:2]).shape[1] + 3
+    assert any("60 labels of 3 classes shape the head" in note for note in shaped.warnings)

@@ -24,6 +24,11 @@ LEAST_TEXTS = 200
 """Fewer texts than this fit no head: on 100, some tasks end below where they began (`benchmarks/results/heads.md`)."""
 
 
+CLASS_PENALTY, CLASS_SHARE, ENOUGH_LABELS = 3.0, 0.6, 128
+"""How labels shape a head: the penalty of the probe that they train, the size of what it says relative to the rest of a vector,
+and the number of labels from which on it counts so much; fewer count less (`benchmarks/results/heads.md`)."""
+
+
 @dataclass(frozen=True)
 class Head:
     """`mean` (D,) is subtracted, then `matrix` (D, K) is applied if there is one. `fitted_on` says over which texts."""
@@ -60,6 +65,26 @@ def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
         return joined
     _, directions = np.linalg.eigh(joined.T @ joined)
     return joined @ directions[:, ::-1][:, :width]
+
+
+def with_classes(head: Head, texts: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Head:
+    """A head whose vectors also say of which class a text seems to be, by a probe of the head's own vectors.
+
+    `texts` (n, D) are those that the head was fitted on, `labeled` (m, D) others with the numbers of their `classes` (m,). The
+    fewer labels there are, the less they count.
+
+    >>> head = Head(np.zeros(2), np.eye(2))
+    >>> with_classes(head, np.eye(2), np.array([[1.0, 0], [-1, 0]]), np.array([0, 1])).matrix.shape
+    (2, 4)
+    """
+    assert head.matrix is not None
+    goal = np.eye(int(classes.max()) + 1)[classes]
+    probe = Ridge(head(labeled), goal, CLASS_PENALTY).head().matrix
+    assert probe is not None
+    known = head(texts)
+    size = np.sqrt((known**2).sum() / max(float(((known @ probe) ** 2).sum()), 1e-30))
+    share = CLASS_SHARE * min(1.0, len(classes) / ENOUGH_LABELS)
+    return Head(head.mean, head.matrix @ np.concatenate([np.eye(len(probe)), share * size * probe], axis=1), head.fitted_on)
 
 
 class Ridge:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerscope.core.heads import Head, Ridge, make_target
+from layerscope.core.heads import Head, Ridge, make_target, with_classes
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
@@ -125,9 +125,11 @@ class Taught:
     plain: np.ndarray
     target: np.ndarray
 
-    def head(self, sample: Sample) -> Fitted:
-        """The head that is fitted on all of it."""
+    def head(self, sample: Sample, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
+        """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers of their classes (m,)."""
         head = Ridge(self.plain, self.target).head()
+        if labeled is not None:
+            head = with_classes(head, self.plain, *labeled)
         return Fitted.on(sample, len(self.texts), head.mean, head.matrix)
 
 

@@ -387,8 +387,19 @@ class ImproveJob:
         count = self._texts_to_fit_on(panel, (chosen.readout.template, chosen.layer), (teacher.readout.template, teacher.layer))
         encode = partial(panel.encoded, self.reader, bar=self.bar)
         taught = read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
-        headed = replace(chosen, fitted=taught.head(self.sample))
+        headed = replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
         return (headed, None) if self.settings.train is False else self._trained(taught, headed)
+
+    def _labeled(self, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
+        """The plain vectors of texts with classes, which shape a head; pairs do not (it gains nothing)."""
+        if self.labels is None or self.labels.kind != "classification" or self.settings.train is not False:
+            return None
+        rows = self.reader.vectors_at(chosen.readout, chosen.layer, self.labels.sides[0], self.bar, "labeled texts")
+        classes = np.unique(self.labels.targets, return_inverse=True)[1]
+        self.notes.append(
+            f"{len(rows)} labels of {classes.max() + 1} classes shape the head; the scores are of heads without them."
+        )
+        return rows, classes
 
     def _trained(self, taught: Taught, headed: Chosen) -> tuple[Chosen, dict[str, Any] | None]:
         given = self.settings.train if isinstance(self.settings.train, Mapping) else None

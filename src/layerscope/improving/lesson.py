@@ -124,7 +124,7 @@ class Lesson:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - start)
         each = 1.15 * min(seconds[1:])  # the update of the weights comes on top
-        most = STEPS if minutes is None else max(LOOKS, min(STEPS, int(60 * minutes / each)))
+        most = STEPS if minutes is None else max(1, min(STEPS, int(60 * minutes / each)))
         self.update(most=most, seconds=each)
 
     def _open(self) -> tuple[Any, list[str], np.ndarray]:

@@ -59,8 +59,9 @@ class Trained:
     def words(self) -> str:
         """What came of it."""
         low, high = self.facts["interval"]
+        steps = f"{self.facts['steps']:,} step{'' if self.facts['steps'] == 1 else 's'}"
         return (
-            f"{self.facts['blocks']} blocks, {self.facts['steps']:,} steps on {self.facts['texts']:,} texts: agreement with the "
+            f"{self.facts['blocks']} blocks, {steps} on {self.facts['texts']:,} texts: agreement with the "
             f"teacher {self.facts['head']:.3f} with the head alone → {self.facts['student']:.3f} (gain {low:+.3f} to "
             f"{high:+.3f}, 95 %; {self.facts['checked']} texts that nothing was fitted on)"
         )
