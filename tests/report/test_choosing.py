@@ -66,7 +66,8 @@ def test_the_figure_marks_today_the_choice_and_the_budget() -> None:
     figure = run.plot()
     heat, costs, _ = figure.axes
     assert len(heat.get_yticklabels()) == 21
-    said = [text.get_text() for text in costs.get_legend().get_texts()]
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert costs.get_xscale() == "log"
     assert "today: layer 100, plain text, mean" in said
     assert "chosen: layer 70, one-word prompt, centered, no norm" in said
     assert said[-1] == "budget"

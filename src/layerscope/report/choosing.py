@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NEEDED = {"readout", "layer", "score", *INTERVAL}
 _POOLINGS = ("mean", "wmean", "last", "cls")  # in this order; others follow
+_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 TODAY, CHOSEN = "D", "o"  # matplotlib's markers, as on the page: a diamond and a circle
 
 
@@ -74,7 +75,16 @@ def groups(grid: ChoiceGrid) -> list[str]:
 
 def place_words(grid: ChoiceGrid, place: tuple[int, int]) -> str:
     """A candidate in words."""
-    return ", ".join([f"layer {grid.layers[place[1]]}", *filter(None, grid.rows[place[0]])])
+    return f"layer {grid.layers[place[1]]}, {row_label(grid.rows[place[0]])}"
+
+
+def row_label(row: tuple[str, str]) -> str:
+    """A readout in words.
+
+    >>> row_label(("plain text", "mean")), row_label(("one-word prompt", "")), row_label(("plain text", "head"))
+    ('plain text, mean', 'one-word prompt', 'head on plain text')
+    """
+    return f"head on {row[0]}" if row[1] == HEAD else ", ".join(filter(None, row))
 
 
 def plot_choice(run: Any) -> Figure:
@@ -96,7 +106,7 @@ def grid_figure(grid: ChoiceGrid) -> Figure:
 
 def choice_height(grid: ChoiceGrid) -> float:
     """Inches that it takes."""
-    return max(3.4, 1.3 + 0.2 * len(grid.rows))
+    return max(3.6, 1.6 + 0.2 * len(grid.rows))
 
 
 def draw_choice(figure: Any, grid: ChoiceGrid) -> None:
@@ -104,7 +114,7 @@ def draw_choice(figure: Any, grid: ChoiceGrid) -> None:
     heat, costs = figure.subplots(1, 2, width_ratios=(1.35, 1)) if grid.cost is not None else (figure.subplots(), None)
     _draw_heat(figure, heat, grid)
     if costs is not None:
-        _draw_costs(costs, grid)
+        _draw_costs(figure, costs, grid)
 
 
 def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
@@ -114,10 +124,7 @@ def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
     for place, marker in ((grid.today, TODAY), (grid.chosen, CHOSEN)):
         if place is not None:
             axis.plot(place[1], place[0], marker, markersize=6, markerfacecolor="white", markeredgecolor="black")
-    labels = [
-        ", ".join(filter(None, row)) + ("" if may else " (cannot be chosen)")
-        for row, may in zip(grid.rows, grid.open, strict=True)
-    ]
+    labels = [row_label(row) + ("" if may else " (cannot be chosen)") for row, may in zip(grid.rows, grid.open, strict=True)]
     axis.set_yticks(range(len(labels)), [escape_math(label) for label in labels], fontsize=7)
     step = max(1, len(grid.layers) // 12)
     axis.set_xticks(range(0, len(grid.layers), step), [str(k) for k in grid.layers[::step]], fontsize=7)
@@ -127,7 +134,7 @@ def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
     bar.ax.tick_params(labelsize=7)
 
 
-def _draw_costs(axis: Any, grid: ChoiceGrid) -> None:
+def _draw_costs(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
     assert grid.cost is not None
     kinds = groups(grid)
     for place, name in enumerate(dict.fromkeys(kinds)):
@@ -154,4 +161,7 @@ def _draw_costs(axis: Any, grid: ChoiceGrid) -> None:
         axis.axvline(grid.budget, color="black", linewidth=0.8, linestyle=(0, (3, 2)), label="budget")
     plain_log_axis(axis)
     style_axis(axis, escape_math(f"{grid.unit} by cost"), x="cost per text, × today's computation")
-    axis.legend(fontsize=6, frameon=False, loc="best")
+    low, high = axis.get_xlim()
+    axis.set_xticks([tick for tick in _TICKS if low <= tick <= high])
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
