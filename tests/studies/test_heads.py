@@ -66,7 +66,7 @@ def test_every_layer_is_scored_under_every_reading(whole: StudyRun) -> None:
     assert np.isnan(means["prompt", 0])  # a prompt's last token is the same for all texts there
     bands = table[(table["kind"] == "mean") & table["value"].notna()]
     assert ((bands["ci_low"] <= bands["value"]) & (bands["value"] <= bands["ci_high"])).all()
-    assert whole.verdict[0].startswith("In short: through a head an inner layer clearly beats the last in")
+    assert whole.verdict[0].startswith("In short: through a head the middle half of the layers clearly beats the last layer in")
     assert len(whole.plot().axes) == 1
 
 
@@ -106,6 +106,9 @@ def test_the_layer_of_a_task_is_chosen_on_the_others() -> None:
     assert found.chosen("head") == [2, 1, 1]
     assert found.gain("head", 0).value == pytest.approx((1 + 1 + 1) / 3)
     assert found.gain("head", 0, "plain", 3).value == pytest.approx(1)
+    middle = found.middle("head", 0)  # layers 1 and 2 of 3
+    assert middle.value == pytest.approx((5 + 3 + 3) / 3)
+    assert middle.sign == 1
     flat = found.over_tasks(np.array([1.0, 1.0]), np.ones((2, DRAWS)), 0)
     assert (flat.low, flat.high) == (1, 1)
     apart = found.over_tasks(np.array([0.0, 4.0]), np.repeat([[0.0], [4.0]], DRAWS, 1), 0)

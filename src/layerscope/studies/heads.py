@@ -4,9 +4,9 @@ At every layer four readings of the same texts: the mean of the tokens, the same
 a head, which is a linear map of the first fitted without labels so that similarities agree with those of the prompt at one late
 layer. Heads and means are fitted on texts of each task that are not scored.
 
-Table: a `score` row per task, reading and layer (× 100), a `mean` row over the tasks with its interval, and a `gain` row per
-reading: the layer that is best on the other tasks, against the last. Figure: mean scores by depth. Verdict: whether an inner
-layer wins under a learned readout, and what a head gains over each other reading.
+Table: a `score` row per task, reading and layer (× 100), a `mean` row over the tasks with its interval, and per reading a `gain`
+row (the layer that is best on the other tasks, against the last) and a `middle` row (the middle half, against the last). Figure:
+mean scores by depth. Verdict: whether the middle wins under a learned readout, and what a head gains over each other reading.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ from layerscope.report.drawing import COLORS, escape_math
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.figures import Figure, band, grid, label_axes, legend_below
 from layerscope.studies.shared.models import Request, canonical, folder_name, kept_arrays, most_tokens, read_specs
-from layerscope.studies.shared.numbers import in_short, join_words, whole_layer
+from layerscope.studies.shared.numbers import in_short, join_words, middle_half, whole_layer
 
 READINGS = ("plain", "centered", "prompt", "head")
 NEAREST, DRAWS = 10, 500
 COLUMNS = ["kind", "model", "task", "reading", "layer", "site", "depth", *names(VALUE)]
-_MIDDLE = (0.2, 0.8)
-"""Depths that count as the middle; the paper's talk says 20 to 70 %."""
 
 
 class HeadsByLayer(Study):
@@ -81,6 +79,7 @@ class HeadsByLayer(Study):
             "head": f"ridge from plain onto the prompt at depth {options['teacher']:g}, fitted on texts that are not scored",
             "score": f"× 100; classes: the share of a text's {NEAREST} nearest that are of its class; pairs: Spearman's ρ",
             "gain": "of the layer with the best mean over the other tasks, over the last layer",
+            "middle": "the mean of the layers at a depth of 0.25 to 0.75, minus the last layer",
             "intervals": f"tasks and, within them, items are drawn anew {DRAWS} times",
         }
         table = pd.concat([one.table(request.seed) for one in found], ignore_index=True).reindex(columns=COLUMNS)
@@ -225,6 +224,12 @@ class Found:
         draws = np.stack([self.draws[t, r, k] - self.draws[t, s, j] for t, (k, j) in places])
         return self.over_tasks(score, draws, seed)
 
+    def middle(self, reading: str, seed: int) -> Interval:
+        """Of the layers at a depth of 0.25 to 0.75, on average, over the last: no layer is chosen."""
+        r, within = READINGS.index(reading), middle_half(self.blocks + 1)
+        score, draws = self.score[:, r], self.draws[:, r]
+        return self.over_tasks(score[:, within].mean(1) - score[:, -1], draws[:, within].mean(1) - draws[:, -1], seed)
+
     def table(self, seed: int) -> pd.DataFrame:
         """Its rows of the study's table."""
         rows: list[dict[str, Any]] = []
@@ -235,7 +240,8 @@ class Found:
                     of_task = percentile_interval(float(self.score[t, r, layer]), self.draws[t, r, layer])
                     rows.append({"kind": "score", "task": task, **place, **of_task.columns})
                 rows.append({"kind": "mean", **place, **self.mean(reading, layer, seed).columns})
-            rows.append({"kind": "gain", "model": self.label, "reading": reading, **self.gain(reading, seed).columns})
+            for kind, gain in (("gain", self.gain(reading, seed)), ("middle", self.middle(reading, seed))):
+                rows.append({"kind": kind, "model": self.label, "reading": reading, **gain.columns})
         return pd.DataFrame(rows)
 
 
@@ -318,11 +324,8 @@ def _correlations(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarr
 
 
 def _verdict(found: Sequence[Found], seed: int) -> list[str]:
-    out, inner, middle = [], 0, 0
+    out, signs = [], {reading: [each.middle(reading, seed).sign for each in found] for reading in ("plain", "head")}
     for each in found:
-        gain, best = each.gain("head", seed), each.best("head")
-        inner += gain.sign > 0
-        middle += _MIDDLE[0] <= best / each.blocks <= _MIDDLE[1]
         out.append(f"{each.label} ({len(each.tasks)} tasks):")
         for reading in READINGS:
             at, over = each.best(reading), each.gain(reading, seed)
@@ -330,14 +333,17 @@ def _verdict(found: Sequence[Found], seed: int) -> list[str]:
             layers = join_words(str(k) for k in sorted(set(each.chosen(reading))))
             out.append(
                 f"  {reading}: best {score:.1f} at layer {at} of {each.blocks}, last layer {last:.1f}; layer {layers}, chosen on "
-                f"the other tasks: {over} points over the last."
+                f"the other tasks: {over} points over the last; the middle half: {each.middle(reading, seed)}."
             )
         today = each.gain("head", seed, "plain", each.blocks)
         others = "; ".join(f"{other} {each.gain('head', seed, other)}" for other in READINGS[:-1])
         out.append(f"  A head, each at the layer chosen so: {today} points over plain at the last layer; over {others}.")
     many = f"of {len(found)} model{'s' * (len(found) > 1)}"
-    answer = f"through a head an inner layer clearly beats the last in {inner} {many}, and the best lies in the middle "
-    return [in_short(f"{answer}(depth {_MIDDLE[0]:g} to {_MIDDLE[1]:g}) in {middle}"), *out]
+    up, down = (sum(sign == side for sign in signs["head"]) for side in (1, -1))
+    answer = (
+        f"through a head the middle half of the layers clearly beats the last layer in {up} {many} and clearly loses to it in "
+    )
+    return [in_short(f"{answer}{down}; read plainly it beats it in {sum(sign > 0 for sign in signs['plain'])}"), *out]
 
 
 STUDY = HeadsByLayer()
