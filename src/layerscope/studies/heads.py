@@ -35,7 +35,7 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, band, grid, label_axes, legend_below
+from layerscope.studies.shared.figures import Figure, grid, label_axes, legend_below
 from layerscope.studies.shared.models import Request, canonical, folder_name, kept_arrays, most_tokens, read_specs
 from layerscope.studies.shared.numbers import in_short, join_words, middle_half, whole_layer
 
@@ -86,14 +86,15 @@ class HeadsByLayer(Study):
         return Result(table, _verdict(found, request.seed), conventions, notes)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Mean scores against depth, a panel per model."""
+        """Mean scores against depth, a panel per model. Without bands: tasks differ far more from each other than layers do."""
         means = table[table["kind"] == "mean"]
         models = list(dict.fromkeys(means["model"]))
         colors = dict(zip(READINGS, COLORS, strict=False))
         figure, axes = grid(1, len(models), 3.4 * len(models) + 0.6, 3.4)
         for axis, model in zip(axes[0], models, strict=True):
             for reading, color in colors.items():
-                band(axis, means[(means["model"] == model) & (means["reading"] == reading)], color)
+                rows = means[(means["model"] == model) & (means["reading"] == reading)].sort_values("depth")
+                axis.plot(rows["depth"], rows["value"], color=color, linewidth=1.6)
         label_axes(axes, [escape_math(model) for model in models], ["mean score × 100"])
         legend_below(figure, colors)
         return figure
