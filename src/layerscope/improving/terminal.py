@@ -102,8 +102,12 @@ def _speed(evidence: dict[str, Any]) -> str:
     now, today = speeds.pop("now", None), speeds.pop("today", None)
     if now is None or today is None:  # earlier versions did not say
         return f"; {times:.1f} × as many texts per second here"
-    others = "".join(f"; {name}: {speed:,.0f}" for name, speed in speeds.items())
-    return f"; {times:.1f} × as many texts per second here ({today:,.0f} → {now:,.0f}{others})"
+    others = "".join(f"; {name}: {_per_second(speed)}" for name, speed in speeds.items())
+    return f"; {times:.1f} × as many texts per second here ({_per_second(today)} → {_per_second(now)}{others})"
+
+
+def _per_second(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
 
 
 def _parts(evidence: dict[str, Any]) -> str:
