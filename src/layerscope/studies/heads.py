@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from layerscope.capture import expand_sites
 from layerscope.core.columns import VALUE, names
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target, unit
-from layerscope.core.statistics import Interval, bootstrap_weights, percentile_interval
+from layerscope.core.statistics import Interval, bootstrap_weights, mean_ranks, percentile_interval
 from layerscope.core.templates import get_template
 from layerscope.errors import DataError
 from layerscope.evaluation.encode import TextEncoder
@@ -308,7 +307,7 @@ def _score(task: HeadTask, vectors: np.ndarray, seed: int) -> tuple[float, np.nd
         hits = (task.targets[nearest] == task.targets[:, None]).mean(1)
         return float(hits.mean()), weights @ hits
     first, second = vectors[: task.count], vectors[task.count :]
-    ranks = [rankdata(values) for values in ((first * second).sum(1).round(7), task.targets)]
+    ranks = [mean_ranks(values) for values in ((first * second).sum(1).round(7), task.targets)]
     whole = np.full((1, task.count), 1 / task.count)
     both = _correlations(ranks[0], ranks[1], np.concatenate([whole, weights]))
     return float(both[0]), both[1:]
