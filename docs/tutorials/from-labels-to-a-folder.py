@@ -63,7 +63,8 @@ print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.bl
 # `center_on` names the texts whose mean is subtracted.
 
 # %%
-done = layerscope.export("smollm2-135m", choice=small, out="deployed", center_on="questions.csv")
+center_on = "questions.csv" if small.how.centering == "corpus" else None
+done = layerscope.export("smollm2-135m", choice=small, out="deployed", center_on=center_on)
 print(*sorted(path.name for path in done.path.iterdir()), sep="\n")
 
 # %% [markdown]
