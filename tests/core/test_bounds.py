@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -191,3 +192,23 @@ def test_what_is_packed_as_usual_is_read(tmp_path: Path) -> None:
     assert list(load_corpus(tmp_path / "texts.txt.gz").texts) == lines
     assert list(load_corpus(tmp_path / "texts.parquet").texts) == lines
     assert list(load_corpus(tmp_path / "same.parquet").texts) == ["the same", "words"] * 1000
+
+
+def test_a_damaged_parquet_file_does_not_end_the_process() -> None:
+    """pyarrow itself ends it, where a column's description does not fit its statistics."""
+    with pytest.raises(LayerscopeError, match="histogram size mismatch"):
+        load_corpus(Path(__file__).parents[1] / "fixtures" / "histogram.parquet", column="text")
+
+
+def test_what_a_parquet_file_says_of_its_columns(tmp_path: Path) -> None:
+    table = pd.DataFrame({"text": [f"text {i}" for i in range(5000)], "n": range(5000), "s": [{"a": b"x", "b": 1.5}] * 5000})
+    table.to_parquet(tmp_path / "a.parquet", row_group_size=700)
+    with pq.ParquetFile(tmp_path / "a.parquet") as file:
+        groups = [file.metadata.row_group(g) for g in range(file.metadata.num_row_groups)]
+        told = [group.column(c) for group in groups for c in range(file.metadata.num_columns)]
+    wanted = [
+        (one.path_in_schema, one.physical_type == "BYTE_ARRAY", one.num_values, one.total_uncompressed_size,
+         one.dictionary_page_offset if one.has_dictionary_page else one.data_page_offset)
+        for one in told
+    ]  # fmt: skip
+    assert [tuple(chunk) for chunk in bounds.parquet_chunks(tmp_path / "a.parquet")] == wanted

@@ -48,6 +48,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return state.table
 
     module.load_dataset = load_dataset
+    module.DownloadManager = type("DownloadManager", (), {"download": lambda self, urls: urls})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     state.module = module

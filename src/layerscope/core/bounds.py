@@ -6,12 +6,13 @@ it does not say is counted while it is read.
 
 from __future__ import annotations
 
+import io
 import lzma
 import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from layerscope.errors import DataError
 
@@ -51,25 +52,99 @@ def bounded_lines(stream: IO[Any], where: object, size: int | None, values: bool
         yield line
 
 
-def check_parquet(table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError) -> list[Any]:
+class Chunk(NamedTuple):
+    """A part of a column, as the end of a parquet file describes it."""
+
+    path: str
+    is_bytes: bool
+    values: int
+    unpacked: int
+    start: int
+
+
+def parquet_chunks(path: os.PathLike[str], error: _Kind = DataError) -> list[Chunk]:
+    """The parts of a parquet file's columns, read here: pyarrow ends the whole process over some that are damaged."""
+    with open(path, "rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 8))
+        length = int.from_bytes(stream.read(4), "little")
+        stream.seek(max(0, size - 8 - length))
+        raw = stream.read(length)
+    try:
+        groups = _struct(io.BytesIO(raw), 0).get(4, [])
+        facts = [chunk[3] for group in groups for chunk in group.get(1, [])]
+        return [
+            Chunk(".".join(part.decode() for part in one[3]), one[1] in (6, 7), one[5], one[6], one.get(11) or one[9])
+            for one in facts
+        ]
+    except (LookupError, TypeError, ValueError, AttributeError, EOFError) as problem:
+        raise error(f"{path} is not a readable parquet file: its description is damaged. Copy or download it again.") from problem
+
+
+def _number(stream: IO[bytes]) -> int:
+    number = shift = 0
+    while shift < 70:
+        byte = stream.read(1)
+        if not byte:
+            raise EOFError
+        number |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return number
+        shift += 7
+    raise ValueError("a number without end")
+
+
+def _value(stream: IO[bytes], kind: int, depth: int) -> Any:
+    """A value in Thrift's compact way."""
+    if kind in (1, 2):
+        return kind == 1
+    if kind == 3:
+        return stream.read(1)
+    if kind in (4, 5, 6):
+        number = _number(stream)
+        return (number >> 1) ^ -(number & 1)
+    if kind == 7:
+        return stream.read(8)
+    if kind == 8:
+        return stream.read(_number(stream))
+    if kind in (9, 10):
+        head = stream.read(1)[0]
+        inner, count = head & 15, head >> 4
+        count = _number(stream) if count == 15 else count
+        return [stream.read(1) if inner in (1, 2) else _value(stream, inner, depth) for _ in range(count)]
+    if kind == 12:
+        return _struct(stream, depth + 1)
+    raise ValueError(f"a value of kind {kind}")
+
+
+def _struct(stream: IO[bytes], depth: int) -> dict[int, Any]:
+    """The fields of a structure, by their numbers."""
+    if depth > 30:
+        raise ValueError("nested too deeply")
+    found: dict[int, Any] = {}
+    field = 0
+    while (head := stream.read(1)) != b"\0":
+        if not head:
+            raise EOFError
+        field = field + (head[0] >> 4) if head[0] >> 4 else _value(stream, 4, depth)
+        found[field] = _value(stream, head[0] & 15, depth)
+    return found
+
+
+def check_parquet(table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError) -> list[Chunk]:
     """Refuse a `ParquetFile` that declares more than its size allows; the parts of its columns."""
-    size, facts = os.stat(path).st_size, table.metadata
-    chunks = [
-        chunk
-        for group in range(facts.num_row_groups)
-        for chunk in map(facts.row_group(group).column, range(facts.num_columns))
-        if columns is None or chunk.path_in_schema.split(".")[0] in columns
-    ]
-    values = Counter({"": facts.num_rows})
+    size = os.stat(path).st_size
+    chunks = [chunk for chunk in parquet_chunks(path, error) if columns is None or chunk.path.split(".")[0] in columns]
+    values = Counter({"": table.metadata.num_rows})
     for chunk in chunks:
-        values[chunk.path_in_schema] += chunk.num_values
+        values[chunk.path] += chunk.values
     most = max(values.values())
     if most > max(_LEAST_ROWS, size):
         raise error(
             f"{path} declares {most:,} values in a column, and has {size:,} bytes: more than is read of a file of its size. "
             "It is damaged, or made to fill the memory."
         )
-    check_unpacked(sum(chunk.total_uncompressed_size for chunk in chunks), size, path, error)
+    check_unpacked(sum(chunk.unpacked for chunk in chunks), size, path, error)
     return chunks
 
 
@@ -79,7 +154,7 @@ def parquet_batches(
     """The rows of a `ParquetFile`, so many at a time at most, after a look at how many there are and how large."""
     chunks, size, unpacked = check_parquet(table, path, columns, error), os.stat(path).st_size, 0
     with open(path, "rb") as stream:
-        texts = [chunk for chunk in chunks if chunk.physical_type.endswith("BYTE_ARRAY")]
+        texts = [chunk for chunk in chunks if chunk.is_bytes]
         longest = max((_dictionary(stream, chunk) for chunk in texts), default=1)
     for batch in table.iter_batches(batch_size=max(1, min(rows, _LEAST // max(longest, 1))), columns=columns):
         unpacked += batch.nbytes
@@ -127,7 +202,7 @@ def _check_whole_parquet(path: os.PathLike[str]) -> None:
         with parquet.ParquetFile(path) as table:
             size, rows = os.stat(path).st_size, table.metadata.num_rows
             with open(path, "rb") as stream:
-                chunks = [chunk for chunk in check_parquet(table, path) if chunk.physical_type.endswith("BYTE_ARRAY")]
+                chunks = [chunk for chunk in check_parquet(table, path) if chunk.is_bytes]
                 shared = sum(_dictionary(stream, chunk) for chunk in chunks)
             if shared * rows > max(_LEAST, _RATIO * size):  # only reading tells how often a long value is meant
                 for _ in parquet_batches(table, path):
@@ -136,9 +211,9 @@ def _check_whole_parquet(path: os.PathLike[str]) -> None:
         raise DataError(f"{path} is not a readable parquet file: {error}. Download it again.") from error
 
 
-def _dictionary(stream: IO[bytes], chunk: Any) -> int:
+def _dictionary(stream: IO[bytes], chunk: Chunk) -> int:
     """The size of a column's distinct values: one of them may be meant by every row, however few bytes the rows have."""
-    stream.seek(chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset)
+    stream.seek(max(0, chunk.start))
     head = stream.read(8)  # the page's kind (2: distinct values) and its unpacked size, in Thrift's compact way
     if head[:3] != b"\x15\x04\x15":
         return 0
