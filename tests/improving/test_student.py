@@ -12,7 +12,7 @@ import torch
 import layerscope
 from layerscope.core.heads import Head, make_target, unit
 from layerscope.core.readout import Readout
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.improving import lesson as lessons
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.lesson import BEST, PLAN, Lesson, agreement, fast_half, similarity_loss
@@ -23,7 +23,7 @@ from layerscope.store.embeddings import EmbeddingStore
 from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
 
-TEXTS = some_texts(240)
+TEXTS = some_texts(480)
 QUICK = {"max_steps": 40, "eval_steps": 10, "learning_rate": 2e-3, "save_steps": 10}
 
 
@@ -70,14 +70,15 @@ def test_the_loss_is_what_it_says_and_zero_for_the_teacher_itself(rng):
 
 def test_a_student_learns_and_is_what_was_compared(llama, taught):
     before = [parameter.clone() for parameter in llama.module.parameters()]
-    done = train(llama, taught)
+    longer = {**QUICK, "max_steps": 120, "eval_steps": 40}
+    done = train(llama, taught, settings=longer)
     assert done.better
     assert done.facts["student"] > done.facts["head"] + 0.02
     assert all(torch.equal(a, b) for a, b in zip(before, llama.module.parameters(), strict=True))  # the user's model stays
     assert done.model.n_blocks == 2
     assert done.model.identity["trained"]["texts"] == len(TEXTS) - 2 * (len(TEXTS) // 8)
     assert done.model.identity["weights_sha256"] != llama.identity["weights_sha256"]
-    assert train(llama, taught).facts == done.facts  # the same seed, the same student
+    assert train(llama, taught, settings=longer).facts == done.facts  # the same seed, the same student
 
 
 def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, tmp_path, monkeypatch):
@@ -102,6 +103,24 @@ def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_checkpoint_that_was_not_finished_is_not_taken(llama, taught, tmp_path, monkeypatch):
+    asked, looks = lessons.agreement, []
+
+    def stop(vectors, target):
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        return asked(vectors, target)
+
+    monkeypatch.setattr(lessons, "agreement", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(llama, taught, work=tmp_path)
+    (folder,) = tmp_path.glob("lesson-*")
+    (folder / "checkpoint-25").mkdir()
+    (folder / "checkpoint-25" / "config.json").write_text("{", encoding="utf-8")
+    assert train(llama, taught, work=tmp_path).facts["curve"][-1][0] == 40
+
+
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
     done = train(llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5})
     assert len(done.facts["curve"]) <= done.facts["steps"] + lessons.PATIENCE
@@ -112,9 +131,11 @@ def test_two_processes_train_one_student(llama, taught, tmp_path):
     with pytest.raises(KeyboardInterrupt):  # a lesson that was written and not begun
         train(llama, taught, work=tmp_path, bar=_Stopping())
     (folder,) = tmp_path.glob("lesson-*")
-    facts = launch(Lesson(folder), 2)
-    assert facts["steps"] == QUICK["max_steps"]
-    assert facts["curve"]
+    lesson = Lesson(folder)
+    lesson.update(given={**QUICK, "max_steps": 200, "eval_steps": 1, "learning_rate": 0.5})
+    facts = launch(lesson, 2)  # nothing gets better at such a rate: both processes stop early
+    assert facts["steps"] == facts["curve"][-1][0] < 200
+    assert len(facts["curve"]) == facts["best_step"] + lessons.PATIENCE
 
 
 class _Stopping(Silent):
@@ -136,7 +157,8 @@ def test_improve_hands_over_a_student(llama, head_wins, tmp_path):
         assert evidence["after"] == trained["student"] > trained["head"]
         assert "Training the first" in str(result)
         card = (out / "README.md").read_text()
-        assert "were trained without labels" in card
+        assert "The blocks were trained on" in card
+        assert str(llama.identity["weights_sha256"]) in card
         assert f"layer {llama.n_blocks // 2} of {llama.n_blocks}" in card
     again = layerscope.load_run(out)
     assert np.allclose(again.encode(texts[:5]), result.encode(texts[:5]), atol=1e-5)
@@ -145,14 +167,38 @@ def test_improve_hands_over_a_student(llama, head_wins, tmp_path):
 
 def test_a_student_that_is_no_better_stays_home(llama, head_wins, tmp_path, monkeypatch):
     monkeypatch.setattr("layerscope.improving.student.agreement", lambda vectors, target: np.linspace(0.2, 0.4, len(vectors)))
-    result = improve(llama, some_texts(300), train={**QUICK, "max_steps": 4, "eval_steps": 2}, budget=0.5)
+    texts = some_texts(300)
+    result = improve(llama, texts, train={**QUICK, "max_steps": 4, "eval_steps": 2})
     assert result.manifest["evidence"]["trained"] is None
-    assert any("the head alone is handed over" in note for note in result.warnings)
+    assert any("training did not help" in note for note in result.warnings)
+    plain = improve(llama, texts)  # what is handed over is what there would be without training
+    assert (result.choice.layer, result.choice.readout) == (plain.choice.layer, plain.choice.readout)
 
 
 def test_what_cannot_be_trained_is_refused_in_one_line(llama):
     with pytest.raises(LayerscopeError, match=r"cannot be trained on these texts: 60 texts are too few, it takes 200"):
         improve(llama, some_texts(60), train=True)
+    with pytest.raises(UnknownNameError, match="setting of the trainer"):
+        improve(llama, some_texts(300), train={"nonsense": 1})
+    with pytest.raises(UnknownNameError, match="output_dir"):
+        improve(llama, some_texts(300), train={"output_dir": "elsewhere"})
+
+
+def test_a_budget_below_one_block_trains_nothing(llama, head_wins):
+    with pytest.raises(InvalidValueError, match="allows no block to train"):
+        improve(llama, some_texts(300), train=QUICK, budget=0.1)
+
+
+def test_what_is_false_does_not_train(llama, head_wins):
+    assert improve(llama, some_texts(300), train=None).manifest["config"]["train"] is False
+
+
+def test_what_a_stopped_training_left_goes_with_the_next_run(llama, tmp_path):
+    left = tmp_path / ".better.improving" / "lesson-of-yesterday"
+    left.mkdir(parents=True)
+    (left / "texts.json").write_text("[]", encoding="utf-8")
+    improve(llama, some_texts(60), out=tmp_path / "better")
+    assert not list(tmp_path.glob(".better*"))
 
 
 def test_a_head_from_a_dense_layer_is_that_layer(rng):
@@ -160,11 +206,12 @@ def test_a_head_from_a_dense_layer_is_that_layer(rng):
 
     from layerscope.improving.student import _head_of
 
-    linear = torch.nn.Linear(9, 4)
-    rows = rng.normal(size=(6, 9))
-    found = _head_of([None, None, SimpleNamespace(linear=linear)], "texts")
-    assert isinstance(found, Head)
-    assert np.allclose(found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6)
+    for width in (4, 20):  # wider than the model, too
+        linear, rows = torch.nn.Linear(9, width), rng.normal(size=(6, 9))
+        found = _head_of([None, None, SimpleNamespace(linear=linear)], "texts")
+        assert isinstance(found, Head)
+        assert np.allclose(found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6)
+        assert np.allclose(found.bias, linear.bias.detach().numpy())
 
 
 def test_agreement_is_one_with_oneself_and_chance_with_noise(rng):
@@ -176,8 +223,6 @@ def test_agreement_is_one_with_oneself_and_chance_with_noise(rng):
 
 def test_a_lesson_on_disk_is_plain_files(tmp_path: Path, rng):
     lesson = Lesson(tmp_path)
-    lesson.write(["a", "b", "c"], rng.normal(size=(3, 4)), 1, 5, {"learning_rate": 0.1})
-    assert lesson.update(best=0.5) == {
-        "watched": 1, "seed": 5, "given": {"learning_rate": 0.1}, "texts": 3, "best": 0.5,
-    }  # fmt: skip
+    lesson.write(["a", "b", "c"], rng.normal(size=(3, 4)), {"watched": 1, "seed": 5})
+    assert lesson.update(best=0.5) == {"watched": 1, "seed": 5, "texts": 3, "best": 0.5}
     assert {file.name for file in tmp_path.iterdir()} == {"plan.json", "target.npy", "texts.json"}

@@ -31,16 +31,21 @@ and the number of labels from which on it counts so much; fewer count less (`ben
 
 @dataclass(frozen=True)
 class Head:
-    """`mean` (D,) is subtracted, then `matrix` (D, K) is applied if there is one. `fitted_on` says over which texts."""
+    """`mean` (D,) is subtracted, then `matrix` (D, K) is applied if there is one, and `shift` (K,) added if there is one.
+
+    `fitted_on` says over which texts.
+    """
 
     mean: np.ndarray
     matrix: np.ndarray | None = None
     fitted_on: str = ""
+    shift: np.ndarray | None = None
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Vectors (…, D) to (…, K), in double precision."""
         centered = vectors.astype(np.float64) - self.mean
-        return centered if self.matrix is None else centered @ self.matrix
+        mapped = centered if self.matrix is None else centered @ self.matrix
+        return mapped if self.shift is None else mapped + self.shift
 
     @property
     def weight(self) -> np.ndarray:

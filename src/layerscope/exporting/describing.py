@@ -139,7 +139,7 @@ def _title(facts: Mapping[str, Any]) -> str:
     lines += ["", f"License of the base model: {facts['license']}."]
     if base.get("trained"):
         trained = base["trained"]
-        lines.append(f"The blocks were trained without labels on {trained['texts']:,} texts ({trained['steps']:,} steps).")
+        lines.append(f"The blocks were trained on {trained['texts']:,} texts ({trained['steps']:,} steps).")
     if base.get("quantization"):
         lines.append(f"Its weights were quantized ({base['quantization']}) in their source.")
     return "\n".join(lines)
@@ -247,16 +247,19 @@ def _verified(facts: Mapping[str, Any]) -> str:
 
 def _conventions(facts: Mapping[str, Any]) -> str:
     base = facts["base"]
+    weights = (base.get("trained") or {}).get("base") or base["weights_sha256"]
     centered = f"the mean over {facts['centered_on']} is subtracted" if facts["centered_on"] else "none"
-    if facts.get("head"):
-        centered += f", then a linear map to {facts['head']} numbers, fitted without labels on the same texts, is applied"
+    if facts.get("head") and base.get("trained"):
+        centered = f"none; a linear map to {facts['head']} numbers, trained with the blocks, is applied"
+    elif facts.get("head"):
+        centered += f", then a linear map to {facts['head']} numbers, fitted on the same texts, is applied"
     lines = [
         "## Conventions",
         "",
         f"- {facts['layer_convention'][0].upper()}{facts['layer_convention'][1:]}. Here: {facts['layer']} of {base['n_blocks']}.",
         f"- Modules: {' → '.join(facts['modules'])}. Pooling: {Readout.parse(facts['readout']).pooling}. Centering: {centered}.",
         f"- Scaled to length 1: {'yes' if facts['unit_length'] else 'no'}. Weights: {base['dtype']}.",
-        f"- Weights of the base: sha256 `{base['weights_sha256']}`. All details: `layerscope.json`.",
+        f"- Weights of the base: sha256 `{weights}`. All details: `layerscope.json`.",
     ]
     return "\n".join(lines)
 

@@ -83,7 +83,7 @@ def decide(
     chosen = min(zip(*np.nonzero(near), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
     chosen = (int(chosen[0]), int(chosen[1]))
     gain, weak = judgment.gain(chosen, reference), ""
-    if best != reference and within[reference] and not gain.low > 0:
+    if only is None and best != reference and within[reference] and not gain.low > 0:
         weak = "the texts do not show that it is better than what you have"
         chosen, gain = reference, Interval(0.0, 0.0, 0.0)  # the default stays
     middle = judgment.score[chosen[0], reference[1]]

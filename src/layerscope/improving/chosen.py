@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ def working_folder(out: Path) -> Iterator[Path]:
     """Be the only process that improves into `out`; yields a folder beside it for what a stopped run goes on from."""
     with lock_beside(out.resolve(), "improving") as work:
         yield work
-        for file in work.glob("*.npz"):  # finished: nothing to go on from
-            file.unlink(missing_ok=True)
+        for left in (*work.glob("*.npz"), *work.glob("texts.json")):  # finished: nothing to go on from
+            left.unlink(missing_ok=True)
+        for lesson in work.glob("lesson-*"):
+            shutil.rmtree(lesson, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -67,11 +67,11 @@ class Fitted:
     total: int
 
     @classmethod
-    def on(cls, sample: Sample, texts: int, mean: np.ndarray, matrix: np.ndarray | None = None) -> Fitted:
+    def of(cls, sample: Sample, texts: int, head: Head) -> Fitted:
         """The same, saying over which texts."""
-        of = sample.total
-        words = f"all {of:,} texts" if texts == of else f"{texts:,} of {of:,} texts (drawn at random)"
-        return cls(Head(mean, matrix, f"{words} of {sample.name}"), texts, of)
+        every = sample.total
+        words = f"all {every:,} texts" if texts == every else f"{texts:,} of {every:,} texts (drawn at random)"
+        return cls(replace(head, fitted_on=f"{words} of {sample.name}"), texts, every)
 
 
 class _SumPass(EncodePass):
@@ -100,7 +100,7 @@ def center(
     judged = len(sample.texts)
     mean = candidates.mean(readout, layer)
     if count <= judged:
-        return Fitted.on(sample, judged, mean)
+        return Fitted.of(sample, judged, Head(mean))
     one = _SumPass(reader, readout.template, readout.kinds[0], layer)
     saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{asked or count}|{judged}", count)
     done = saved.load(one)
@@ -114,7 +114,7 @@ def center(
             one.run(block, bar.advance)
         done += len(block)
         saved.save(one, done)
-    return Fitted.on(sample, judged + done, (one.total + judged * mean) / (judged + done))
+    return Fitted.of(sample, judged + done, Head((one.total + judged * mean) / (judged + done)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Taught:
         head = Ridge(self.plain, self.target).head()
         if labeled is not None:
             head = with_classes(head, self.plain, *labeled)
-        return Fitted.on(sample, len(self.texts), head.mean, head.matrix)
+        return Fitted.of(sample, len(self.texts), head)
 
 
 def read_taught(

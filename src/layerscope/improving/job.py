@@ -24,6 +24,7 @@ from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
+from layerscope.core.untrusted import read_json
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
 from layerscope.exporting.job import check_free
@@ -35,6 +36,7 @@ from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
 from layerscope.improving.holding import agreement_elsewhere, compare_speeds, encoder_seconds
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
+from layerscope.improving.lesson import check_settings
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import VERSION_KEY, Settings, as_evidence, evidence_of, left_alone, manifest_of, other_rule, told
 from layerscope.improving.result import Improved
@@ -49,7 +51,7 @@ from layerscope.progress import Progress
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
-from layerscope.store import RunFolder
+from layerscope.store import RunFolder, atomic
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
 from layerscope.store.folder import config_key, is_complete
 
@@ -122,8 +124,10 @@ def improve(
     check_center_on(center_on)
     if time is not None and not time > 0:
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
+    train = train if isinstance(train, Mapping) else bool(train)
     if train is not False:
         require("train=", "train", "datasets", "accelerate", "sentence_transformers")
+        check_settings(train if isinstance(train, Mapping) else {})
     names = offered(templates, labels is not None)
     make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
     judge = find_judge(judge, labels is not None)
@@ -133,7 +137,7 @@ def improve(
     labeled = None if labels is None else read_labels(labels)
     alone = nullcontext(None) if place is None else working_folder(place)
     with alone as work, command:
-        more = MORE if time is None else MOST
+        more = MORE if time is None and train is False and center_on != "all" else MOST
         drawn = draw_sample(data, column=column, size=sample, more=more, seed=seed, offline=offline)
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
@@ -201,6 +205,8 @@ class ImproveJob:
             check_free(out, overwrite)
         self.config, self.clock = config, perf_counter()
         if self.model.identity.get("sentence_encoder"):
+            if self.settings.trains:
+                raise LayerscopeError(f"{self.model.name} is a sentence encoder, which improve does not train. Leave out train=.")
             return self._left_alone(out, overwrite)
         self.reader.check_differ(self.sample.texts)
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
@@ -216,25 +222,29 @@ class ImproveJob:
             sample, seed = self.sample.texts, self.settings.seed
             judgment = panel.judge_heads(self.reader, readouts, heads, sample, seed, self.bar)
             readouts = [*readouts, HEAD_READOUT]
-        choice = self._decide(panel, readouts, judgment, self._costs(readouts))
-        return self._result(panel, readouts, choice, heads, out, overwrite)
+        given = (panel, readouts, judgment, self._costs(readouts))
+        student = self._student(*given, heads) if self.settings.trains and heads is not None else None
+        choice, chosen, trained = student or (self._decide(*given), None, None)
+        return self._result(panel, readouts, choice, heads, chosen, trained, out, overwrite)
 
     def _heads(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> Heads | None:
         """A head at every layer, taught by what was judged best; None where nothing can teach."""
         layers, texts = self.reader.layers, self.sample.texts
         teacher = find_teacher(judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name)
         few = len(texts) < LEAST_TEXTS
-        if few or teacher is None:
-            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}" if few else "no prompt that could teach beats today's"
-            if self.settings.train is not False:
-                raise LayerscopeError(f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=.")
-            if self.settings.budget is not None:  # who asks for a light model expects one
-                self.notes.append(f"no head was fitted: {why}.")
-            return None
-        candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
-        prompted = candidates.raw(teacher.readout, teacher.layer)
-        raw = np.stack([candidates.raw(Readout(), layer) for layer in layers])
-        return fit_heads(teacher, raw, prompted)
+        found, why = None, "no prompt that could teach beats today's"
+        if few:
+            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}"
+        elif teacher is not None:
+            candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
+            prompted = candidates.raw(teacher.readout, teacher.layer)
+            found = fit_heads(teacher, np.stack([candidates.raw(Readout(), layer) for layer in layers]), prompted)
+            why = "the prompt that should teach says the same of all texts"
+        if found is None and self.settings.trains:
+            raise LayerscopeError(f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=.")
+        if found is None and self.settings.budget is not None:  # who asks for a light model expects one
+            self.notes.append(f"no head was fitted: {why}.")
+        return found
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
@@ -296,17 +306,37 @@ class ImproveJob:
         """The judge's choice; of its template's layers, with a second opinion. Heads are told apart by the judge alone."""
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
-        only = None
-        if self.settings.train is not False:  # the student has as many blocks as the budget allows
-            budget = budget or BUDGET
-            heads = np.array([[readout.centering == HEAD] for readout in readouts]) & judgment.defined & (costs <= budget + 1e-9)
-            only = heads & (costs == np.where(heads, costs, 0).max())
-        choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, only=only)
+        choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
         best = _of_name(readouts, choice.extra["best"]["readout"])
         if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
             second = second_opinion(self.reader, readouts, best.template, self.sample.texts, self.settings.seed, self.bar)
             choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
         return choice
+
+    def _student(
+        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray, heads: Heads
+    ) -> tuple[Choice, Chosen, dict[str, Any]] | None:
+        """A student of as many blocks as the budget allows, and what came of its training; None where it is no better."""
+        layers, budget = self.reader.layers, self.settings.budget or BUDGET
+        may = np.outer([readout.centering == HEAD for readout in readouts], np.asarray(layers) > 0) & judgment.defined
+        if not (may & (costs <= budget + 1e-9)).any():
+            raise InvalidValueError(f"budget={budget:g} allows no block to train; one costs {1 / self.model.n_blocks:.2g}.")
+        only = may & (costs == costs[may & (costs <= budget + 1e-9)].max())
+        choice = decide(judgment, readouts, layers, costs, budget, only=only)
+        headed = Chosen(self.model, self.reader, HEAD_READOUT, choice.layer)
+        taught, given = self._teach(panel, heads, headed), self.settings.train
+        found = train_student(
+            self.model, choice.layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
+            seed=self.settings.seed, minutes=self.settings.time or MINUTES, work=self.work, bar=self.bar,
+            settings=given if isinstance(given, Mapping) else None, today=self._today().encode,
+        )  # fmt: skip
+        if not found.better:
+            self.notes.append(f"training did not help, and what was best before it is handed over: {found.words}.")
+            return None
+        reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
+        fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
+        chosen = Chosen(found.model, reader, HEAD_READOUT, choice.layer, fitted)
+        return choice, chosen, {**found.facts, "words": found.words}
 
     def _note_weak_judge(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> None:
         """A judge that seems weak is named."""
@@ -318,17 +348,21 @@ class ImproveJob:
             )
 
     def _result(
-        self, panel: Panel, readouts: Sequence[Readout], choice: Choice, heads: Heads | None, out: Path | None, overwrite: bool
-    ) -> Improved:
+        self, panel: Panel, readouts: Sequence[Readout], choice: Choice, heads: Heads | None, chosen: Chosen | None,
+        trained: dict[str, Any] | None, out: Path | None, overwrite: bool,
+    ) -> Improved:  # fmt: skip
+        """The result; `chosen` and `trained` are a student's."""
         layers, sample = self.reader.layers, self.sample.texts
         readout, layer = _of_name(readouts, choice.readout), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, heads)
         before = candidates.vectors(Readout())[-1]
-        chosen, trained = Chosen(self.model, self.reader, readout, layer), None
-        if readout.centering == HEAD and heads is not None:
-            chosen, trained = self._taught(panel, heads, chosen)
-        elif readout.centering != "none":
-            chosen = replace(chosen, fitted=self._center(panel, candidates, chosen))
+        if chosen is None:
+            chosen = Chosen(self.model, self.reader, readout, layer)
+            if readout.centering == HEAD and heads is not None:
+                taught = self._teach(panel, heads, chosen)
+                chosen = replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
+            elif readout.centering != "none":
+                chosen = replace(chosen, fitted=self._center(panel, candidates, chosen))
         after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
         teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
         today = self._today()
@@ -341,7 +375,7 @@ class ImproveJob:
             "texts_per_second": speeds,
             "elsewhere": agreement_elsewhere(panel, today, chosen, self.bar) if readout.centering == HEAD else None,
             "screened": self.screened,
-            "found": panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
+            "found": None if trained else panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
             "changed_neighbors": changed_share(before, after),
         }
         if trained is not None:
@@ -362,12 +396,15 @@ class ImproveJob:
         each, computed = (
             sum(of[name] * max(layer, 1) / self.model.n_blocks for name, layer in parts) for of in (self.tokens, self.computed)
         )
-        if settings.time is not None and len(parts) > 1:  # the encoder teaches as well, and takes its time
+        minutes = MINUTES if settings.time is None and settings.trains and settings.center_on == "auto" else settings.time
+        if minutes is not None and len(parts) > 1:  # the encoder teaches as well, and takes its time
             computed += encoder_seconds(panel, sample.texts) / self.speed
-        tokens = None if settings.time is None else 60 * settings.time / self.speed * each / computed
+        tokens = None if minutes is None else 60 * minutes / self.speed * each / computed
         count = texts_to_fit_on(settings.center_on, sample, self.spent, each, tokens)
         if len(parts) > 1 and count > MOST_FITTED:  # of those that were drawn at random
             count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
+        if settings.trains and self.work is not None:  # a training that was stopped goes on with the texts that it began with
+            count = self._kept_count(count)
         if count > len(sample.texts):
             seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
@@ -381,18 +418,26 @@ class ImproveJob:
         asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
         return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
 
-    def _taught(self, panel: Panel, heads: Heads, chosen: Chosen) -> tuple[Chosen, dict[str, Any] | None]:
-        """The choice with its head; and, where that is asked for and better, with its blocks trained, and what came of that."""
-        teacher = heads.teacher  # it reads the texts as well
+    def _kept_count(self, count: int) -> int:
+        """How many texts an earlier run of this kind, which was stopped, took; else `count`, which is kept for a later one."""
+        assert self.work is not None
+        file, key = self.work / "texts.json", config_key(self.config)
+        known = read_json(file) if file.is_file() else {}
+        if known.get("key") != key:
+            known = {"key": key, "count": count}
+            atomic.write_json(file, known)
+        return int(known["count"])
+
+    def _teach(self, panel: Panel, heads: Heads, chosen: Chosen) -> Taught:
+        """What a head at the chosen layer learns from; its teacher reads the texts as well."""
+        teacher = heads.teacher
         count = self._texts_to_fit_on(panel, (chosen.readout.template, chosen.layer), (teacher.readout.template, teacher.layer))
         encode = partial(panel.encoded, self.reader, bar=self.bar)
-        taught = read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
-        headed = replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
-        return (headed, None) if self.settings.train is False else self._trained(taught, headed)
+        return read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
 
     def _labeled(self, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
         """The plain vectors of texts with classes, which shape a head; pairs do not (it gains nothing)."""
-        if self.labels is None or self.labels.kind != "classification" or self.settings.train is not False:
+        if self.labels is None or self.labels.kind != "classification":
             return None
         rows = self.reader.vectors_at(chosen.readout, chosen.layer, self.labels.sides[0], self.bar, "labeled texts")
         classes = np.unique(self.labels.targets, return_inverse=True)[1]
@@ -400,20 +445,6 @@ class ImproveJob:
             f"{len(rows)} labels of {classes.max() + 1} classes shape the head; the scores are of heads without them."
         )
         return rows, classes
-
-    def _trained(self, taught: Taught, headed: Chosen) -> tuple[Chosen, dict[str, Any] | None]:
-        given = self.settings.train if isinstance(self.settings.train, Mapping) else None
-        found = train_student(
-            self.model, headed.layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
-            seed=self.settings.seed, minutes=self.settings.time or MINUTES, settings=given, work=self.work,
-            today=self._today().encode, bar=self.bar,
-        )  # fmt: skip
-        if not found.better:
-            self.notes.append(f"training did not help, and the head alone is handed over: {found.words}.")
-            return headed, None
-        reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
-        fitted = Fitted.on(self.sample, len(taught.texts), found.head.mean, found.head.matrix)
-        return replace(headed, model=found.model, reader=reader, fitted=fitted), {**found.facts, "words": found.words}
 
     def _note_cuts(self, readout: Readout) -> None:
         for name in dict.fromkeys(["plain", readout.template]):

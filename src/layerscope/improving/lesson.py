@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.core.heads import unit
-from layerscope.errors import MissingExtraError
+from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models.settings import quiet
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
@@ -77,11 +77,12 @@ class Lesson:
 
     folder: Path
 
-    def write(self, texts: Sequence[str], target: np.ndarray, watched: int, seed: int, given: Mapping[str, Any]) -> None:
-        """Texts and their target; the last `watched` say when to stop. `given` are settings of the training that differ."""
+    def write(self, texts: Sequence[str], target: np.ndarray, facts: Mapping[str, Any]) -> None:
+        """Texts and their target, and `facts`: how many of the last texts are `watched` to say when to stop, the `seed`, the
+        `device`, and settings of the trainer that are `given`."""
         atomic.write_json(self.folder / TEXTS, list(texts))
         np.save(self.folder / TARGET, unit(target).astype(np.float32))
-        atomic.write_json(self.folder / PLAN, {"watched": watched, "seed": seed, "given": dict(given), "texts": len(texts)})
+        atomic.write_json(self.folder / PLAN, {**facts, "texts": len(texts)})
 
     def update(self, **facts: Any) -> dict[str, Any]:
         """What is known of the lesson, with more."""
@@ -98,10 +99,11 @@ class Lesson:
         """
         self.plan_steps(minutes)
         trainer = self._trainer(on_step)
-        last = max((int(path.name.rpartition("-")[2]) for path in self.folder.glob("checkpoint-*")), default=None)
+        whole = [path.parent for path in self.folder.glob("checkpoint-*/trainer_state.json")]  # it is written last
+        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
         with quiet():
-            trainer.train(resume_from_checkpoint=None if last is None else str(self.folder / f"checkpoint-{last}"))
-        return self.update(steps=trainer.state.global_step)
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        return self.update(**({"steps": trainer.state.global_step} if trainer.is_world_process_zero() else {}))
 
     def plan_steps(self, minutes: float | None) -> None:
         """Say how many steps the time allows, from a few that are tried out and forgotten; once, so that a schedule stands."""
@@ -110,7 +112,7 @@ class Lesson:
             return
         student, texts, target = self._open()
         learned = len(texts) - plan["watched"]
-        batch, half, seconds = _batch(learned, student.device), fast_half(student.device), []
+        batch, half, seconds = _batch(learned, student.device, plan["given"]), fast_half(student.device), []
         for turn in range(3):
             some = [(turn * batch + i) % learned for i in range(batch)]
             start = time.perf_counter()
@@ -124,13 +126,15 @@ class Lesson:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - start)
         each = 1.15 * min(seconds[1:])  # the update of the weights comes on top
-        most = STEPS if minutes is None else max(1, min(STEPS, int(60 * minutes / each)))
+        most = min(STEPS, plan["given"].get("max_steps", STEPS))
+        if minutes is not None:
+            most = max(1, min(most, int(60 * minutes / each)))
         self.update(most=most, seconds=each)
 
     def _open(self) -> tuple[Any, list[str], np.ndarray]:
         """The student as it begins, in full precision; the texts; what the teacher says of them."""
         with quiet():
-            student = load_folder(self.folder / START).float()
+            student = load_folder(self.folder / START).float().to(self.update()["device"])
         student.model_card_data.widget = [{"text": "A text."}]  # else examples are taken from the texts of the user
         student[0].auto_model.get_input_embeddings().requires_grad_(False)  # most words of a language are in no lesson
         return student, json.loads((self.folder / TEXTS).read_text(encoding="utf-8")), np.load(self.folder / TARGET)
@@ -147,11 +151,11 @@ class Lesson:
         look = max(1, steps // LOOKS)
         given = {
             "learning_rate": RATE, "learning_rate_mapping": _head_rates(student[2].linear), "seed": plan["seed"],
-            "warmup_steps": min(WARMUP, steps // 10), "max_steps": steps, "bf16": fast_half(student.device),
-            "per_device_train_batch_size": _batch(learned, student.device), "dataloader_drop_last": True,
+            "warmup_steps": min(WARMUP, steps // 10), "bf16": fast_half(student.device),
+            "per_device_train_batch_size": _batch(learned, student.device, plan["given"]), "dataloader_drop_last": True,
             "eval_strategy": "steps", "eval_steps": look, "logging_steps": look, "save_strategy": "steps", "save_total_limit": 1,
             "save_steps": max(1, int(_SAVE_EVERY / max(plan["seconds"], 1e-3))), "report_to": "none", "disable_tqdm": True,
-            "use_cpu": student.device.type == "cpu", **plan["given"],
+            "use_cpu": student.device.type == "cpu", **check_settings(plan["given"]), "max_steps": steps,
         }  # fmt: skip
         args = SentenceTransformerTrainingArguments(output_dir=str(self.folder), **given)
         with quiet():
@@ -172,9 +176,24 @@ def _head_rates(linear: nn.Linear) -> dict[str, float]:
     return {rf"linear\.{name}$": HEAD_RATE * size for name, size in sizes.items()}
 
 
-def _batch(texts: int, device: torch.device) -> int:
-    """Texts of a step: at least four steps to a pass."""
-    return max(2, min(CPU_BATCH if device.type == "cpu" else BATCH, texts // 4))
+def _batch(texts: int, device: torch.device, given: Mapping[str, Any]) -> int:
+    """Texts of a step in one process: at least four steps to a pass."""
+    usual = max(2, min(CPU_BATCH if device.type == "cpu" else BATCH, texts // (4 * int(os.environ.get("WORLD_SIZE", 1)))))
+    return int(given.get("per_device_train_batch_size", usual))
+
+
+_OURS = ("output_dir", "eval_strategy", "save_strategy", "push_to_hub", "load_best_model_at_end")
+
+
+def check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the trainer that may be given; an error that names what is valid."""
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
+    valid = [name for name in SentenceTransformerTrainingArguments.__dataclass_fields__ if not name.startswith(("hub_", *_OURS))]
+    for name in given:
+        if name not in valid:
+            raise UnknownNameError("setting of the trainer (train=)", name, valid)
+    return dict(given)
 
 
 def fast_half(device: torch.device) -> bool:
@@ -223,24 +242,26 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
     from transformers import TrainerCallback
 
     class Keeper(TrainerCallback):
-        """Writes the best student so far, and stops when none has been better for a while."""
+        """Writes the best student so far, and stops when none has been better for a while: in every process alike."""
+
+        def __init__(self) -> None:
+            self.curve = lesson.update().get("curve", [])
 
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             if on_step is not None:
                 on_step(state.global_step, state.max_steps)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
-            if not state.is_world_process_zero:
-                return
             step, score = state.global_step, float(metrics["eval_agreement"])
-            curve = [look for look in lesson.update().get("curve", ()) if look[0] < step]  # others are of a run that was stopped
-            if all(score > earlier for _, earlier in curve):
-                with quiet():
-                    student.save_pretrained(str(lesson.folder / BEST), create_model_card=False)
-            curve.append([step, score])
-            best = max(range(len(curve)), key=lambda i: curve[i][1])
-            lesson.update(curve=curve, best_step=curve[best][0])
-            control.should_training_stop = control.should_training_stop or len(curve) - 1 - best >= PATIENCE
+            earlier = [look for look in self.curve if look[0] < step]  # later ones are of a run that was stopped
+            self.curve = [*earlier, [step, score]]
+            best = max(range(len(self.curve)), key=lambda i: self.curve[i][1])
+            if state.is_world_process_zero:
+                if best == len(earlier):
+                    with quiet():
+                        student.save_pretrained(str(lesson.folder / BEST), create_model_card=False)
+                lesson.update(curve=self.curve, best_step=self.curve[best][0])
+            control.should_training_stop = control.should_training_stop or len(earlier) - best >= PATIENCE
 
     return Keeper()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.heads import LEAST_TEXTS, PENALTY, WIDTH
+from layerscope.core.heads import CLASS_SHARE, ENOUGH_LABELS, LEAST_TEXTS, PENALTY, WIDTH
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
@@ -46,6 +46,11 @@ class Settings:
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether the blocks are trained."""
+        return self.train is not False
+
     def config(self, model: LoadedModel, sample: Sample) -> dict[str, Any]:
         """What tells this run from others."""
         labels = None if self.labels is None else hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
@@ -75,7 +80,7 @@ class Settings:
             "penalty of heads": PENALTY, "texts for a head": LEAST_TEXTS, "width of heads": WIDTH,
         }  # fmt: skip
         if self.labels is not None:
-            told["weight of labels"] = LABELS_SHARE
+            told |= {"weight of labels": LABELS_SHARE, "share of classes in heads": CLASS_SHARE, "labels enough": ENOUGH_LABELS}
         if self.own:  # a judge of its own kind decides alone
             return told
         if self.judge == NONE and self.labels is None:  # the model judges itself
@@ -129,7 +134,7 @@ def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str,
     if evidence["kept_default"]:
         reason = f"{choice.reason or 'it is already the best that was found'}. Last layer, {Readout().name}."
     elif evidence.get("trained"):
-        reason = f"Trained without labels, taught by {evidence['teacher']}: {evidence['trained']['words']}."
+        reason = f"Trained, taught by {evidence['teacher']}: {evidence['trained']['words']}."
     else:
         near = f" It is the cheapest of {evidence['near']} that score practically the same." if evidence["near"] > 1 else ""
         score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "
@@ -158,8 +163,13 @@ def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Ch
     return evidence, choice
 
 
-def _head_words(fitted: Fitted) -> str:
+def _head_words(fitted: Fitted, trained: Mapping[str, Any] | None) -> str:
     assert fitted.head.matrix is not None
+    if trained:
+        return (
+            f"trained with the blocks to {fitted.head.matrix.shape[1]} numbers, so that similarities agree with the teachers'; "
+            f"compared on {trained['checked']} texts of which none was learned from; their interval takes texts as independent"
+        )
     return (
         f"ridge regression onto the teacher's centered unit vectors, penalty {PENALTY:g} of the mean squared feature, "
         f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
@@ -192,8 +202,10 @@ def manifest_of(
             "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
             "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
             **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
-            "centering": "none" if fitted is None else f"the mean over {fitted.head.fitted_on} is subtracted",
-            **({} if fitted is None or fitted.head.matrix is None else {"head": _head_words(fitted)}),
+            "centering": "none"
+            if fitted is None or evidence.get("trained")
+            else f"the mean over {fitted.head.fitted_on} is subtracted",
+            **({} if fitted is None or fitted.head.matrix is None else {"head": _head_words(fitted, evidence.get("trained"))}),
             **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm
             "seed": settings.seed,
         },

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,7 +46,7 @@ CHECKED = 500
 
 @dataclass(frozen=True)
 class Trained:
-    """A student: the blocks as trained, its head, and what is known of both. `better` says whether it passed its head."""
+    """A student: the blocks as trained, its head, and what is known of both."""
 
     model: LoadedModel
     head: Head
@@ -52,8 +54,8 @@ class Trained:
 
     @property
     def better(self) -> bool:
-        """Whether it agrees more with the teacher than the head that it began with."""
-        return bool(self.facts["student"] > self.facts["head"])
+        """Whether it clearly agrees more with the teacher than the head that it began with, and than what the user has today."""
+        return bool(self.facts["interval"][0] > 0 and self.facts.get("over_today", [1.0])[0] > 0)
 
     @property
     def words(self) -> str:
@@ -92,18 +94,19 @@ def train_student(
     aside = min(CHECKED, len(texts) // 8)
     checked, watched, learned = np.split(order, [aside, 2 * aside])
     head = Ridge(plain[learned], target[learned]).head()
-    key = _key(model, layer, max_length, texts, target, seed, settings)
+    key = _key(model, layer, max_length, texts, target, seed, minutes, settings)
     with _folder(work, key) as folder:
         lesson = Lesson(folder)
         if not (folder / PLAN).exists():
             readout = Readout(centering=HEAD)
             prepare(model, layer, readout, folder / START, brief=True, max_length=max_length, unit=True, center=lambda _: head)
             both = np.concatenate([learned, watched])
-            lesson.write([texts[i] for i in both], target[both], aside, seed, settings or {})
-        run, told, scores = _run(lesson, minutes, bar), [texts[i] for i in checked], []
+            facts = {"watched": aside, "seed": seed, "given": dict(settings or {}), "device": str(model.device)}
+            lesson.write([texts[i] for i in both], target[both], facts)
+        run, told, scores = _run(lesson, minutes, model.device, bar), [texts[i] for i in checked], []
         for name in (START, BEST):
-            with quiet():
-                student = load_folder(folder / name)
+            with quiet():  # in the precision in which it is handed over
+                student = load_folder(folder / name).to(device=model.device, dtype=next(model.module.parameters()).dtype)
             scores.append(agreement(student.encode(told, show_progress_bar=False), target[checked]))
         facts = {
             "head": float(scores[0].mean()), "student": float(scores[1].mean()), "checked": len(checked),
@@ -122,8 +125,8 @@ def _interval(gains: np.ndarray) -> list[float]:
     return [float(gains.mean()) - error, float(gains.mean()) + error]
 
 
-def _run(lesson: Lesson, minutes: float | None, bar: Progress) -> dict[str, Any]:
-    """Train, on all GPUs that there are."""
+def _run(lesson: Lesson, minutes: float | None, device: torch.device, bar: Progress) -> dict[str, Any]:
+    """Train: on all GPUs that there are, unless the model was put on another device than the first."""
     begun = False
 
     def on_step(done: int, most: int) -> None:
@@ -133,27 +136,42 @@ def _run(lesson: Lesson, minutes: float | None, bar: Progress) -> dict[str, Any]
             begun = True
         bar.advance(1)
 
-    many = torch.cuda.device_count()
-    if many < 2:
-        return lesson.run(minutes, on_step)
-    return launch(lesson, many, minutes)
+    many = torch.cuda.device_count() if device.type == "cuda" and not device.index else 1
+    return lesson.run(minutes, on_step) if many < 2 else launch(lesson, many, minutes)
 
 
 def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict[str, Any]:
     """Train by several processes, each with a GPU where there are any."""
     lesson.plan_steps(minutes)
     command = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m", Lesson.__module__]
-    ended = subprocess.run([sys.executable, *command, str(lesson.folder)], capture_output=True, text=True)  # noqa: S603
-    if ended.returncode:
-        raise LayerscopeError(f"training on {processes} GPUs failed: {one_line(ended.stderr[-300:])}")
+    child = subprocess.Popen(  # noqa: S603 - a session of its own, so that all processes end with it
+        [sys.executable, *command, str(lesson.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        _, told = child.communicate()
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    if child.returncode:
+        errors = [line for line in told.splitlines() if "Error" in line and "ChildFailedError" not in line]
+        raise LayerscopeError(f"training by {processes} processes failed: {one_line(errors[0] if errors else told[-300:])}")
     return lesson.update()
 
 
 def _key(
-    model: LoadedModel, layer: int, max_length: int, texts: Sequence[str], target: np.ndarray, seed: int, settings: Any
+    model: LoadedModel,
+    layer: int,
+    max_length: int,
+    texts: Sequence[str],
+    target: np.ndarray,
+    seed: int,
+    minutes: float | None,
+    settings: Any,
 ) -> str:
     """What tells this training from another."""
-    about = [model_key(model.identity), layer, max_length, seed, settings, np.round(target[:50], 3).tolist()]
+    about = [model_key(model.identity), layer, max_length, seed, minutes, settings, np.round(target[:50], 3).tolist()]
     said = json.dumps([about, list(texts)], default=str, sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
@@ -178,16 +196,13 @@ def _folder(work: Path | None, key: str) -> Iterator[Path]:
 
 def _as_loaded(student: Any, base: LoadedModel, facts: Mapping[str, Any]) -> LoadedModel:
     """The student's blocks as a loaded model of the base model's name and precision."""
-    module = student[0].auto_model.to(device=base.device, dtype=next(base.module.parameters()).dtype)
-    loaded = wrap(module, base.tokenizer, base.name)
-    trained = {name: facts[name] for name in ("steps", "texts", "seed")}
+    loaded = wrap(student[0].auto_model, base.tokenizer, base.name)
+    trained = {**{name: facts[name] for name in ("steps", "texts", "seed")}, "base": base.identity.get("weights_sha256")}
     loaded.identity = {**base.identity, "weights_sha256": loaded.identity["weights_sha256"], "trained": trained}
     return loaded
 
 
 def _head_of(student: Any, fitted_on: str) -> Head:
-    """The student's dense layer as a head: the mean that it subtracts follows from its bias."""
-    linear = student[2].linear
-    matrix = linear.weight.detach().double().cpu().numpy().T
-    bias = linear.bias.detach().double().cpu().numpy()
-    return Head(-bias @ np.linalg.pinv(matrix), matrix, fitted_on)
+    """The student's dense layer as a head."""
+    weight, bias = (part.detach().double().cpu().numpy() for part in (student[2].linear.weight, student[2].linear.bias))
+    return Head(np.zeros(weight.shape[1]), weight.T, fitted_on, bias)

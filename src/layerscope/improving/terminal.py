@@ -57,7 +57,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         near = evidence.get("near", evidence["tied"])  # what `tied` counted in earlier versions
         if near > 1:
             lines.append(("near", f"{near} candidates score practically the same; this is the cheapest of them"))
-        if "near" in evidence:
+        if "near" in evidence and not evidence.get("trained"):
             lines.append(("tied", f"{evidence['tied']} of them cannot be told from the best on these texts"))
     return lines
 
@@ -123,11 +123,7 @@ def _elsewhere(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     found = evidence.get("elsewhere")
     if not found:
         return []
-    gain, here = found["after"] - found["before"], evidence["after"] - evidence["before"]
-    here = 0.0 if evidence.get("trained") else here  # that is agreement with another
-    kept = (
-        "it is no better than today there" if gain <= 0 else f"{min(gain / here, 1):.0%} of the gain is kept" if here > 0 else ""
-    )
+    kept = "" if found["after"] > found["before"] else "it is no better than today there"
     told = f"{found['before']:.3f} today → {found['after']:.3f} on {found['texts']} sentences of news ({found['corpus']})"
     return [("elsewhere", f"{told}: {kept}" if kept else told)]
 

@@ -30,7 +30,7 @@ def sentence(result: Improved) -> str:
     readout = Readout(*str(choice.readout).rsplit("/", 4))
     doing = _doing(readout, choice.layer, choice.layers)
     if evidence.get("trained"):
-        doing = f"Training the first {choice.layer} of {choice.layers} blocks on the texts, without labels,"
+        doing = f"Training the first {choice.layer} of {choice.layers} blocks on the texts"
     return f"{doing} {_effect(evidence)}{_cost(evidence)}"
 
 
@@ -39,13 +39,13 @@ def page_words(result: Improved) -> list[str]:
     choice, evidence = result.choice, result.manifest["evidence"]
     if choice.abstained or evidence["kept_default"]:
         return [choice.headline()]
+    if evidence.get("trained"):
+        return [sentence(result), f"Today is the last layer, the mean of its tokens. {_capital(evidence['trained']['words'])}"]
     low, high = evidence["interval"]
     numbers = (
         f"{_capital(evidence['score_name'])}: {evidence['before']:.3f} today → {evidence['after']:.3f} "
         f"(95 % interval of the gain: {low:+.3f} to {high:+.3f}), on {result.manifest['texts']['sampled']:,} texts"
     )
-    if evidence.get("trained"):
-        return [sentence(result), f"Today is the last layer, the mean of its tokens. {_capital(evidence['trained']['words'])}"]
     parts = (
         "Today is the last layer, the mean of its tokens. Reading that layer in the new way brings "
         f"{evidence['readout_gain']:+.3f}; read alike, layer {choice.layer} instead of {choice.layers} brings "

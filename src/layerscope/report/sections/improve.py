@@ -25,7 +25,11 @@ def from_improvement(run: Any) -> Block:
     facts = {"kind": "improve", "texts": run.manifest["texts"]["name"], "layerscope": run.manifest.get("layerscope")}
     lines = dict(score_lines(run))
     facts |= {name: value for name, value in lines.items() if name != "judged"}
-    details = [f"{name.capitalize()}: {lines[name]}." for name in ("cost per text", "elsewhere", "centered on") if name in lines]
+    details = [
+        f"{name.capitalize()}: {lines[name]}."
+        for name in ("cost per text", "elsewhere", "fitted on", "centered on")
+        if name in lines
+    ]
     return Block(
         "improve",
         f"{'A better readout' if better else 'No better readout was found'}: {run.name}",
