@@ -81,9 +81,14 @@ def split(place: Path, small: bool = False) -> tuple[Task, list[str]]:
         make = improve_tasks._reranking if "query" in test[0] else improve_tasks._pairs
         task = make(place.name, [test[i] for i in order[:cut]], rng)
         pool = _texts([test[i] for i in order[cut:]])
-    own = set(task.texts)
-    left = [text for text in dict.fromkeys(pool + _texts(train)) if text not in own and text.strip()]
+    own = {normal(text) for text in task.texts}
+    left = [text for text in dict.fromkeys(pool + _texts(train)) if normal(text) not in own and text.strip()]
     return task, [left[i] for i in rng.permutation(len(left))[: SMALL_POOL if small else POOL]]
+
+
+def normal(text: str) -> str:
+    """A text without case, spaces and punctuation: data sets that are drawn from each other differ in them."""
+    return "".join(character for character in text.casefold() if character.isalnum()) or text
 
 
 def _rows(place: Path, kind: str) -> list[dict]:
@@ -252,8 +257,8 @@ def train(model: str, data: Path, out: Path, teacher: str, seed: int, options: d
 
     torch.set_float32_matmul_precision("high")
     splits = [split(place) for place in places(data)]
-    tested = {text for task, _ in splits for text in task.texts}
-    texts = list(dict.fromkeys(text for _, pool in splits for text in pool if text not in tested))
+    tested = {normal(text) for task, _ in splits for text in task.texts}
+    texts = list(dict.fromkeys(text for _, pool in splits for text in pool if normal(text) not in tested))
     loaded = load(model)
     readings = Readings(loaded.name, out)
     layer, which = readings.known["half"], [readings.at[text] for text in texts]
