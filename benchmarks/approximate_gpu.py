@@ -18,9 +18,9 @@ from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.spectra import full_precision
-from layerscope.spectra.execution import half_products
 from layerscope_gpu import chebyshev as kernels
 from layerscope_gpu import entropy
+from layerscope_gpu.precision import half_products
 
 Part = tuple[str, Callable[[], object], float, float]  # what, the work, MiB and products a matrix of 512
 PER_PROFILE = 50_000  # matrices of 1,000 prompts at 25 layers, with and without the sink token

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens.measures import centered_gram, prepare_long, wide_product, wide_products
+from layerscope.metrics.tokens.measures import centered_gram, prepare_long
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
 from layerscope.spectra import eigvalsh, usable_solvers
 from layerscope.spectra.resolvents import sums_without
 from layerscope_gpu import approximate_entropy, chebyshev, factors
+from layerscope_gpu.precision import wide_product, wide_products
 from layerscope_gpu.tokens import gram as gram_kernel
 from layerscope_gpu.tokens import normed, sums
 from layerscope_gpu.tokens import rows as row_kernel

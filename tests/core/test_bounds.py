@@ -212,3 +212,14 @@ def test_what_a_parquet_file_says_of_its_columns(tmp_path: Path) -> None:
         for one in told
     ]  # fmt: skip
     assert [tuple(chunk) for chunk in bounds.parquet_chunks(tmp_path / "a.parquet")] == wanted
+
+
+def test_a_zip_with_bytes_before_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "_LEAST", 100_000)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", b"0" * 5_000_000)
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'{"a": 1}\n' + packed.getvalue())
+    with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
+        bounds.check_published(file)

@@ -23,7 +23,7 @@ def told(readout: str, layer: int = 4, **evidence: Any) -> str:
     [
         ("plain/mean/applied/keep/head", 2, "Reading layer 2 of 6 through a head finds"),
         ("plain/mean/applied/keep/corpus", 6, "Centering the last layer finds"),
-        ("plain/mean/raw/keep/corpus", 3, "Reading layer 3 of 6 finds"),
+        ("plain/mean/raw/keep/corpus", 3, "Reading layer 3 of 6, centered, finds"),
         ("plain/last/raw/keep/none", 3, "Reading the last token at layer 3 of 6 finds"),
         ("one-word/last/raw/keep/corpus", 5, "Asking for one word at layer 5 of 6 finds"),
         ("three-demonstrations/last/raw/keep/none", 6, "Asking for one word, with three examples, at the last layer finds"),

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from layerscope.core.heads import Ridge, make_target
-from layerscope.errors import DataError
+from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.studies import heads
 from layerscope.studies.heads import DRAWS, READINGS, Found, HeadTask, read_task
@@ -53,6 +53,10 @@ def test_too_few_texts_and_other_types_are_named(data: Path, whole: StudyRun) ->
     assert note == "Ranking is a task of the type Reranking; heads are compared on classes and pairs. It is left out."
     with pytest.raises(DataError, match="none of the tasks can be used: Ranking"):
         study("heads", tiny_model("llama"), tasks="Ranking", data_dir=str(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heads, "LEAST_TEXTS", 10)
+        with pytest.raises(InvalidValueError, match="template=plain cannot teach"):
+            study("heads", tiny_model("llama"), tasks="Topics", data_dir=str(data), template="plain", items=20)
 
 
 def test_every_layer_is_scored_under_every_reading(whole: StudyRun) -> None:

@@ -114,6 +114,17 @@ def test_a_plan_in_a_file_does_not_say_where_else_to_write(
     assert sweep(plan, dry_run=True).path == Path(plan["out"])  # a plan given in Python is the user's own
 
 
+def test_a_plan_does_not_write_through_a_link(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "other")
+    monkeypatch.chdir(tmp_path / "here")
+    Path("plan.yaml").write_text(json.dumps({"models": ["controlled-ar"], "corpora": ["lee"], "out": "link/runs"}))
+    with pytest.raises(PlanError, match="is a link out of the folder"):
+        sweep("plan.yaml", dry_run=True)
+    assert not list((tmp_path / "other").iterdir())
+
+
 def test_no_two_files_are_one_on_any_disk(model_folder: Path, tmp_path: Path) -> None:
     """Emulated: what a sweep writes, looked at as a disk does that knows neither capitals nor two ways to write an accent."""
     for name in ("Model", "model", "caf\u00e9", "cafe\u0301"):

@@ -168,7 +168,7 @@ def check_published(path: os.PathLike[str]) -> None:
         start = stream.read(6)
     if start[:4] == b"PAR1":
         _check_whole_parquet(path)
-    elif start[:2] == b"PK" and zipfile.is_zipfile(path):
+    elif zipfile.is_zipfile(path):  # with other bytes before it, too
         with zipfile.ZipFile(path) as archive:  # reading a member ends at the size that it declares
             check_unpacked(sum(member.file_size for member in archive.infolist()), os.stat(path).st_size, path)
     else:

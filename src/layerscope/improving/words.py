@@ -18,7 +18,7 @@ _SHARES = (
     (0.24, 0.26, "a quarter of"), (0.32, 0.345, "a third of"), (0.48, 0.52, "half of"), (0.65, 0.68, "two thirds of"),
     (0.74, 0.76, "three quarters of"), (1.95, 2.05, "twice"),
 )  # fmt: skip
-_CLEARLY = 1.005
+_CLEARLY = 1.05
 """A ratio that is told has to be more than this; what rounds to "1.0 ×" is no improvement."""
 
 
@@ -70,9 +70,11 @@ def _doing(readout: Readout, layer: int, blocks: int) -> str:
     if readout.template != "plain":
         asks = "Your prompt" if SLOT in readout.template else get_template(readout.template).asks
         return f"{asks or f'The {readout.template} template'} at {at}"
+    centered = ", centered," if readout.centering == "corpus" else ""
     if readout.pooling != "mean":
-        return f"Reading the {'last token' if readout.pooling == 'last' else readout.pooling + ' of the tokens'} at {at}"
-    return f"{'Centering' if readout.centering == 'corpus' and layer == blocks else 'Reading'} {at}"
+        what = "last token" if readout.pooling == "last" else f"{readout.pooling} of the tokens"
+        return f"Reading the {what} at {at}{centered}"
+    return f"Centering {at}" if centered and layer == blocks else f"Reading {at}{centered}"
 
 
 def _ratio(evidence: dict[str, Any]) -> float | None:

@@ -25,7 +25,7 @@ from layerscope.core.columns import VALUE, names
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target, unit
 from layerscope.core.statistics import Interval, bootstrap_weights, mean_ranks, percentile_interval
 from layerscope.core.templates import get_template
-from layerscope.errors import DataError
+from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.evaluation.tasks.facts import used_splits
 from layerscope.evaluation.tasks.resolve import resolve_tasks
@@ -246,15 +246,18 @@ class Found:
 
 
 def _measure(request: Request, model: LoadedModel, label: str, tasks: Sequence[HeadTask], bar: Progress) -> Found:
-    template, at = request.options["template"], max(1, round(request.options["teacher"] * model.n_blocks))
+    template = request.options["template"]
+    if template == "plain":
+        raise InvalidValueError("template=plain cannot teach a head of the plain reading: name a prompt, such as one-word.")
+    at = max(1, round(request.options["teacher"] * model.n_blocks))
     bar.begin(f"{label} reads, plain and with the prompt|texts", sum(2 * (len(one.texts) + len(one.fit)) for one in tasks))
     scores, draws = [], []
     for task in tasks:
         every = [*task.texts, *task.fit]
         file = request.work / f"{folder_name(label)}-{folder_name(task.name)}"
         plain, prompted = (
-            _kept(file.with_name(f"{file.name}-{name}.npz"), partial(_read, request, model, name, kind, every, bar), bar, every)
-            for name, kind in (("plain", "mean/applied"), (template, "last/applied"))
+            _kept(file.with_name(f"{file.name}-{what}.npz"), partial(_read, request, model, name, kind, every, bar), bar, every)
+            for what, name, kind in (("plain", "plain", "mean/applied"), ("prompt", template, "last/applied"))
         )
         cut = len(task.texts)
         target = make_target(prompted[at, cut:])

@@ -78,6 +78,8 @@ class SweepPlan:
                     f"the plan's `out` ({self.out!r}) is not in the folder that the command runs in. A plan may be somebody "
                     "else's: say it yourself with out=."
                 )
+        if not Path(self.out or "").resolve().is_relative_to(Path.cwd().resolve()):  # a link may lead elsewhere
+            raise PlanError(f"the plan's `out` ({self.out!r}) is a link out of the folder that the command runs in: give out=.")
         return self.out
 
     def set(self, *, offline: bool = False, **settings: Any) -> SweepPlan:

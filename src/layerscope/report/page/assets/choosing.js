@@ -15,7 +15,7 @@ function tellCandidate(grid, [r, i]) {
   const row = grid.rows[r], interval = known(row.lo[i]) && row.lo[i] !== row.hi[i] ? ` [${three(row.lo[i])}, ${three(row.hi[i])}]` : "";
   const is = (place) => place && place[0] === r && place[1] === i;
   const more = [is(grid.chosen) ? "chosen" : "", is(grid.today) ? "today" : "", row.tied.includes(i) ? "not told from the best" : "", row.open ? "" : "cannot be chosen"].filter(Boolean);
-  const cost = row.cost ? ` · ${row.cost[i].toFixed(2)} × today's computation` : "";
+  const cost = row.cost?.[i] != null ? ` · ${row.cost[i].toFixed(2)} × today's computation` : "";
   return `layer ${grid.layers[i]} · ${rowWords(row)} · ${three(row.v[i])}${interval}${cost}${more.map((m) => " · " + m).join("")}`;
 }
 
@@ -117,7 +117,7 @@ function costsOfChoice(host, grid) {
   const points = grid.rows.flatMap((r, j) => r.v.map((v, i) => ({ j, i, v, cost: r.cost[i], row: r })).filter((p) => known(p.v) && known(p.cost)));
   const front = grid.front.map(([j, i]) => points.find((p) => p.j === j && p.i === i)).filter(Boolean);
   const kinds = Object.keys(KINDS).filter((k) => grid.rows.some((r) => r.kind === k));
-  const says = "Every point is a layer under a readout. The line: what nothing beats at the same cost or less.";
+  const says = "Every point is a layer under a readout. The line: of what may be chosen, what nothing beats at the same cost or less.";
   let at = null;
   return choiceChart(host, "What it costs", says, 340, (chart, width) => {
     const height = 340, box = { left: 46, right: width - 14, top: 18, bottom: height - 42 };
