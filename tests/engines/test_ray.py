@@ -153,6 +153,7 @@ def test_an_item_that_kills_its_workers_does_not_stop_the_others(
     assert capsys.readouterr().out == ""  # where `--json` prints
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_is_replaced_and_a_slow_one_is_not(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
