@@ -67,7 +67,7 @@ def test_without_an_encoder_nothing_is_said_of_other_texts(llama) -> None:
 def test_the_time_that_the_encoder_takes_counts(llama, judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that reads in no time: what half a minute allows is what the encoder reads in it."""
     monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-9)
-    monkeypatch.setattr("layerscope.improving.job.encoder_seconds", lambda panel, texts: 3.0)
+    monkeypatch.setattr("layerscope.improving.making.encoder_seconds", lambda panel, texts: 3.0)
     result = improve(llama, some_texts(400), judge=judge, time=0.5)
     assert result.manifest["texts"]["centered_on"]["texts"] == pytest.approx(200 + 10, abs=1)
 

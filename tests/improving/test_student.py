@@ -12,7 +12,7 @@ import torch
 import layerscope
 from layerscope.core.heads import Head, make_target, unit
 from layerscope.core.readout import Readout
-from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, UnknownNameError
 from layerscope.improving import lesson as lessons
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.lesson import BEST, PLAN, Lesson, agreement, fast_half, similarity_loss
@@ -174,9 +174,16 @@ def test_a_student_that_is_no_better_stays_home(llama, head_wins, tmp_path, monk
     assert (result.choice.layer, result.choice.readout) == (plain.choice.layer, plain.choice.readout)
 
 
+def test_too_few_texts_to_train_on_are_refused_before_anything_is_read(monkeypatch):
+    for name in ("layerscope.command.Command.load", "layerscope.improving.job.make_panel"):
+        monkeypatch.setattr(name, lambda *given, **options: pytest.fail("nothing is loaded or judged"))
+    with pytest.raises(DataError, match=r"60 texts are too few to train on: it takes 200\. Give more, or leave out train=\."):
+        improve("a-model", some_texts(60), train=True)
+    with pytest.raises(DataError, match=r"100 texts are too few .* Set sample=200 or more"):
+        improve("a-model", some_texts(300), train=True, sample=100)
+
+
 def test_what_cannot_be_trained_is_refused_in_one_line(llama):
-    with pytest.raises(LayerscopeError, match=r"cannot be trained on these texts: 60 texts are too few, it takes 200"):
-        improve(llama, some_texts(60), train=True)
     with pytest.raises(UnknownNameError, match="setting of the trainer"):
         improve(llama, some_texts(300), train={"nonsense": 1})
     with pytest.raises(UnknownNameError, match="output_dir"):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,31 +17,39 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.formatting import format_duration
 from layerscope.core.heads import LEAST_TEXTS
-from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
-from layerscope.core.untrusted import read_json
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
 from layerscope.exporting.job import check_free
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, check_center_on, read_taught, texts_to_fit_on
+from layerscope.improving.cost import estimate_reading
+from layerscope.improving.fitting import check_center_on
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
-from layerscope.improving.holding import agreement_elsewhere, compare_speeds, encoder_seconds
-from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
+from layerscope.improving.holding import agreement_elsewhere, compare_speeds
+from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, prefers_plain_text, second_opinion
 from layerscope.improving.lesson import check_settings
+from layerscope.improving.making import Maker, check_trainable
 from layerscope.improving.neighbors import changed_share, neighbor_table
-from layerscope.improving.record import VERSION_KEY, Settings, as_evidence, evidence_of, left_alone, manifest_of, other_rule, told
+from layerscope.improving.record import (
+    Settings,
+    as_evidence,
+    evidence_of,
+    is_finished,
+    left_alone,
+    manifest_of,
+    other_rule,
+    told,
+)
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
-from layerscope.improving.stages import announce, stages
-from layerscope.improving.student import BUDGET, MINUTES, train_student
+from layerscope.improving.stages import stages
+from layerscope.improving.student import BUDGET
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
@@ -51,9 +58,9 @@ from layerscope.progress import Progress
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
-from layerscope.store import RunFolder, atomic
+from layerscope.store import RunFolder
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
-from layerscope.store.folder import config_key, is_complete
+from layerscope.store.folder import config_key
 
 log = logging.getLogger("layerscope")
 
@@ -139,6 +146,8 @@ def improve(
     with alone as work, command:
         more = MORE if time is None and train is False and center_on != "all" else MOST
         drawn = draw_sample(data, column=column, size=sample, more=more, seed=seed, offline=offline)
+        if train is not False:
+            check_trainable(drawn)
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -178,20 +187,12 @@ class ImproveJob:
     notes: list[str] = field(default_factory=list)
     screened: dict[str, float] = field(default_factory=dict)
     estimated: float = 0.0
-    tokens: dict[str, float] = field(default_factory=dict)
-    """The mean tokens per text under each template."""
-    computed: dict[str, float] = field(default_factory=dict)
-    """Those of them that the model is run on: what a template puts before every text is read once."""
-    spent: float = 0.0
-    """The tokens that the choice reads."""
-    speed: float = 0.0
-    """Seconds per token here and now."""
 
     def run(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
         config = self.settings.config(self.model, self.sample)
         if out is not None:
-            if not overwrite and _is_finished(out, config):
+            if not overwrite and is_finished(out, config):
                 found = damaged(out) or RunFolder(out).damaged()
                 if not found:
                     finished = read_back(Improved.kind, Improved.load, out)
@@ -212,20 +213,28 @@ class ImproveJob:
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
         grid = self._grid()
-        self._estimate(panel, grid)
+        cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
+        self.estimated = cost.seconds
         readouts = self._screen(panel, grid)
         stage = self._stage(panel, readouts, len(self.sample.texts))
         judgment = panel.judge(self.reader, readouts, self.sample.texts, self.settings.seed, self.bar, stage)
         self._note_weak_judge(panel, judgment, readouts)
         heads = self._heads(panel, judgment, readouts)
         if heads is not None:
-            sample, seed = self.sample.texts, self.settings.seed
-            judgment = panel.judge_heads(self.reader, readouts, heads, sample, seed, self.bar)
+            judgment = panel.judge_heads(self.reader, readouts, heads, self.sample.texts, self.settings.seed, self.bar)
             readouts = [*readouts, HEAD_READOUT]
-        given = (panel, readouts, judgment, self._costs(readouts))
-        student = self._student(*given, heads) if self.settings.trains and heads is not None else None
-        choice, chosen, trained = student or (self._decide(*given), None, None)
-        return self._result(panel, readouts, choice, heads, chosen, trained, out, overwrite)
+        tokens = [cost.tokens[readout.template] for readout in readouts]
+        costs = relative_costs(tokens, self.reader.layers, self.model.n_blocks)
+        maker = Maker(
+            self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(config), self.work
+        )  # fmt: skip
+        if self.settings.trains and heads is not None:
+            choice = self._decide_blocks(readouts, judgment, costs)
+            student = maker.train(heads, choice.layer, self._today().encode)
+            if student is not None:
+                return self._result(maker, readouts, choice, heads, *student, out, overwrite)
+        choice = self._decide(panel, readouts, judgment, costs, cost.tokens["plain"])
+        return self._result(maker, readouts, choice, heads, None, None, out, overwrite)
 
     def _heads(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> Heads | None:
         """A head at every layer, taught by what was judged best; None where nothing can teach."""
@@ -271,41 +280,12 @@ class ImproveJob:
         kept = {"plain", *rest[:KEPT]}
         return [readout for readout in grid if readout.template in kept]
 
-    def _estimate(self, panel: Panel, grid: Sequence[Readout]) -> None:
-        """How long it will take, said before anything long begins."""
-        wanted, texts = by_template(grid), self.sample.texts
-        tokens = self.tokens = self.reader.tokens(list(wanted), texts[:SCREEN])
-        computed = self.computed = self.reader.computed_tokens(wanted, texts[:SCREEN])
-        views = 2.7 if panel.needs_views else 1.0  # a text, most of it, and its halves
-        many = len(texts)
-        first = SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many  # so many are read under every template
-        missing = []
-        early_views, views_of_all = (panel.texts(some, self.settings.seed).values() for some in (texts[:first], texts))
-        for parts_read in (early_views, [view[first:] for view in views_of_all]):
-            every = [text for view in parts_read for text in view]
-            share = {name: self.reader.missing_share(name, kinds, every) for name, kinds in wanted.items()}
-            missing.append({name: computed[name] * share[name] for name in wanted})
-        totals = []  # all tokens, and those that the model has to be run on
-        for early, late, whole in ((tokens, tokens, tokens), (*missing, computed)):
-            read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
-            parts = 0 if not panel.takes_second_opinion or not read else parts_of(many) * 1.7 * max(whole.values())
-            totals.append(views * read + parts)
-        self.spent = totals[0]
-        self.speed = self.reader.seconds_per_token(max(tokens, key=lambda name: tokens[name]), texts[:SCREEN])
-        self.estimated = totals[1] * self.speed
-        announce(
-            self.bar,
-            f"about {format_duration(self.estimated)} of reading: {len(grid) * len(self.reader.layers)} layers × readouts of "
-            f"{self.model.name} on {many} of {self.sample.total} texts, judged by {panel.name}; judging and writing come on top",
-        )
-
-    def _costs(self, readouts: Sequence[Readout]) -> np.ndarray:
-        return relative_costs([self.tokens[readout.template] for readout in readouts], self.reader.layers, self.model.n_blocks)
-
-    def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Choice:
+    def _decide(
+        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray, tokens: float
+    ) -> Choice:
         """The judge's choice; of its template's layers, with a second opinion. Heads are told apart by the judge alone."""
         layers, budget = self.reader.layers, self.settings.budget
-        eligible = panel.eligible(readouts, self.tokens["plain"])
+        eligible = panel.eligible(readouts, tokens)
         choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
         best = _of_name(readouts, choice.extra["best"]["readout"])
         if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
@@ -313,30 +293,14 @@ class ImproveJob:
             choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
         return choice
 
-    def _student(
-        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray, heads: Heads
-    ) -> tuple[Choice, Chosen, dict[str, Any]] | None:
-        """A student of as many blocks as the budget allows, and what came of its training; None where it is no better."""
+    def _decide_blocks(self, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Choice:
+        """The head on as many blocks as the budget of a training allows."""
         layers, budget = self.reader.layers, self.settings.budget or BUDGET
         may = np.outer([readout.centering == HEAD for readout in readouts], np.asarray(layers) > 0) & judgment.defined
         if not (may & (costs <= budget + 1e-9)).any():
             raise InvalidValueError(f"budget={budget:g} allows no block to train; one costs {1 / self.model.n_blocks:.2g}.")
         only = may & (costs == costs[may & (costs <= budget + 1e-9)].max())
-        choice = decide(judgment, readouts, layers, costs, budget, only=only)
-        headed = Chosen(self.model, self.reader, HEAD_READOUT, choice.layer)
-        taught, given = self._teach(panel, heads, headed), self.settings.train
-        found = train_student(
-            self.model, choice.layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
-            seed=self.settings.seed, minutes=self.settings.time or MINUTES, work=self.work, bar=self.bar,
-            settings=given if isinstance(given, Mapping) else None, today=self._today().encode,
-        )  # fmt: skip
-        if not found.better:
-            self.notes.append(f"training did not help, and what was best before it is handed over: {found.words}.")
-            return None
-        reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
-        fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
-        chosen = Chosen(found.model, reader, HEAD_READOUT, choice.layer, fitted)
-        return choice, chosen, {**found.facts, "words": found.words}
+        return decide(judgment, readouts, layers, costs, budget, only=only)
 
     def _note_weak_judge(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> None:
         """A judge that seems weak is named."""
@@ -348,21 +312,16 @@ class ImproveJob:
             )
 
     def _result(
-        self, panel: Panel, readouts: Sequence[Readout], choice: Choice, heads: Heads | None, chosen: Chosen | None,
+        self, maker: Maker, readouts: Sequence[Readout], choice: Choice, heads: Heads | None, chosen: Chosen | None,
         trained: dict[str, Any] | None, out: Path | None, overwrite: bool,
     ) -> Improved:  # fmt: skip
         """The result; `chosen` and `trained` are a student's."""
-        layers, sample = self.reader.layers, self.sample.texts
+        layers, sample, panel = self.reader.layers, self.sample.texts, maker.panel
         readout, layer = _of_name(readouts, choice.readout), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, heads)
         before = candidates.vectors(Readout())[-1]
         if chosen is None:
-            chosen = Chosen(self.model, self.reader, readout, layer)
-            if readout.centering == HEAD and heads is not None:
-                taught = self._teach(panel, heads, chosen)
-                chosen = replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
-            elif readout.centering != "none":
-                chosen = replace(chosen, fitted=self._center(panel, candidates, chosen))
+            chosen = maker.fit(Chosen(self.model, self.reader, readout, layer), candidates, heads)
         after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
         teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
         today = self._today()
@@ -390,62 +349,6 @@ class ImproveJob:
         """What the user has: the last layer, the mean of its tokens."""
         return Chosen(self.model, self.reader, Readout(), self.model.n_blocks)
 
-    def _texts_to_fit_on(self, panel: Panel, *parts: tuple[str, int]) -> int:
-        """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap."""
-        sample, settings = self.sample, self.settings
-        each, computed = (
-            sum(of[name] * max(layer, 1) / self.model.n_blocks for name, layer in parts) for of in (self.tokens, self.computed)
-        )
-        minutes = MINUTES if settings.time is None and settings.trains and settings.center_on == "auto" else settings.time
-        if minutes is not None and len(parts) > 1:  # the encoder teaches as well, and takes its time
-            computed += encoder_seconds(panel, sample.texts) / self.speed
-        tokens = None if minutes is None else 60 * minutes / self.speed * each / computed
-        count = texts_to_fit_on(settings.center_on, sample, self.spent, each, tokens)
-        if len(parts) > 1 and count > MOST_FITTED:  # of those that were drawn at random
-            count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
-        if settings.trains and self.work is not None:  # a training that was stopped goes on with the texts that it began with
-            count = self._kept_count(count)
-        if count > len(sample.texts):
-            seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
-            whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
-            announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
-        return count
-
-    def _center(self, panel: Panel, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
-        """The mean that is subtracted."""
-        count = self._texts_to_fit_on(panel, (chosen.readout.template, chosen.layer))
-        scratch = None if self.work is None else self.work / "centering.npz"
-        asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
-        return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
-
-    def _kept_count(self, count: int) -> int:
-        """How many texts an earlier run of this kind, which was stopped, took; else `count`, which is kept for a later one."""
-        assert self.work is not None
-        file, key = self.work / "texts.json", config_key(self.config)
-        known = read_json(file) if file.is_file() else {}
-        if known.get("key") != key:
-            known = {"key": key, "count": count}
-            atomic.write_json(file, known)
-        return int(known["count"])
-
-    def _teach(self, panel: Panel, heads: Heads, chosen: Chosen) -> Taught:
-        """What a head at the chosen layer learns from; its teacher reads the texts as well."""
-        teacher = heads.teacher
-        count = self._texts_to_fit_on(panel, (chosen.readout.template, chosen.layer), (teacher.readout.template, teacher.layer))
-        encode = partial(panel.encoded, self.reader, bar=self.bar)
-        return read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
-
-    def _labeled(self, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
-        """The plain vectors of texts with classes, which shape a head; pairs do not (it gains nothing)."""
-        if self.labels is None or self.labels.kind != "classification":
-            return None
-        rows = self.reader.vectors_at(chosen.readout, chosen.layer, self.labels.sides[0], self.bar, "labeled texts")
-        classes = np.unique(self.labels.targets, return_inverse=True)[1]
-        self.notes.append(
-            f"{len(rows)} labels of {classes.max() + 1} classes shape the head; the scores are of heads without them."
-        )
-        return rows, classes
-
     def _note_cuts(self, readout: Readout) -> None:
         for name in dict.fromkeys(["plain", readout.template]):
             cut = self.reader.truncated(name, self.sample.texts) if name in self.reader.spaces else 0
@@ -471,15 +374,9 @@ class ImproveJob:
         return self._finish(choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite)
 
     def _finish(
-        self,
-        choice: Choice,
-        table: pd.DataFrame,
-        sampled: dict[str, Any],
-        evidence: dict[str, Any],
-        chosen: Chosen,
-        out: Path | None,
-        overwrite: bool,
-    ) -> Improved:
+        self, choice: Choice, table: pd.DataFrame, sampled: dict[str, Any], evidence: dict[str, Any], chosen: Chosen,
+        out: Path | None, overwrite: bool,
+    ) -> Improved:  # fmt: skip
         neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
         manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
         manifest["seconds"] = {"estimated": self.estimated, "taken": perf_counter() - self.clock}
@@ -509,20 +406,3 @@ def _card(corpus: str, choice: Choice) -> str:
 def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
     """One of the candidates' readouts; parsing its name would strip a pattern of the user's own."""
     return next(readout for readout in readouts if readout.name == name)
-
-
-_NOT_IN_ALL: dict[str, Any] = {"time": None, "train": False, "blended": [], "max_cost": 1}
-
-
-def _is_finished(out: Path, config: dict[str, Any]) -> bool:
-    """Whether `out` holds this very run, finished, by this version or another."""
-    manifest = RunFolder(out).manifest() if out.is_dir() else None
-    if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
-        return False
-    if "max_cost" in manifest["config"] and config["budget"] is not None:  # it was a share of the blocks then
-        return False
-    told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], only_known(config, manifest["config"])))
-    for name, usual in _NOT_IN_ALL.items():  # what a version does not ask for is as usual
-        told.setdefault(name, usual)
-        asked.setdefault(name, usual)
-    return config_key(told) == config_key(asked)

@@ -10,7 +10,7 @@ from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.heads import CLASS_SHARE, ENOUGH_LABELS, LEAST_TEXTS, PENALTY, WIDTH
-from layerscope.core.identity import model_key
+from layerscope.core.identity import model_key, only_known
 from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.fitting import Fitted
@@ -20,7 +20,8 @@ from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges import agreement, consistency
 from layerscope.selection.judges.few_labels import LABELS_SHARE
-from layerscope.store.folder import config_key
+from layerscope.store import RunFolder
+from layerscope.store.folder import config_key, is_complete
 from layerscope.version import VERSION
 
 VERSION_KEY = "layerscope"
@@ -106,6 +107,23 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
         if then.get(name) != now.get(name)
     ]
     return f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})" if differing else ""
+
+
+_NOT_IN_ALL: dict[str, Any] = {"time": None, "train": False, "blended": [], "max_cost": 1}
+
+
+def is_finished(out: Path, config: dict[str, Any]) -> bool:
+    """Whether `out` holds this very run, finished, by this version or another."""
+    manifest = RunFolder(out).manifest() if out.is_dir() else None
+    if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
+        return False
+    if "max_cost" in manifest["config"] and config["budget"] is not None:  # it was a share of the blocks then
+        return False
+    told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], only_known(config, manifest["config"])))
+    for name, usual in _NOT_IN_ALL.items():  # what a version does not ask for is as usual
+        told.setdefault(name, usual)
+        asked.setdefault(name, usual)
+    return config_key(told) == config_key(asked)
 
 
 def evidence_of(panel: Panel, choice: Choice) -> dict[str, Any]:

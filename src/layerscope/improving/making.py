@@ -1,0 +1,137 @@
+"""From a choice to a model that encodes: its mean, its head or its student, fitted on as many texts as the time allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerscope.core.formatting import format_duration
+from layerscope.core.heads import LEAST_TEXTS
+from layerscope.core.readout import HEAD
+from layerscope.core.untrusted import read_json
+from layerscope.errors import DataError
+from layerscope.improving.chosen import Chosen
+from layerscope.improving.cost import ReadingCost
+from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, read_taught, texts_to_fit_on
+from layerscope.improving.grid import StoredCandidates
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.heads import Heads
+from layerscope.improving.holding import encoder_seconds
+from layerscope.improving.judging import Panel
+from layerscope.improving.record import Settings
+from layerscope.improving.sample import Reader, Sample
+from layerscope.improving.stages import announce
+from layerscope.improving.student import MINUTES, train_student
+from layerscope.progress import Progress
+from layerscope.selection.labels.read import Labeled
+from layerscope.store import atomic
+
+
+def check_trainable(sample: Sample) -> None:
+    """Refuse to train on fewer texts than a head takes, before anything is read."""
+    texts = len(sample.texts)
+    if texts < LEAST_TEXTS:
+        more = "Give more" if sample.total < LEAST_TEXTS else f"Set sample={LEAST_TEXTS} or more"
+        raise DataError(f"{texts} texts are too few to train on: it takes {LEAST_TEXTS}. {more}, or leave out train=.")
+
+
+@dataclass
+class Maker:
+    """Makes what was chosen: what a fit reads, its limits in texts and time, and where a stopped one left its work."""
+
+    reader: Reader
+    sample: Sample
+    labels: Labeled | None
+    settings: Settings
+    panel: Panel
+    cost: ReadingCost
+    bar: Progress
+    notes: list[str]
+    key: str
+    work: Path | None = None
+
+    def fit(self, chosen: Chosen, candidates: StoredCandidates, heads: Heads | None) -> Chosen:
+        """The chosen readout with its head or its mean."""
+        if chosen.readout.centering == HEAD and heads is not None:
+            return replace(chosen, fitted=self._teach(heads, chosen).head(self.sample, self._labeled(chosen)))
+        if chosen.readout.centering != "none":
+            return replace(chosen, fitted=self._center(candidates, chosen))
+        return chosen
+
+    def train(
+        self, heads: Heads, layer: int, today: Callable[[Sequence[str]], np.ndarray]
+    ) -> tuple[Chosen, dict[str, Any]] | None:
+        """A student of the blocks below a layer, and what came of its training; None where it is no better."""
+        model, given = self.reader.model, self.settings.train
+        taught = self._teach(heads, Chosen(model, self.reader, HEAD_READOUT, layer))
+        found = train_student(
+            model, layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
+            seed=self.settings.seed, minutes=self.settings.time or MINUTES, work=self.work, bar=self.bar,
+            settings=given if isinstance(given, Mapping) else None, today=today,
+        )  # fmt: skip
+        if not found.better:
+            self.notes.append(f"training did not help, and what was best before it is handed over: {found.words}.")
+            return None
+        reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
+        fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
+        return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), {**found.facts, "words": found.words}
+
+    def _teach(self, heads: Heads, chosen: Chosen) -> Taught:
+        """What a head at the chosen layer learns from; its teacher reads the texts as well."""
+        teacher = heads.teacher
+        count = self._count_texts((chosen.readout.template, chosen.layer), (teacher.readout.template, teacher.layer))
+        encode = partial(self.panel.encoded, self.reader, bar=self.bar)
+        return read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
+
+    def _labeled(self, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
+        """The plain vectors of texts with classes, which shape a head; pairs do not (it gains nothing)."""
+        if self.labels is None or self.labels.kind != "classification":
+            return None
+        rows = self.reader.vectors_at(chosen.readout, chosen.layer, self.labels.sides[0], self.bar, "labeled texts")
+        classes = np.unique(self.labels.targets, return_inverse=True)[1]
+        self.notes.append(
+            f"{len(rows)} labels of {classes.max() + 1} classes shape the head; the scores are of heads without them."
+        )
+        return rows, classes
+
+    def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
+        """The mean that is subtracted."""
+        count = self._count_texts((chosen.readout.template, chosen.layer))
+        scratch = None if self.work is None else self.work / "centering.npz"
+        asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
+        return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
+
+    def _count_texts(self, *parts: tuple[str, int]) -> int:
+        """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap."""
+        sample, settings, blocks = self.sample, self.settings, self.reader.model.n_blocks
+        each, computed = (
+            sum(of[name] * max(layer, 1) / blocks for name, layer in parts) for of in (self.cost.tokens, self.cost.computed)
+        )
+        minutes = MINUTES if settings.time is None and settings.trains and settings.center_on == "auto" else settings.time
+        if minutes is not None and len(parts) > 1:  # the encoder teaches as well, and takes its time
+            computed += encoder_seconds(self.panel, sample.texts) / self.cost.speed
+        tokens = None if minutes is None else 60 * minutes / self.cost.speed * each / computed
+        count = texts_to_fit_on(settings.center_on, sample, self.cost.spent, each, tokens)
+        if len(parts) > 1 and count > MOST_FITTED:  # of those that were drawn at random
+            count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
+        if settings.trains and self.work is not None:
+            count = self._kept_count(self.work, count)
+        if count > len(sample.texts):
+            seconds = [format_duration((many - len(sample.texts)) * computed * self.cost.speed) for many in (count, sample.total)]
+            whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
+            announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
+        return count
+
+    def _kept_count(self, work: Path, count: int) -> int:
+        """How many texts a training of this kind that was stopped began with; else `count`, which is kept for a later one."""
+        file = work / "texts.json"
+        known = read_json(file) if file.is_file() else {}
+        if known.get("key") != self.key:
+            known = {"key": self.key, "count": count}
+            atomic.write_json(file, known)
+        return int(known["count"])
