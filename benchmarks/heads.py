@@ -255,7 +255,6 @@ def train(model: str, data: Path, out: Path, teacher: str, seed: int, options: d
     from layerscope.models import load
     from layerscope.progress import Silent
 
-    torch.set_float32_matmul_precision("high")
     splits = [split(place) for place in places(data)]
     tested = {normal(text) for task, _ in splits for text in task.texts}
     texts = list(dict.fromkeys(text for _, pool in splits for text in pool if normal(text) not in tested))

@@ -105,3 +105,13 @@ def test_without_the_kernels_of_layerscope_gpu(dtype: torch.dtype, monkeypatch: 
     run = layerscope.profile(model, TEXTS, metrics=["all"], views=3, max_length=96, permutations=4, progress=False)
     same(run.table, want)
     assert "torch.linalg.eigvalsh on cuda" in str(run.manifest)
+
+
+def test_a_model_can_be_cut_though_the_user_asked_for_fewer_digits(tmp_path):
+    model = on("cuda", wide_llama(), "llama")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert layerscope.export(model, tmp_path / "cut", layer=2).exists()
+    finally:
+        torch.set_float32_matmul_precision(before)

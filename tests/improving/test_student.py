@@ -15,7 +15,7 @@ from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError
 from layerscope.improving import lesson as lessons
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.lesson import BEST, PLAN, Lesson, agreement, fast_half, similarity_loss
+from layerscope.improving.lesson import BEST, PLAN, Lesson, agreement, embed_by_length, fast_half, similarity_loss
 from layerscope.improving.sample import Reader
 from layerscope.improving.student import launch, train_student
 from layerscope.progress import Silent
@@ -66,6 +66,26 @@ def test_the_loss_is_what_it_says_and_zero_for_the_teacher_itself(rng):
     assert float(similarity_loss(torch.tensor(turned), torch.tensor(teacher))) == pytest.approx(0, abs=1e-9)
     moved = similarity_loss(torch.tensor(teacher + 3.0), torch.tensor(teacher))
     assert float(moved) > 0.1  # vectors with a common part are not right
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_texts_read_by_length_give_the_vectors_of_the_whole_batch(side):
+    class Sums(torch.nn.Module):
+        """What a model sees of each text: its tokens, in order, and how wide its batch was."""
+
+        def forward(self, fed):
+            self.widths = [*getattr(self, "widths", []), fed["input_ids"].shape[1]]
+            places = fed["attention_mask"].cumsum(1) * fed["attention_mask"]
+            kept = (fed["input_ids"] * places).sum(1, keepdim=True)
+            return {"sentence_embedding": torch.cat([kept, fed["attention_mask"].sum(1, keepdim=True)], 1)}
+
+    lengths = torch.tensor([3, 9, 1, 4, 2, 9, 5])
+    mask = (torch.arange(9)[None] < lengths[:, None]).long()
+    mask = mask if side == "right" else mask.flip(1)
+    features = {"input_ids": torch.arange(63).view(7, 9) * mask + 99 * (1 - mask), "attention_mask": mask, "kind": "text"}
+    vectors, order = embed_by_length(model := Sums(), features, parts=3)
+    assert torch.equal(vectors, Sums()(features)["sentence_embedding"][order].float())
+    assert model.widths == [3, 9, 9]
 
 
 def test_a_student_learns_and_is_what_was_compared(llama, taught):

@@ -21,6 +21,7 @@ from layerscope.capture import Capture, expand_sites
 from layerscope.errors import ExportError
 from layerscope.models import LoadedModel
 from layerscope.models.settings import quiet
+from layerscope.spectra.execution import full_precision
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,11 @@ def capture_states(model: LoadedModel, layer: int, norm: str, ids: Tensor) -> Te
     states: list[Tensor] = []
     # not through the one reader: it may pad and split what is given, and these very ids are compared with the cut model's
     final = "applied" if norm == "applied" else "raw"
-    with Capture(model.anatomy, [site], final, lambda _i, _raw, state: states.append(state.clone())) as capture:  # type: ignore[arg-type]
+    # and with all digits, though the user may have asked for TF32: what is compared with it is computed on the CPU
+    with (
+        full_precision(),
+        Capture(model.anatomy, [site], final, lambda _i, _raw, state: states.append(state.clone())) as capture,  # type: ignore[arg-type]
+    ):
         capture.run(lambda: model.forward(ids, torch.ones_like(ids)))
     return states[0]
 
