@@ -22,7 +22,7 @@ FLOORS = [
     ("Runs", "#fbf0d9", [("profiling", "metrics per layer"), ("evaluation", "MTEB per layer"), ("probing", "probes per layer"), ("training", "watch")]),
     ("One way", "#fbf0d9", [("command", "what all commands share"), ("forward", "batch → capture → reduce"), ("engines", "here, or a Ray cluster")]),
     ("Models and items", "#f6e3e3", [("models", "load, families"), ("capture", "hooks, reduction"), ("data", "texts, images, views")]),
-    ("Maths and disk", "#ece6f3", [("metrics", "pure functions"), ("spectra", "eigenvalues"), ("store", "run folders, embeddings"), ("catalogue", "fetch, verify")]),
+    ("Maths and disk", "#ece6f3", [("metrics", "pure functions"), ("spectra", "eigenvalues"), ("maps", "points, neighbors"), ("store", "run folders, embeddings"), ("catalogue", "fetch, verify")]),
     ("Ground", "#eeeeee", [("core", "Readout, Pooling, Template, Column, ModelIdentity, ScoredCandidates, statistics, registries")]),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ FLOORS = (
     ("core",),
     ("progress",),
     ("spectra", "store", "packages"),
-    ("metrics", "catalogue"),
+    ("metrics", "catalogue", "maps"),
     ("data", "capture"),
     ("models",),
     ("engines",),

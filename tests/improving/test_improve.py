@@ -108,6 +108,10 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert loaded.kind == "improve"
     assert np.allclose(loaded.encode(texts[:4]), result.encode(texts[:4]), atol=1e-4)
     assert loaded.table.shape == result.table.shape
+    assert loaded.map().texts == list(result.sampled["texts"])
+    assert (loaded.map().keys == result.map().keys).all()
+    (tmp_path / "better" / "map.npz").unlink()  # whoever publishes the folder may keep the texts
+    assert np.allclose(layerscope.load_run(tmp_path / "better").encode(texts[:1]), result.encode(texts[:1]), atol=1e-4)
     assert loaded.choice.as_dict() == result.choice.as_dict()
     reading = Reading.of(loaded.manifest)  # as every other kind of run writes it
     assert (reading.max_length, reading.norm_module, reading.final_norm) == (96, "LlamaRMSNorm", None)
@@ -263,3 +267,22 @@ def test_a_real_model_reads_better_by_one_word():
     vectors = result.encode(questions[:3])
     assert vectors.shape == (3, 576)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+
+
+def test_the_map_shows_the_sample_as_it_was_read(llama, judge, tmp_path):
+    file = tmp_path / "texts.csv"
+    rows = [f"{text},{'river' if 'river' in text else 'other'}" for text in some_texts()]
+    file.write_text("body,topic\n" + "\n".join(rows) + "\n")
+    result = quick(llama, file, judge=judge, column="body")
+    made = result.map()
+    assert (made.model, made.about, len(made), made.total) == ("tiny-llama", "texts.csv", 40, 40)
+    assert made.columns["topic"] == ["river" if "river" in text else "other" for text in made.texts]
+    kept = result.manifest["evidence"]["kept_default"]
+    assert [(r.name, r.at) for r in made.readings][:1] == [("today", llama.n_blocks)]
+    assert [(r.name, r.at) for r in made.readings][1:] == ([] if kept else [("better", result.choice.layer)])
+    for reading, vectors in zip(made.readings, (result.sampled["before"], result.sampled["after"]), strict=False):
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = unit @ unit.T
+        np.fill_diagonal(cosines, -2)
+        found = reading.layout.near[reading.layout.layers.index(reading.at)]
+        assert np.mean(found[:, 0] == cosines.argmax(1)) > 0.9  # a mean fitted on more texts may differ a little

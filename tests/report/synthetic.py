@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from layerscope import Evaluation, ProbeRun, Profile, StudyRun, Sweep
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
 from layerscope.improving.grid import make_grid
+from layerscope.maps import LayerMap, make_map
+from layerscope.maps.layer_map import Vectors
 from layerscope.metrics import metrics
 from layerscope.selection import Choice
 
@@ -251,3 +254,27 @@ def _candidates(choice: Choice, templates: Sequence[str]) -> pd.DataFrame:
                 }
             )  # fmt: skip
     return pd.DataFrame(rows).sort_values("score", ascending=False, ignore_index=True)
+
+
+TOPICS = ("cats", "dogs", "stars", "money", "music")
+
+
+def synthetic_map(
+    n: int = 60, blocks: int = 6, readings: Sequence[str] = ("today", "better"), texts: Sequence[str] | None = None, **more: Any
+) -> LayerMap:
+    """Texts of five topics that come apart layer by layer, sooner under the second reading; layer 0 of that one is empty."""
+    draw = np.random.default_rng(0)
+    topics, centers, start = draw.integers(0, 5, n), draw.normal(size=(5, 24)), draw.normal(size=(n, 24))
+    said = list(texts or [f"text {i} about {TOPICS[t]}" for i, t in enumerate(topics)])
+    given = []
+    for place, name in enumerate(readings):
+        state, layers = start.copy(), []
+        for layer in range(blocks + 1):
+            state = state + (0.1 + place) * centers[topics] + 0.3 * draw.normal(size=state.shape)
+            layers.append(np.ones_like(state) if place and not layer else state)
+        given.append(Vectors(name, f"{name}'s way", range(blocks + 1), blocks - 2 * place, layers))
+    columns = {"topic": [TOPICS[t] for t in topics], "stars": draw.normal(size=n).tolist(), **more.pop("columns", {})}
+    keys = [hashlib.sha256(f"{i}".encode()).digest() for i in range(n)]
+    found = make_map("small", "reviews.csv", blocks, given, texts=said, keys=keys, columns=columns, **{"total": 3 * n, **more})
+    assert found is not None
+    return found

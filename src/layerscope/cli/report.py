@@ -16,6 +16,7 @@ from layerscope.errors import LayerscopeError
 
 RUNS = typer.Argument(None, help="Folders of finished runs of any kind, or files from `select --json`.")
 ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. Pythia-410m,bert-base.")
+TEXTS = option(True, "--texts/--no-texts", panel=RESULT, help="Whether the page may show your texts or images.")
 
 
 @command("report", "layerscope report runs/profile runs/scores --out report.html")
@@ -24,12 +25,13 @@ def report_command(
     runs: list[Path] = RUNS,
     out: Path = shared.out_option("File to write: .html, .md, .pdf, .png or .svg.", Path("report.html")),
     atlas: str | None = ATLAS,
+    texts: bool = TEXTS,
 ) -> None:
-    """Write one self-contained page about runs: a headline, curves, scores, correlations, tables."""
+    """Write one self-contained page about runs: a headline, a map, curves, scores, correlations, tables."""
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
-    report = gather([*(runs or []), *atlas_runs(atlas, runs)])
+    report = gather([*(runs or []), *atlas_runs(atlas, runs)], texts=texts)
     target = write(report, out)
     headline = {"lead": report.headline.lead, "points": report.headline.points}
     output.tell(

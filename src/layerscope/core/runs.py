@@ -121,6 +121,10 @@ for _name, _target, _views in (
     run_kinds.add(RunKind(_name, _target, {"html": f"{_NOTEBOOK}:result_html", **_views}))
 _MORE_VIEWS = {  # of what is not a run in a folder
     ("training", "plot"): "layerscope.report.watch:plot_watch",
+    ("map", "read"): "layerscope.maps:read_map",
+    ("map", "of"): "layerscope.maps.layer_map:map_of",
+    ("map", "write"): "layerscope.report.write:write_report",
+    ("map", "html"): f"{_NOTEBOOK}:map_html",
     ("choice", "html"): f"{_NOTEBOOK}:choice_html",
     ("correlation", "html"): f"{_NOTEBOOK}:correlations_html",
 }

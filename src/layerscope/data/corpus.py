@@ -143,12 +143,13 @@ class TextStream:
 
     def __iter__(self) -> Iterator[str]:
         kind, self.name, records, own_filter = _open(self.spec, *self._options)
-        self.source = {"kind": kind} | {key: value for key, value in records.facts.items() if value is not None}
         dropped: Counter[str] = Counter()
         count = 0
         for text in _usable(records, make_text_filter(own_filter or "none"), dropped):
             count += 1
             yield text
+        # a file tells its column, and what separates its fields, when it is read
+        self.source = {"kind": kind} | {key: value for key, value in records.facts.items() if value is not None}
         self.dropped = dict(dropped)
         if not count:
             raise _no_texts(records.where, dropped)

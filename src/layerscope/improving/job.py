@@ -35,6 +35,7 @@ from layerscope.improving.holding import agreement_elsewhere, compare_speeds
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, prefers_plain_text, second_opinion
 from layerscope.improving.lesson import check_settings
 from layerscope.improving.making import Maker, check_trainable
+from layerscope.improving.mapping import map_of_choice
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import (
     Settings,
@@ -50,6 +51,7 @@ from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
+from layerscope.maps import LayerMap
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
@@ -343,7 +345,8 @@ class ImproveJob:
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
-        return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite)
+        made = map_of_choice(self.model, self.sample, candidates, chosen, after, bool(evidence["kept_default"]), bool(trained))
+        return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite, made)
 
     def _today(self) -> Chosen:
         """What the user has: the last layer, the mean of its tokens."""
@@ -371,11 +374,12 @@ class ImproveJob:
         evidence, choice = left_alone(self.model, readout)
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
-        return self._finish(choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite)
+        made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True)
+        return self._finish(choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite, made)
 
     def _finish(
         self, choice: Choice, table: pd.DataFrame, sampled: dict[str, Any], evidence: dict[str, Any], chosen: Chosen,
-        out: Path | None, overwrite: bool,
+        out: Path | None, overwrite: bool, made: LayerMap | None,
     ) -> Improved:  # fmt: skip
         neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
         manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
@@ -391,6 +395,7 @@ class ImproveJob:
             return chosen.save(place, replace_old, self.offline, _card(self.sample.name, choice), write)
 
         result = Improved(choice, table, neighbors, manifest, None, sampled, chosen.encode, save)
+        result._map = made
         if out is not None:
             self.bar.begin(f"writing {out}|folder", 1)
             result.save(out, overwrite)
@@ -400,7 +405,8 @@ class ImproveJob:
 
 def _card(corpus: str, choice: Choice) -> str:
     """How the layer and readout were chosen, for the model card."""
-    return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason}"
+    private = "`map.npz` holds texts of that sample: remove it before you publish this folder, if they are private."
+    return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason} {private}"
 
 
 def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:

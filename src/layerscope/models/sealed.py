@@ -1,6 +1,6 @@
 """The checksums of an exported folder: written with it into layerscope.json, compared when it is used again.
 
-What people may edit is not checked: the model card, and tables for spreadsheets.
+What people may edit or remove is not checked: the model card, tables for spreadsheets, and the map, which holds texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from layerscope.store import checked
 from layerscope.store.ours import FILES
 from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
-_EDITED = (".md", ".csv")
+_EDITED = (".md", ".csv", "map.npz")
 
 
 def seal(folder: Path) -> None:

@@ -133,6 +133,7 @@ class Profile(WideTable, StoredRun):
         else:
             folder.write_table("prompts", self.prompts, csv=False)
         folder.write_table("profile", self.table)
+        self.write_map(folder)
 
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
         """One metric over the sites: where (layer, depth, site), the value, its interval and what else there is of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from layerscope.core.runs import explain_damage_in, load_run
 from layerscope.core.untrusted import exists
 from layerscope.correlation.pooled import ModelCorrelations
 from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.maps import LayerMap
 from layerscope.report.drawing import Style, styles
 from layerscope.report.headline import Headline, marks, page_headline
 from layerscope.report.notices import Notice, notices
@@ -56,6 +57,9 @@ def read(given: Any) -> Source | Choice:
         thing = Choice.from_json(Path(given)) if is_choice else load_run(given)
     if isinstance(thing, (Curves, Scores, Block, Choice)):
         return thing
+    if isinstance(thing, LayerMap):
+        title = f"{len(thing):,} {thing.kind} at every layer of {thing.model}"
+        return Block("map", title, thing.model, [title], label=thing.about, map=thing)
     kind = getattr(thing, "kind", None)
     if not isinstance(kind, str):
         raise LayerscopeError(
@@ -64,12 +68,24 @@ def read(given: Any) -> Source | Choice:
     return sections.get(kind).read(thing)
 
 
-def gather(runs: Iterable[Any], live: dict[str, Any] | None = None) -> Report:
-    """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show."""
+def gather(runs: Iterable[Any], live: dict[str, Any] | None = None, texts: bool = True) -> Report:
+    """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show.
+
+    Without `texts` nothing of what a run's texts or images say is in it.
+    """
     given = list(runs)
     folders = [str(one) for one in given if isinstance(one, (str, Path))]
     with explain_damage_in(folders):
-        return _gather([read(one) for one in given], live)
+        sources = [read(one) for one in given]
+        return _gather(sources if texts else [_without_texts(one) for one in sources], live)
+
+
+def _without_texts(source: Source | Choice) -> Source | Choice:
+    if not isinstance(source, Choice) and source.map is not None:
+        source = replace(source, map=source.map.without_texts())
+    if isinstance(source, Block):
+        source = replace(source, tables={name: table for name, table in source.tables.items() if name not in source.private})
+    return source
 
 
 def _gather(sources: Sequence[Source | Choice], live: dict[str, Any] | None) -> Report:

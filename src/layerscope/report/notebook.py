@@ -20,6 +20,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
+from layerscope.maps import LayerMap
 from layerscope.report.choosing import grid_figure
 from layerscope.report.drawing import new_figure
 from layerscope.report.panels import correlation_charts, draw_charts, plot_charts
@@ -73,6 +74,15 @@ def candidate_charts(choice: Choice | None, table: pd.DataFrame | None) -> list[
         note = (choice.layer, f"layer {choice.layer}") if name == choice.readout else None
         drawn.append(Line.of(name, rows, "score", note=note))
     return [Chart("score by layer", [line for line in drawn if len(line.layers)])]
+
+
+def map_html(given: LayerMap) -> str:
+    """A map: its page in a frame, which runs its own script and fetches nothing."""
+    from layerscope.report.contents import gather
+    from layerscope.report.page import page
+
+    frame = 'width="100%" height="900" style="border:0" sandbox="allow-scripts" title="texts at every layer"'
+    return f'<iframe {frame} srcdoc="{text(page(gather([given])))}"></iframe>'
 
 
 def choice_html(choice: Choice) -> str:

@@ -18,9 +18,11 @@ from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import plain_columns
 from layerscope.correlation import same_tasks
+from layerscope.maps import LayerMap
 from layerscope.metrics import NORMALIZATIONS
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
+from layerscope.store import StoredRun
 
 __all__ = [
     "Block",
@@ -48,12 +50,14 @@ class Common:
     path: str | None = None
     label: str = ""
     run: Any = None
+    map: LayerMap | None = None
 
 
 def of_run(run: Any) -> dict[str, Any]:
     """The same of a finished run, but for its facts."""
     model, folder = run.manifest.get("model"), getattr(run, "path", None)
     known = {"warnings": [str(warning) for warning in run.manifest.get("warnings", ())], "run": run}
+    known["map"] = run.find_map() if isinstance(run, StoredRun) else None
     if isinstance(model, dict):
         known |= {"family": str(model.get("family", "")), "identity": ModelIdentity.of(model)}
     return known | {"path": None if folder is None else str(folder)}
@@ -115,7 +119,7 @@ class Block(Common):
 
     A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts; `lead` is
     what the page's headline then says, and `words` need not say again; `grid` is what it was chosen from. Tables named in
-    `inline` are shown in the block itself; all can be chosen at the end of the page.
+    `inline` are shown in the block itself; all can be chosen at the end of the page. Those named in `private` hold texts.
     """
 
     kind: str
@@ -129,6 +133,7 @@ class Block(Common):
     lead: list[str] = field(default_factory=list)
     grid: ChoiceGrid | None = None
     inline: list[str] = field(default_factory=list)
+    private: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tables = {title: plain_columns(table) for title, table in self.tables.items()}

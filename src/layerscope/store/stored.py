@@ -25,6 +25,7 @@ class StoredRun:
 
     manifest: dict[str, Any]
     path: Path | None
+    _map: Any = None  # a `LayerMap`, where it is in memory
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -49,6 +50,20 @@ class StoredRun:
         """Everything but the manifest, into a folder."""
         for file, table in self.tables().items():
             folder.write_table(file, table, csv=file not in self.without_csv)
+        self.write_map(folder)
+
+    def write_map(self, folder: RunFolder) -> None:
+        """The map, where the run keeps one."""
+        if self._map is not None:
+            self._map.write(folder)
+
+    def find_map(self) -> Any:
+        """The map that the run kept, if any."""
+        return self._map if self._map is not None else view("map", "read")(self.path)
+
+    def map(self) -> Any:
+        """The texts as points at every layer, as far as the run kept them: drawn in a notebook, `run.map().save("map.html")`."""
+        return view("map", "of")(self)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table of the run, under the name of its file."""

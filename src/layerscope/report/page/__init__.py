@@ -18,6 +18,7 @@ import pandas as pd
 from layerscope.core.columns import PROFILE
 from layerscope.core.sites import part_of
 from layerscope.core.statistics import INTERVAL
+from layerscope.maps.encoding import for_page
 from layerscope.metrics import in_reading_order, metrics
 from layerscope.report.choosing import groups
 from layerscope.report.contents import Report
@@ -43,9 +44,14 @@ SCRIPTS = [
     "scatter",
     "choosing",
     "blocks",
+    "points",
+    "map",
     "tables",
     "main",
 ]
+
+
+_MOST_MAPS = 4  # a page is sent to others: more would make it heavy
 
 
 def page(report: Report) -> str:
@@ -131,7 +137,8 @@ def payload(report: Report) -> dict[str, Any]:
         "interval": INTERVAL,
         "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
-        "blocks": [_block(block, report.headline.lead) for block in report.blocks],
+        "blocks": [_block(block, report.headline.lead) for block in report.blocks if block.kind != "map"],
+        "maps": [{"label": run.label, **for_page(run.map)} for run in report.runs if run.map is not None][:_MOST_MAPS],
         "marks": [_mark(choice) for choice in report.marks],
         "correlations": [_correlations(pair) for pair in report.correlations],
         "over_models": [] if report.over_models is None else _records(report.over_models.table),

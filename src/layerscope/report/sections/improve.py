@@ -42,6 +42,7 @@ def from_improvement(run: Any) -> Block:
         lead=page_words(run),
         grid=grid_of(run),
         inline=[_NEIGHBORS],
+        private=[_NEIGHBORS],
     )
 
 

@@ -67,6 +67,7 @@ buildScores();
 buildHeat();
 buildScatter();
 buildBlocks();
+buildMaps();
 buildTables();
 document.documentElement.dataset.ready = "yes";
 performance.mark("layerscope-ready");

@@ -31,6 +31,9 @@ const state = {
   pair: 0,
   table: null,
   tableRun: 0,
+  map: 0,
+  reading: null,
+  coloring: null,
   theme: null,
 };
 
