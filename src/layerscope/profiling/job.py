@@ -31,6 +31,7 @@ from layerscope.models import LoadedModel, kind_read_by
 from layerscope.models.load import identify_files
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, compile_kernels, encode, encode_in_memory
+from layerscope.profiling.mapping import map_of_profile
 from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress
@@ -103,6 +104,7 @@ def profile(
     overwrite: bool = False,
     progress: bool | None = None,
     live: bool | Observer = False,
+    map: bool = False,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     data_options: DataOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
@@ -116,6 +118,7 @@ def profile(
       `ImageSet`, or anything that `load_images` takes).
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
     - `live`: write a page with the results so far to that folder.
+    - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
     - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A metric's class, or a function of one
       prompt's token states, can be given instead of a name.
 
@@ -147,13 +150,19 @@ def profile(
         observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
         source = resolve_early(model, offline, asked.loading)
         items = open_items(data, kind, reading, offline)
-        request = {"model": source, "corpus": items.fingerprint, "profile": config.as_dict(), "layerscope": VERSION}
+        request: dict[str, Any] = {
+            "model": source,
+            "corpus": items.fingerprint,
+            "profile": config.as_dict(),
+            "layerscope": VERSION,
+        }
+        request |= {"map": True} if map else {}
         if folder is not None and source is not None and not overwrite:
             there = folder.manifest()
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
             if same and folder.is_whole():
                 return _finished(read_back(Profile.kind, Profile.load, folder.path), observer)
-        job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe)
+        job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=map)
         job.batch_size, job.observer = asked.where.batch_size, observer
         with job.reader:
             if folder is None:
@@ -194,6 +203,7 @@ class Job(ProfileTask):
     """One profile, from its items to its tables."""
 
     observer: Observer | None = None
+    map: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,6 +212,7 @@ class Job(ProfileTask):
             "corpus": self.items.fingerprint,
             "profile": self.config.as_dict(),
             "layerscope": VERSION,
+            **({"map": True} if self.map else {}),
         }
 
     def on_shard(self, plan: Plan, store: ShardStore | MemoryStore) -> None:
@@ -248,7 +259,10 @@ class Job(ProfileTask):
         bar.begin("metrics|sites", len(self.sites))
         table = builder.build(shards, bar.advance, gather)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
-        return Profile(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
+        run = Profile(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
+        if self.map:
+            run._map = map_of_profile(self.model, self.items, self.sites, shards, self.config.final_norm)
+        return run
 
     def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
         """What the run says about itself."""
