@@ -40,7 +40,7 @@ from layerscope.capture import reduce
 from layerscope.data import Corpus, workers
 from layerscope.data.augment import ViewPool
 from layerscope.metrics import lidar
-from layerscope.models import LoadedModel, modules
+from layerscope.models import LoadedModel
 from layerscope.models.inputs import TextReader
 from layerscope.profiling import encode, encoder, tables
 from layerscope.spectra import execution, faster
@@ -206,12 +206,6 @@ MECHANISMS = (
         ("cpu few",),
     ),
     Mechanism(
-        "passes without masks",
-        ((modules, "maskless", lambda module: modules.Maskless(False, False)),),
-        (modules.maskless, modules.Maskless),
-        WARM[:4],
-    ),
-    Mechanism(
         "writing while the next shard is computed",
         ((encode, "write_behind", WriteNow),),
         (encode.write_behind,),
@@ -262,7 +256,7 @@ def make_work(case: str, prompts: int, shape: str) -> tuple[LoadedModel, Corpus,
     corpus = Corpus.of(texts)
 
     def work() -> Any:
-        model._tried = None  # what a model can do without is tried again: it may be switched off
+        model._tried = False  # what can be done faster is tried again: it may be switched off
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run" if case.endswith("folder") else None
             return layerscope.profile(model, corpus, max_length=length, out=out, progress=False, **settings)

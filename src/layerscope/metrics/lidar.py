@@ -221,8 +221,15 @@ class _Scatter:
         factor, failed = torch.linalg.cholesky_ex(noise)
         if int(failed) or not _is_sound(factor.diagonal().square()):
             factor = self._factor_of_rows(without)
-        whitened = _whiten(_by_factor(factor), what, self.centers is not None) if _is_sound(factor.diagonal()) else None
-        return whitened if whitened is not None and bool(whitened.isfinite().all()) else None
+        if not _is_sound(factor.diagonal()):
+            return None
+        half = torch.linalg.solve_triangular(factor, what.mT, upper=False)
+        if self.centers is not None:
+            whitened = half.mT @ half
+        else:
+            whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+            whitened = (whitened + whitened.mT) / 2
+        return whitened if bool(whitened.isfinite().all()) else None
 
     def _factor_of_rows(self, without: int | None) -> Tensor:
         """The Cholesky factor of Σ_w with δ on its diagonal, through a QR decomposition of what its square would be."""
@@ -306,27 +313,6 @@ def whitened_together(gpu: Any, many: Sequence[ViewRows], options: Options) -> t
     largest = torch.linalg.vector_norm(inner, dim=(1, 2)).square().amax(-1)  # on the diagonal of Σ_w
     safe = largest <= options.delta * n * many[0].n_views / (_PIVOT_UNITS * torch.finfo(inner.dtype).eps)
     return gpu.whitening.whitened(inner, off, members, options.delta, by_products=fast_doubles(device)), safe
-
-
-def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -> Tensor:
-    """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centers (…, n, D) or itself (…, D, D).
-
-    `solve` multiplies by L⁻¹, Σ_w = L Lᵀ.
-    """
-    half = solve(what.mT if by_prompts else what)
-    if by_prompts:
-        return _squared(half)
-    whitened = solve(half.mT)
-    return (whitened + whitened.mT) / 2
-
-
-def _squared(rows: Tensor) -> Tensor:
-    """rowsᵀ rows (…, d, d) of rows (…, n, d)."""
-    return rows.mT @ rows
-
-
-def _by_factor(factor: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda what: torch.linalg.solve_triangular(factor, what, upper=False)
 
 
 def _is_sound(pivots: Tensor) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -87,8 +86,7 @@ class LoadedModel:
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
         self.shares_prefixes: bool | None = None  # not tried yet: see `models.prefix`
-        self._tried: modules.Maskless | None = None  # nor this: see `shortcuts`
-        self._open_shortcuts = 0
+        self._tried = False  # nor this: see `find_shortcuts`
 
     def check_files(self) -> None:
         """An error if a file of the weights is not the one that was loaded."""
@@ -193,35 +191,14 @@ class LoadedModel:
         """Rows of token ids as one batch on the model's device, padded on the right."""
         return make_batch(rows, self.pad_id, self.device)
 
-    @contextmanager
-    def shortcuts(self) -> Iterator[None]:
-        """While this is open, passes of a model on a GPU leave out what it can do without: attention masks, some steps.
-
-        What that is has been tried on a few tiny passes (docs/decisions/passes-without-masks.md): the first time this is opened,
-        when there must be no hooks that would see them.
-        """
-        if self._tried is None and self.kind == "texts" and self.device.type == "cuda":
-            takes_mask = "attention_mask" in self._accepts
-            self._tried = modules.maskless(self.module) if takes_mask else modules.Maskless(False, False)
+    def find_shortcuts(self) -> None:
+        """Try once which steps of a model on a GPU kernels can do together; there must be no hooks that would see the passes."""
+        if not self._tried and self.kind == "texts" and self.device.type == "cuda":
+            self._tried = True
             modules.find_shortcuts(self.module)
-        with lock_of(self.module):
-            self._open_shortcuts += 1
-        try:
-            yield
-        finally:
-            with lock_of(self.module):
-                self._open_shortcuts -= 1
-
-    @property
-    def _maskless(self) -> modules.Maskless | None:
-        """What holds now."""
-        return self._tried if self._open_shortcuts else None
 
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""
-        known = self._maskless
-        if known is not None and (known.full if batch.mask is None else known.padded):
-            return modules.run(self.module, batch.input_ids)
         return self.forward(batch.input_ids, batch.whole_mask)
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerscope.errors import ModelError
 from layerscope.spectra import faster
-
-_SAME = 0.05  # of their size: what rounding in half precision makes of the same states
 
 
 def forward_parameters(module: nn.Module) -> set[str]:
@@ -108,38 +106,6 @@ def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) 
     plain = [read(run(module, x, torch.ones_like(x))) for x in (ids, other)]
     padded = [read(run(module, torch.cat([x, x[:, :1]], dim=1), pad)) for x in (ids, other)]
     return all(a is not None and b is not None and not torch.equal(a[0, 0], b[0, 0]) for a, b in (plain, padded))
-
-
-class Maskless(NamedTuple):
-    """Whether a model gives the same without a mask: where there is no padding, and where padding follows the texts."""
-
-    full: bool
-    padded: bool
-
-
-def maskless(module: nn.Module) -> Maskless:
-    """Whether masks can be left out, by a few tiny passes.
-
-    Without padding all bits must be the same. What follows a text does not matter to a causal model: then other tokens there
-    change no bit of the text's states. They need not be those under a mask, for which attention may use another kernel, bit by
-    bit, but must be close to them.
-    """
-    length, text = 24, 15
-    ids = sample(module, length).repeat(2, 1)
-    ids[1] = ids[1].roll(3)
-    mask = torch.ones_like(ids)
-    mask[:, text:] = 0
-    other = ids.clone()
-    other[:, text:] = ids[:, :1]
-    try:
-        plain, full = (first(run(module, ids, given)) for given in (None, torch.ones_like(ids)))
-        changed, masked = first(run(module, other)), first(run(module, ids, mask))
-        if not all(isinstance(states, Tensor) and states.shape[:2] == ids.shape for states in (plain, full, changed, masked)):
-            return Maskless(False, False)
-        near = (plain[:, :text] - masked[:, :text]).float().norm() <= _SAME * masked[:, :text].float().norm()
-        return Maskless(torch.equal(plain, full), bool(near) and torch.equal(plain[:, :text], changed[:, :text]))
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):  # it needs its mask
-        return Maskless(False, False)
 
 
 def find_shortcuts(module: nn.Module) -> None:

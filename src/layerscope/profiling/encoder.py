@@ -246,7 +246,7 @@ class ShardWork(Work[int, tuple[Shard, int]]):
             register(metric)
         model = self.recipe.open()
         self.device = model.device.type
-        self._stack.enter_context(model.shortcuts())
+        model.find_shortcuts()
         self._reader = self._stack.enter_context(model.open_items(self.items, self.config.read_settings))
         reducer = self._stack.enter_context(make_reducer(model, self.sites, self.config))
         self._encoder = ShardEncoder(self._reader, model, reducer, self.config, self.batch_size)

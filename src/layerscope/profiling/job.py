@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -236,12 +235,13 @@ class Job(ProfileTask):
         if self.recipe is None and self.model.device.type == "cuda":
             compile_kernels(self)
         size = shard_size or self._shard_size()
-        with self.model.shortcuts() if self.recipe is None else nullcontext():
-            if isinstance(store, MemoryStore) and self.recipe is None:
-                plan, facts = encode_in_memory(self, store, bar, size)
-            else:
-                plan = make_plan(self.reader, size)
-                facts = encode(self, plan, store, bar)
+        if self.recipe is None:
+            self.model.find_shortcuts()
+        if isinstance(store, MemoryStore) and self.recipe is None:
+            plan, facts = encode_in_memory(self, store, bar, size)
+        else:
+            plan = make_plan(self.reader, size)
+            facts = encode(self, plan, store, bar)
         self.reader.stop_views()  # its processes have done their work
         encoded = time.perf_counter()
         # by number of these items: the run may have been started with the same items in another order
