@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from layer_penalties import middle_layers
 
 from layerscope.core.statistics import Interval, student_interval
-from layerscope.training.penalties import middle_layers
 
 OBJECTIVES = ("ar", "mlm")
 ARMS: dict[str, tuple[str, float] | None] = {

@@ -39,6 +39,7 @@ sys.path[:0] = [str(ROOT / "examples")]
 
 from controlled_set import architectures, text, training  # noqa: E402
 from interventions_table import ARMS, BASE, CLASSIFICATION, OBJECTIVES, SCORED_PAIRS, write  # noqa: E402
+from layer_penalties import LayerPenalty  # noqa: E402
 
 from layerscope.capture import Batch, Reducer, expand_sites  # noqa: E402
 from layerscope.core.statistics import spearman  # noqa: E402
@@ -47,7 +48,6 @@ from layerscope.forward import BatchRunner  # noqa: E402
 from layerscope.metrics import Options, matrix_entropy  # noqa: E402
 from layerscope.models import LoadedModel, modules  # noqa: E402
 from layerscope.models.families import family_for  # noqa: E402
-from layerscope.training.penalties import LayerPenalty  # noqa: E402
 
 ZOO = ROOT / "packages/layerscope-zoo/src/layerscope_zoo/controlled"
 DATA = ROOT / ".gpu/interventions.npz"

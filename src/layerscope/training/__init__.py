@@ -1,7 +1,4 @@
-"""Measure layers during training (`LayerWatch`, `LayerscopeCallback`), or penalize them (`LayerPenalty`, `PenaltyCallback`).
-
-The first of each pair is for any training loop, the second for the Hugging Face Trainer.
-"""
+"""Measure layers during training: `LayerWatch` in any loop, `LayerscopeCallback` in the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -9,21 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from layerscope.core.charts import Figure
 from layerscope.core.runs import view
-from layerscope.training.penalties import LayerPenalty, token_entropies, variance_covariance
 from layerscope.training.watch import LayerWatch
 
 if TYPE_CHECKING:
-    from layerscope.training.callback import LayerscopeCallback, PenaltyCallback
+    from layerscope.training.callback import LayerscopeCallback
 
-__all__ = [
-    "LayerPenalty",
-    "LayerWatch",
-    "LayerscopeCallback",
-    "PenaltyCallback",
-    "plot",
-    "token_entropies",
-    "variance_covariance",
-]
+__all__ = ["LayerWatch", "LayerscopeCallback", "plot"]
 
 
 def plot(source: Any, metrics: list[str] | None = None) -> Figure:
@@ -35,8 +23,8 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("LayerscopeCallback", "PenaltyCallback"):  # they bring in transformers' Trainer, which plain loops do not need
-        from layerscope.training import callback
+    if name == "LayerscopeCallback":  # it brings in transformers' Trainer, which plain loops do not need
+        from layerscope.training.callback import LayerscopeCallback
 
-        return getattr(callback, name)
+        return LayerscopeCallback
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

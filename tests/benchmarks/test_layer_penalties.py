@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from layer_penalties import LayerPenalty, PenaltyCallback, middle_layers, token_entropies, variance_covariance
 
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.metrics import Options
 from layerscope.metrics.tokens.measures import prompt_entropies
-from layerscope.training import LayerPenalty, PenaltyCallback, token_entropies, variance_covariance
-from layerscope.training.penalties import middle_layers
 from tests.tiny import build_tiny
 from tests.training.test_callback import Data
 from tests.training.test_watch import language_model
