@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import layerscope_gpu
+from layerscope.errors import LayerscopeError
 from layerscope.spectra import eigvalsh, faster, solve, solvers_used, usable_solvers
 
 THERE = torch.device("cuda", 0)
@@ -48,6 +49,16 @@ def test_without_it_torch_takes_its_place_which_is_said_once(monkeypatch: pytest
     monkeypatch.setattr(torch.Tensor, "device", THERE)
     assert eigvalsh(matrices).tolist() == [[1.0, 3.0]] * 5
     assert used == [5]
+
+
+@pytest.mark.parametrize(("offered", "old"), [(None, "layerscope-gpu"), (faster.INTERFACE + 1, "layerscope")])
+def test_another_interface_is_refused_with_the_line_that_upgrades(offered, old, monkeypatch: pytest.MonkeyPatch) -> None:
+    if offered is None:
+        monkeypatch.delattr(layerscope_gpu, "INTERFACE")
+    else:
+        monkeypatch.setattr(layerscope_gpu, "INTERFACE", offered)
+    with pytest.raises(LayerscopeError, match=rf"{old} is too old\. pip install --upgrade .*{old}"):
+        faster.on(THERE)
 
 
 def test_with_it_its_solvers_are_used_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

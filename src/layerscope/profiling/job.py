@@ -34,7 +34,7 @@ from layerscope.profiling.mapping import map_of_profile
 from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress
-from layerscope.spectra import solvers_used
+from layerscope.spectra import faster, solvers_used
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
 from layerscope.store.folder import Session, config_key
 from layerscope.version import VERSION
@@ -52,6 +52,8 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
         out.append(f"this model has no final norm: final_norm={task.config.final_norm} is the same as raw here.")
     if task.model.identity.get("quantization"):
         out.append(f"the weights were quantized ({task.model.identity['quantization']}) in their source.")
+    if task.config.options.entropy == "approximate" and (task.device.type != "cuda" or faster.on(task.device) is None):
+        out.append("entropies are exact: entropy=approximate takes a GPU and layerscope-gpu.")
     n, views = plan.n_prompts, task.config.n_views
     if "lidar" in task.config.metrics and n * (views - 1) < task.model.width:
         out.append(

@@ -12,7 +12,11 @@ from types import ModuleType
 
 import torch
 
+from layerscope.errors import LayerscopeError
 from layerscope.version import install_package
+
+INTERFACE = 2
+"""What is called here of layerscope-gpu; the package says which it offers."""
 
 
 def on(device: torch.device) -> ModuleType | None:
@@ -35,4 +39,10 @@ def _package() -> ModuleType | None:
             stacklevel=2,
         )
         return None
+    if (offered := getattr(layerscope_gpu, "INTERFACE", 1)) != INTERFACE:
+        which = "layerscope-gpu" if offered < INTERFACE else "layerscope"
+        raise LayerscopeError(
+            f"layerscope-gpu offers the interface {offered}, and this layerscope calls {INTERFACE}: {which} is too old. "
+            f"{install_package(which).replace('install', 'install --upgrade', 1)}"
+        )
     return layerscope_gpu

@@ -9,7 +9,11 @@ from layerscope_gpu.cuda import UnusableError, is_ready
 from layerscope_gpu.eigenvalues import eigvalsh, kernel_source, solvers_used, usable_solvers
 from layerscope_gpu.entropy import approximate_entropy
 
+INTERFACE = 2
+"""Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses another than its own."""
+
 __all__ = [
+    "INTERFACE",
     "UnusableError",
     "ahead",
     "approximate_entropy",
