@@ -45,6 +45,12 @@ def test_threads_that_share_a_model_get_the_tables_of_one_after_the_other(texts:
             pd.testing.assert_frame_equal(together, alone[k])
 
 
+def test_an_approximation_that_is_not_to_be_had_is_said(run: Profile, texts: list[str]) -> None:
+    asked = profile(tiny_model("llama"), texts[:3], metrics=["prompt_entropy"], max_length=8, entropy="approximate")
+    assert any("entropies are exact" in line for line in asked.manifest["warnings"])
+    assert not any("entropies are exact" in line for line in run.manifest["warnings"])
+
+
 def test_the_table_is_tidy_and_complete(run: Profile) -> None:
     table = run.table
     assert list(table.columns) == COLUMNS
