@@ -95,8 +95,8 @@ def group_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadgroup`: the groups, in the order of the tests. xdist's own `xdist_group` has no effect: xdist 3.8 writes the
-    group into a test's id, which pytest 9.2 does not let it change (github.com/pytest-dev/pytest-xdist/issues/1386, open). And
+    """With `--dist loadgroup`: the groups, in the order of the tests. xdist's own `xdist_group` has no effect: xdist 3.8 writes a
+    group into the test's id, which pytest 9.2 does not let it change (github.com/pytest-dev/pytest-xdist/issues/1386, open). And
     `loadfile` would start several clusters."""
     if config.getvalue("dist") != "loadgroup":
         return None

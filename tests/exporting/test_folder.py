@@ -63,7 +63,7 @@ def test_template_centering_and_length(family: str, centering: str, unit: bool, 
 
 
 def test_fresh_process(tmp_path: Path) -> None:
-    """Several folders in one process that knows nothing of layerscope."""
+    """Several folders in one process that knows nothing of layerscope; the other families are reloaded in this one."""
     drafts = [
         draft_of(
             tiny_model(family),
@@ -74,17 +74,13 @@ def test_fresh_process(tmp_path: Path) -> None:
             max_length=64,
         )
         for family, layer, readout in (
-            ("llama", 2, "plain/mean/applied"),
             ("gpt_neox", 1, "one-word/last/raw/keep/corpus"),
-            ("gpt2", 3, "plain/wmean/raw"),
-            ("bert", 1, "one-word/last/raw"),
-            ("mamba", 1, "plain/max/raw"),
             ("modernbert", 0, "plain/cls/applied"),
         )
     ]
     drafts.append(draft_of(joining_model(), 3, "one-word/last/raw", tmp_path / "joining", max_length=64))
     found = verifying.verify(drafts)
-    assert len(found) == 7
+    assert len(found) == 3
     for draft, one in zip(drafts, found, strict=True):
         assert one.cosine_distance < 1e-9, draft.folder
         assert one.state_error < 1e-4
@@ -92,8 +88,7 @@ def test_fresh_process(tmp_path: Path) -> None:
         assert one.cut_texts >= 2
         assert set(one.versions) == {"sentence_transformers", "transformers", "torch"}
     exact = [draft.framed.exact_when_cut for draft in drafts]
-    assert sum(exact) >= 4
-    assert not exact[-1]  # the closing quote is lost there, and that is said
+    assert exact == [True, True, False]  # the closing quote is lost there, and that is said
     for known, one in zip(exact, found, strict=True):
         assert (one.cut_distance < 1e-9) == known
 

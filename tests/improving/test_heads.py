@@ -65,9 +65,8 @@ def test_a_layer_with_one_vector_for_all_texts_has_no_score() -> None:
     assert heads.similarities(1) is not None
 
 
-@pytest.mark.usefixtures("head_wins")
+@pytest.mark.usefixtures("head_wins", "here")
 def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
-    """Reloaded in a fresh process, as users load it."""
     out = tmp_path / "better"
     result = improve(llama, TEXTS, out=out, center_on="all")
     assert (result.choice.readout, result.choice.layer) == (READOUT.name, 2)
