@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -192,34 +191,3 @@ def test_what_is_packed_as_usual_is_read(tmp_path: Path) -> None:
     assert list(load_corpus(tmp_path / "texts.txt.gz").texts) == lines
     assert list(load_corpus(tmp_path / "texts.parquet").texts) == lines
     assert list(load_corpus(tmp_path / "same.parquet").texts) == ["the same", "words"] * 1000
-
-
-def test_a_damaged_parquet_file_does_not_end_the_process() -> None:
-    """pyarrow itself ends it, where a column's description does not fit its statistics."""
-    with pytest.raises(LayerscopeError, match="histogram size mismatch"):
-        load_corpus(Path(__file__).parents[1] / "fixtures" / "histogram.parquet", column="text")
-
-
-def test_what_a_parquet_file_says_of_its_columns(tmp_path: Path) -> None:
-    table = pd.DataFrame({"text": [f"text {i}" for i in range(5000)], "n": range(5000), "s": [{"a": b"x", "b": 1.5}] * 5000})
-    table.to_parquet(tmp_path / "a.parquet", row_group_size=700)
-    with pq.ParquetFile(tmp_path / "a.parquet") as file:
-        groups = [file.metadata.row_group(g) for g in range(file.metadata.num_row_groups)]
-        told = [group.column(c) for group in groups for c in range(file.metadata.num_columns)]
-    wanted = [
-        (one.path_in_schema, one.physical_type == "BYTE_ARRAY", one.num_values, one.total_uncompressed_size,
-         one.dictionary_page_offset if one.has_dictionary_page else one.data_page_offset)
-        for one in told
-    ]  # fmt: skip
-    assert [tuple(chunk) for chunk in bounds.parquet_chunks(tmp_path / "a.parquet")] == wanted
-
-
-def test_a_zip_with_bytes_before_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_LEAST", 100_000)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.jsonl", b"0" * 5_000_000)
-    file = tmp_path / "rows.jsonl"
-    file.write_bytes(b'{"a": 1}\n' + packed.getvalue())
-    with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
-        bounds.check_published(file)

@@ -21,10 +21,10 @@ from typing import Any
 import pandas as pd
 
 from layerscope.atlas.overlay import Overlay, load_overlay, overlay_metrics, overlay_scores
-from layerscope.core.bounds import check_parquet
 from layerscope.core.columns import PROFILE, Column, with_added
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import DECISIVE
+from layerscope.core.parquet import check_parquet, weight
 from layerscope.core.runs import explain_damage, explain_damage_in, load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.untrusted import exists, parse_json, sha256_of
@@ -289,7 +289,6 @@ def _overlay(kind: str, rows: pd.DataFrame, manifest: dict[str, Any]) -> Overlay
 def read_results(folder: str | Path) -> pd.DataFrame:
     """The table of an exported folder: its digest compared with the card's; no more is read than a result can be."""
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     place = Path(folder)
@@ -308,8 +307,8 @@ def read_results(folder: str | Path) -> pd.DataFrame:
                 check_parquet(parquet, file)
                 read = parquet.read()
             # a text that many rows share is in the file once, and in the table once for each
-            shared = [c for column in read.columns for c in column.chunks if pa.types.is_dictionary(c.type)]
-            if sum(pc.sum(pc.binary_length(c.dictionary).take(c.indices)).as_py() or 0 for c in shared) > _MOST_UNPACKED:
+            shared = [part for column in read.columns for part in column.chunks if pa.types.is_dictionary(part.type)]
+            if sum(map(weight, shared)) > _MOST_UNPACKED:
                 raise DataError(f"{file} declares texts of more than {_MOST_UNPACKED:,} bytes, more than is read.")
             table = read.to_pandas()
             packed = _packed(with_added(table, COLUMNS.values()))

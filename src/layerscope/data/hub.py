@@ -20,8 +20,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from layerscope.core.bounds import check_published
 from layerscope.core.formatting import format_duration
+from layerscope.data.published import check_published
 from layerscope.data.readers import Records, choose_column
 from layerscope.data.specs import HubSpec
 from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, ModelError, OfflineError, one_line

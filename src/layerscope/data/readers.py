@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.bounds import bounded_lines, parquet_batches
+from layerscope.core.bounds import bounded_lines
+from layerscope.core.parquet import parquet_batches
 from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError
 

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from layerscope.core.bounds import parquet_batches
 from layerscope.core.identity import only_known
+from layerscope.core.parquet import parquet_batches
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name

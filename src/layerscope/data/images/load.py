@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.bounds import parquet_batches
+from layerscope.core.parquet import parquet_batches
 from layerscope.data.hub import dataset_facts, hub_cache, load_hub_dataset
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item
