@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -140,3 +141,12 @@ def test_a_bit_that_a_disk_lost_changes_the_fingerprint(tmp_path: Path, place: i
     file.write_bytes(raw)
     monkeypatch.setattr(packages, "_READ", {})
     assert file_sha256(file) == sha256_of(file) != before
+
+
+def test_the_source_names_no_other_host() -> None:
+    """What is asked for is on the hub (whose client knows its address), on the package index or in Debian's archive."""
+    asked = {"files.pythonhosted.org", "deb.debian.org", "snapshot.debian.org", "127.0.0.1"}
+    shown = {"ai.google.dev", "example.org"}  # terms that a person is sent to; a text that a tokenizer is tried on
+    source = sorted(Path(packages.__file__).parent.rglob("*.py"))
+    found = {host for path in source for host in re.findall(r"https?://([\w.-]+)", path.read_text(encoding="utf-8"))}
+    assert found - shown == asked

@@ -191,3 +191,13 @@ def test_what_is_packed_as_usual_is_read(tmp_path: Path) -> None:
     assert list(load_corpus(tmp_path / "texts.txt.gz").texts) == lines
     assert list(load_corpus(tmp_path / "texts.parquet").texts) == lines
     assert list(load_corpus(tmp_path / "same.parquet").texts) == ["the same", "words"] * 1000
+
+
+def test_the_bounds_are_those_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SECURITY.md has the numbers."""
+    assert bounds.most_unpacked(1000) == bounds.MOST_LINE == 256 * 2**20
+    assert bounds.most_unpacked(10 * 2**20) == 200 * 10 * 2**20
+    monkeypatch.setattr(bounds, "_LEAST", 100 * (1 + 64))
+    assert len(list(bounds.bounded_lines(io.StringIO("\n" * 100), "a file", 1))) == 100
+    with pytest.raises(LayerscopeError, match="more than is read"):
+        list(bounds.bounded_lines(io.StringIO("\n" * 101), "a file", 1))

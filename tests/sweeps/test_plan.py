@@ -280,3 +280,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     bad.write_text("- one", encoding="utf-8")
     with pytest.raises(PlanError, match="the file must be a mapping"):
         read_plan(bad)
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.mkdir ['made']", "!!python/name:os.system", "!own thing"])
+def test_a_tag_in_a_plan_runs_nothing(tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(f"models: [one]\ncorpora: {tag}\n", encoding="utf-8")
+    with pytest.raises(PlanError, match="is not valid YAML") as caught:
+        read_plan(tmp_path / "plan.yaml")
+    assert len(str(caught.value).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
