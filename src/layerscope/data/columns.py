@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.bounds import parquet_batches
+from layerscope.core.parquet import parquet_batches
 from layerscope.data.readers import csv_rows, json_lines, text_lines
-from layerscope.errors import DataError
 
 _MOST = 40  # columns
 _FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
@@ -28,7 +27,7 @@ def columns_beside(source: Mapping[str, Any], texts: Sequence[str]) -> dict[str,
             text = row.get(column)
             if isinstance(text, str) and text in wanted and text not in found:
                 found[text] = row
-    except DataError:  # it could be read a moment ago
+    except Exception:  # of many kinds: other columns than those that were read may be damaged
         return {}
     names = [name for name in dict.fromkeys(name for row in found.values() for name in row) if name != column][:_MOST]
     values = {name: [found.get(text, {}).get(name) for text in texts] for name in names}
