@@ -261,3 +261,49 @@ def test_the_port_is_this_machines_and_ends_with_the_command(folder: Path) -> No
     waiting.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port_of(served)), timeout=5)
+
+
+class Parrot:
+    """Answers every question with itself."""
+
+    def answer(self, text: str) -> dict[str, Any]:
+        return {"why": f"you said {text}"}
+
+
+def post(served: Served, path: str, body: bytes = b'{"text": "hello"}', **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(served), timeout=20)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_questions_are_answered_to_the_page_alone(folder: Path) -> None:
+    with serve(folder / "report.html", asker=Parrot()) as served:  # type: ignore[arg-type]
+        path = urlsplit(served.url).path
+        assert post(served, f"{path}ask") == (200, '{"why": "you said hello"}')
+        here = f"http://127.0.0.1:{port_of(served)}"
+        assert post(served, f"{path}ask", Origin=here)[0] == 200
+        refused = [
+            post(served, "/ask"),
+            post(served, f"/{'x' * 43}/ask"),
+            post(served, f"{path}ask", Origin="http://elsewhere.example"),
+            post(served, f"{path}ask", Host="elsewhere.example"),
+            post(served, f"{path}ask", **{"Content-Type": "text/plain"}),
+        ]
+        assert {status for status, _ in refused} == {403}
+        assert post(served, f"{path}secret.txt")[0] == 405
+        assert post(served, f"{path}ask", b"[" * 5000)[0] == 400
+        assert post(served, f"{path}ask", b'{"text": 3}')[0] == 400
+        assert post(served, f"{path}ask", b"x" * 200_000)[0] == 413
+        status, _, headers = ask(served, path)
+        assert status == 200
+        assert "connect-src 'self'" in headers["Content-Security-Policy"]
+        assert SECRET not in "".join(body for _, body in refused)
+
+
+def test_without_a_model_nothing_can_be_posted(served: Served) -> None:
+    assert post(served, f"{urlsplit(served.url).path}ask")[0] == 405
+    assert "connect-src 'none'" in ask(served, urlsplit(served.url).path)[2]["Content-Security-Policy"]

@@ -57,6 +57,10 @@ def open_command(
     output: shared.Printing,
     runs: list[Path] = typer.Argument(None, help="Folders of runs; a profile running with --live is updated as it goes."),
     atlas: str | None = ATLAS,
+    model: str | None = option(
+        None, panel=DATA, help="The model of an improve run, if it is not found by its name: the page can then ask it."
+    ),
+    store: Path | None = option(None, panel=DATA, help="The embedding store of that run, if it is another than the usual one."),
     port: int = option(0, panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
     browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
 ) -> None:
@@ -64,8 +68,10 @@ def open_command(
     from layerscope.report.live import page_for
     from layerscope.report.server import serve
 
-    page = page_for(runs or [], atlas_runs(atlas, runs))
-    with serve(page, port) as served:
+    published = atlas_runs(atlas, runs)
+    asker = _asker(runs or [], model, store)
+    page = page_for(runs or [], published, asks=asker is not None)
+    with serve(page, port, asker) as served:
         then = f"layerscope select {shared.shell_quote(*(runs or []))}".rstrip()
         output.tell({"url": served.url, "page": page}, served.url, then)
         sys.stdout.flush()
@@ -74,6 +80,21 @@ def open_command(
         if browser:
             webbrowser.open(served.once)
         served.wait()
+
+
+def _asker(runs: list[Path], model: str | None, store: Path | None) -> Any:
+    """What answers questions about the only run, if it is an improvement with a map; it gets ready meanwhile."""
+    from layerscope.core.runs import MANIFEST, load_run
+    from layerscope.report.asking import Asker
+
+    if len(runs) != 1 or not (runs[0] / MANIFEST).is_file():
+        return None
+    run: Any = load_run(runs[0])
+    if run.kind != "improve" or run.find_map() is None:
+        return None
+    asker = Asker(run, model, store)
+    asker.start()
+    return asker
 
 
 @command("plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png")

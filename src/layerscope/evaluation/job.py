@@ -24,6 +24,7 @@ from layerscope.core.templates import get_template
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
+from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import EvaluationPlan, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import (
@@ -148,7 +149,7 @@ class EvaluationJob:
 
     def _run(self, session: Session) -> Evaluation:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
-        texts, facts, failed = collect(plan.specs, folder.path, self.bar)
+        texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar)
         plan.check_room(texts, self.store.budget)
         collected = time.perf_counter()
         counts, spaces = self._encode(texts)
@@ -165,6 +166,7 @@ class EvaluationJob:
         scores = score_table(results, plan.model.n_blocks)
         by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
+        made = map_of_evaluation(plan, texts, labels, spaces, scores)
         del spaces  # until here they could not be pruned
         manifest = make_manifest(
             Evaluation.kind,
@@ -179,9 +181,11 @@ class EvaluationJob:
             seconds={"collect": collected - clock, "encode": encoded - collected, "score": time.perf_counter() - encoded},
             engine=self.engine.facts(),
         )
-        return Evaluation(scores, gains, manifest)
+        run = Evaluation(scores, gains, manifest)
+        run._map = made
+        return run
 
-    def _encode(self, texts: dict[str, list[str]]) -> tuple[dict[str, Any], list[Space]]:
+    def _encode(self, texts: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, Space]]:
         """One pass per template over the texts that are not in the store yet.
 
         Also returns the spaces: what nobody holds may be pruned by another process before it is scored.
@@ -207,7 +211,7 @@ class EvaluationJob:
             "truncated": {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes},
             "store_bytes": self.store.size(),
         }
-        return counts, [encode.space for encode, _ in passes]
+        return counts, {encode.template.name: encode.space for encode, _ in passes}
 
     def _context(self, folder: RunFolder) -> ScoringContext:
         plan, model = self.plan, self.plan.model

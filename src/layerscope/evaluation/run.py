@@ -220,7 +220,9 @@ class Evaluation(WideTable, StoredRun):
 
     def in_memory(self) -> Evaluation:
         """The same evaluation without its folder."""
-        return replace(self, path=None, _items=self.items())
+        alone = replace(self, path=None, _items=self.items())
+        alone._map = self.find_map()
+        return alone
 
     def best(self) -> pd.DataFrame:
         """Per task: the best layer and readout, against the last layer under the same readout and under the default one."""

@@ -31,7 +31,7 @@ from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.run import ItemScores, items_of, texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
-from layerscope.evaluation.tasks.facts import refuse_constant
+from layerscope.evaluation.tasks.facts import labels_of, refuse_constant
 from layerscope.models.source import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -149,8 +149,9 @@ def quiet_mteb() -> None:
 
 def collect(
     specs: Sequence[TaskSpec], run: Path, bar: Progress
-) -> tuple[dict[str, list[str]], dict[str, Any], list[dict[str, str]]]:
-    """The texts that each task encodes, for which it is scored once with a model that only records them; facts of each task.
+) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
+    """The texts that each task encodes, for which it is scored once with a model that only records them; the labels of those
+    that have one; facts of each task.
 
     Last come the tasks that could not be read, with the reason.
     """
@@ -161,6 +162,7 @@ def collect(
     quiet_mteb()
     bar.begin("reading tasks|tasks", len(specs))
     texts: dict[str, list[str]] = {}
+    labels: dict[str, str] = {}
     facts: dict[str, Any] = {}
     failed: list[dict[str, str]] = []
     for spec in specs:
@@ -171,6 +173,7 @@ def collect(
             reseed(task)
             mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
             texts[spec.name], facts[spec.name] = list(collector.texts), spec.facts(task)
+            labels |= labels_of(task)
         except Exception as error:
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
             failed.append({"task": spec.name, "reason": kind + str(error)})
@@ -181,7 +184,7 @@ def collect(
         checked.write_array(texts_file(run, spec.name), keys)
     if not texts:
         raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
-    return texts, facts, failed
+    return texts, labels, facts, failed
 
 
 def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Report:
     styles: list[Style]
     made: str
     live: dict[str, Any] | None = field(default=None)
+    asks: bool = False
 
     @property
     def runs(self) -> list[Source]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.report.write import write_report
+from layerscope.report.contents import gather
+from layerscope.report.write import write, write_report
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ class LivePage:
     def _write(self, job: Job, plan: Plan, store: ShardStore, done: list[int], elapsed: float) -> None:
         from layerscope.profiling.run import Profile
         from layerscope.profiling.tables import TableBuilder
-        from layerscope.report.contents import gather
         from layerscope.report.page import page
 
         shards = [replace(store.read(i), prompts=plan.shards[i]) for i in done]
@@ -76,8 +76,14 @@ class LivePage:
         self.written += 1
 
 
-def page_for(runs: Sequence[Path], others: Sequence[Any] = ()) -> Path:
-    """The file to show: a running profile's live page, or a new report in the only run's folder or a temporary one."""
+def page_for(runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = False) -> Path:
+    """The file to show: a running profile's live page, or a new report in the only run's folder or a temporary one.
+
+    A page that `asks` has a box for questions, which only its server can answer: it goes to a temporary folder.
+    """
+    if asks:
+        report = replace(gather([*runs, *others]), asks=True)
+        return write(report, Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html")
     if len(runs) == 1 and not others:
         live = runs[0] / LIVE_PAGE
         if live.exists() and _running(runs[0]):

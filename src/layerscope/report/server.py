@@ -1,12 +1,14 @@
 """A small server that shows one page on this machine, to the user who started it.
 
 Others can reach a port of this machine: its other users, and pages of other sites through the browser. So an address holds a
-token, only requests by this machine's name are answered, and the only file that is read is the page.
+token, only requests by this machine's name are answered, and the only file that is read is the page. Where a model is at hand,
+the page may ask it (`report/asking.py`), under the same token.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import re
 import secrets
@@ -23,11 +25,13 @@ from socket import SHUT_RDWR, socket
 from typing import Any
 
 from layerscope.errors import LayerscopeError
+from layerscope.report.asking import Asker
 from layerscope.report.page import policy
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE)
 _AT_ONCE = 32  # connections; a browser opens six
 _SILENCE_S = 10.0  # without a byte from a client
+_MOST_ASKED = 100_000  # bytes of a question
 _LONGEST_S = 120.0  # for a whole request and its answer, also where bytes trickle
 _WHY = {
     403: "The address that `layerscope open` printed has a token: open that one.",
@@ -53,7 +57,8 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = _AT_ONCE
 
-    def __init__(self, page: Path, port: int) -> None:
+    def __init__(self, page: Path, port: int, asker: Asker | None = None) -> None:
+        self.asker = asker
         self.page, self.token, self.once = page, secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self.changing = threading.Lock()
         self.opened: dict[socket, float] = {}
@@ -123,6 +128,30 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(HTTPStatus.FORBIDDEN)
 
+    def do_POST(self) -> None:
+        """A question from the page. Only JSON from the page itself: a form of another site can send neither."""
+        asker, size = self.server.asker, self.headers.get("Content-Length", "")
+        origin = self.headers.get("Origin", f"http://{self.headers.get('Host')}")
+        token, _, what = self.path[1:].partition("/")
+        ours = origin == f"http://{self.headers.get('Host')}" and self.headers.get("Content-Type") == "application/json"
+        if asker is None:
+            self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+        elif not self._named_rightly() or not ours or not _same(token, self.server.token):
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif what != "ask":
+            self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+        elif not size.isdecimal() or len(size) > 9 or int(size) > _MOST_ASKED:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        else:
+            try:
+                text = json.loads(self.rfile.read(int(size)))["text"]
+            except (ValueError, LookupError, TypeError, RecursionError):
+                text = None
+            if not isinstance(text, str):
+                self.send_error(HTTPStatus.BAD_REQUEST)
+                return
+            self._send(json.dumps(asker.answer(text)).encode(), "application/json")
+
     def _named_rightly(self) -> bool:
         """Another site's script must not read the page through a name that it points at this machine."""
         hosts = self.headers.get_all("Host") or []
@@ -134,8 +163,11 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
+        self._send(body, "text/html; charset=utf-8")
+
+    def _send(self, body: bytes, kind: str) -> None:
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -146,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Content-Security-Policy", f"{policy()}; frame-ancestors 'none'")
+        self.send_header("Content-Security-Policy", f"{policy(self.server.asker is not None)}; frame-ancestors 'none'")
         super().end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -190,10 +222,10 @@ def _read(page: Path) -> bytes:
 
 
 @contextmanager
-def serve(page: Path, port: int = 0) -> Iterator[Served]:
-    """Serve this one file, read anew each time, on 127.0.0.1."""
+def serve(page: Path, port: int = 0, asker: Asker | None = None) -> Iterator[Served]:
+    """Serve this one file, read anew each time, on 127.0.0.1; `asker` answers what the page asks."""
     try:
-        server = _Server(page, port)
+        server = _Server(page, port, asker)
     except (OSError, OverflowError) as error:
         raise LayerscopeError(f"cannot listen on port {port}: {error}. Choose another port=, or 0 for any free one.") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -123,12 +123,32 @@ def _statistics(task: Any, data: Any) -> dict[str, Any]:
         return _pair(data, *task.column_names) | {"mean score": sum(scores) / len(scores)}
     if kind == "PairClassification":
         return _pair(data, task.input1_column_name, task.input2_column_name) | _labels(data[task.label_column_name])
-    if kind not in ("Classification", "Clustering"):
+    if kind not in _LABELED:
         return {"rows": len(data)}
+    texts, labels = _labeled(task, data)
+    return {"rows": len(texts), "characters": _characters(texts)} | _labels(labels)
+
+
+_LABELED = ("Classification", "Clustering")
+
+
+def _labeled(task: Any, data: Any) -> tuple[list[Any], list[Any]]:
     texts, labels = list(data[task.input_column_name]), list(data[task.label_column_name])
     if texts and isinstance(texts[0], list):
         texts, labels = [t for part in texts for t in part], [x for part in labels for x in part]
-    return {"rows": len(texts), "characters": _characters(texts)} | _labels(labels)
+    return texts, labels
+
+
+def labels_of(task: Any) -> dict[str, str]:
+    """The label of each text of a task that has texts with labels; nothing for others."""
+    if task.metadata.type not in _LABELED:
+        return {}
+    return {
+        str(text): str(label)
+        for _, _, data in used_splits(task)
+        if not isinstance(data, Mapping)
+        for text, label in zip(*_labeled(task, data), strict=True)
+    }
 
 
 def _pair(data: Any, first: str, second: str) -> dict[str, Any]:

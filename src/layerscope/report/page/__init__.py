@@ -59,7 +59,7 @@ def page(report: Report) -> str:
     style, script = _style(), _script()
     values = {
         "title": escape(_title(report)),
-        "policy": escape(policy(), quote=True),
+        "policy": escape(policy(report.asks), quote=True),
         "refresh": _refresh(report.live),
         "style": style,
         "script": script,
@@ -76,11 +76,12 @@ def page(report: Report) -> str:
 
 
 @cache
-def policy() -> str:
-    """Only this style and this script may run, and nothing may be fetched from anywhere."""
+def policy(asks: bool = False) -> str:
+    """Only this style and this script may run, and nothing is fetched from anywhere; by a page that `asks`, from its server."""
+    own = "'self'" if asks else "'none'"
     return (
         f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
-        "connect-src 'none'; base-uri 'none'; form-action 'none'"
+        f"connect-src {own}; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -127,6 +128,7 @@ def payload(report: Report) -> dict[str, Any]:
         "layerscope": VERSION,
         "made": report.made,
         "live": report.live,
+        "asks": report.asks,
         "models": report.models,
         "headline": {"lead": report.headline.lead, "points": report.headline.points},
         "notices": [vars(notice) for notice in report.notices],

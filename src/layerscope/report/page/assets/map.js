@@ -124,7 +124,7 @@ function mapView(body, map, readings, several) {
 
   // --- what is said of them
   function tell(quick) {
-    const k = layer(), number = reading.layers[k], used = number === reading.at ? (reading.name === "better" ? ", chosen" : readings.length > 1 ? ", used today" : "") : "";
+    const k = layer(), number = reading.layers[k], used = number === reading.at ? ({ better: ", chosen", best: ", the best by score", today: readings.length > 1 ? ", used today" : "" }[reading.name] || "") : "";
     slider.max = reading.layers.length - 1;
     slider.disabled = reading.layers.length < 2;
     play.disabled = slider.disabled;
@@ -256,8 +256,40 @@ function mapView(body, map, readings, several) {
   });
   field.canvas.addEventListener("blur", () => show(null));
 
-  const starOf = () => null;
-  function panelAsked() { /* filled where a model answers */ }
+  // --- a sentence of the reader's, where a model is at hand to place it
+  const ask = el("input", { type: "text", id: "map-ask", maxlength: 5000, placeholder: "a sentence of your own", autocomplete: "off" });
+  const told = el("p", { class: "says", role: "status" });
+  if (data.asks) controls.after(el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); question(); } },
+    el("div", { class: "field" }, el("label", { for: "map-ask" }, "Ask the model"), ask), el("button", { class: "plain" }, "Find its neighbors"), told));
+  async function question() {
+    told.textContent = "Reading …";
+    let found = null;
+    try {
+      const answer = await fetch("ask", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ text: ask.value }) });
+      found = answer.ok ? await answer.json() : { why: "The server did not answer: " + answer.status + "." };
+    } catch { found = { why: "Nobody is there to ask: open this run with `layerscope open RUN`." }; }
+    told.textContent = found.why || "";
+    if (found.why) return;
+    picked = null;
+    asked = { text: ask.value, readings: found.readings };
+    panel();
+    draw();
+    say(side.innerText.slice(0, 400));
+  }
+  const answered = (name, number) => { const r = asked.readings[name]; const l = r ? r.layers.indexOf(number) : -1; return l < 0 ? null : { near: r.near[l], cosine: r.cosine[l] }; };
+  // On the map it stands amid its three nearest; where it truly is, the map does not know.
+  const starOf = () => {
+    const here = asked && answered(reading.name, reading.layers[layer()]);
+    return here ? [0, 1].map((d) => here.near.slice(0, 3).reduce((sum, j) => sum + at[2 * j + d], 0) / Math.min(3, here.near.length)) : null;
+  };
+  function panelAsked(k, number) {
+    const lists = readings.map((r) => {
+      const where = r === reading && answered(r.name, number) ? number : (asked.readings[r.name].layers.includes(r.at) ? r.at : asked.readings[r.name].layers[0]), here = answered(r.name, where);
+      return [el("h3", {}, `${readings.length > 1 ? r.name + ", " : ""}layer ${where}`), el("ol", { class: "items" }, here.near.slice(0, readings.length > 1 ? 5 : 10).map((j, y) => item(j, here.cosine[y].toFixed(2))))];
+    });
+    side.replaceChildren(el("div", { class: "headed" }, el("h3", {}, "You asked"), el("button", { type: "button", class: "quiet", onclick: () => { asked = null; panel(); draw(); } }, "Let go")),
+      el("p", { class: "picked" }, el("span", { class: "said", dir: "auto" }, short(asked.text, 300))), ...lists.flat());
+  }
   const sized = new ResizeObserver(() => { field.resize(); draw(); drawStrip(); });
   places(reading, time);
   colors = coloring(map.columns.find((c) => c.name === state.coloring), n);
