@@ -1,4 +1,4 @@
-"""What mteb's scoring of every layer and readout costs against the encoding, and where it goes.
+"""What scoring every layer costs by mteb and by `--scoring device`, on one CPU and beside the encoding; and how they agree.
 
 CPU seconds, so that others on the machine do not count, with one thread, as a scoring worker has it. Encoding is timed on some of
 its chunks of texts, at all layers and under all readouts. Scoring is timed at some layers under all readouts, on the vectors of
@@ -6,6 +6,7 @@ the whole task. Both are scaled up to all texts and all layers. Vectors of the w
 layers near the input are quick, because passes end after the last one that is asked for.
 
     python benchmarks/scoring.py --data-dir DIR
+    python benchmarks/scoring.py --data-dir DIR --tasks all --limit 300 --layers 2,6 --dtype bfloat16 --sample 0 --out FILE.csv
     python benchmarks/scoring.py --data-dir DIR --profile 25     # the functions that take longest, of one more score per task
 """
 
@@ -22,22 +23,38 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait must not count as work
 
+import numpy as np
+import pandas as pd
 import torch
 from threadpoolctl import threadpool_limits
 
 from layerscope.capture import expand_sites
 from layerscope.core.readout import Readout, kinds_of, parse_readouts
+from layerscope.core.statistics import spearman
 from layerscope.core.templates import get_template
 from layerscope.evaluation import scoring
+from layerscope.evaluation.device.regression import Classification, classify
+from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
+from layerscope.evaluation.problems import parts_of
 from layerscope.evaluation.run import gain_table, score_table
-from layerscope.evaluation.scoring import ScoreJob, ScoringContext, collect, quiet_mteb, read_items, run_job
-from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
+from layerscope.evaluation.scoring import (
+    ScoreJob,
+    ScoringContext,
+    collect,
+    job_vectors,
+    quiet_mteb,
+    read_items,
+    run_job,
+    task_rows,
+)
+from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel, load
 from layerscope.progress import progress_bar
 from layerscope.store.embeddings import EmbeddingStore
@@ -180,6 +197,45 @@ def score(context: ScoringContext, jobs: list[ScoreJob], clock: Clock, blocks: i
     return results
 
 
+def ours(context: ScoringContext, jobs: list[ScoreJob], places: int) -> tuple[float, list[float], float | None]:
+    """CPU seconds of `--scoring device` for all places, scores of the jobs, and the share of fits that converged.
+
+    One job and then all are scored: what is done once per task is told from what every score costs.
+    """
+    took = []
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        for some in (jobs[:1], jobs):
+            scorer = DeviceScoring(replace(context, scoring="device"), torch.device("cpu"), 0)
+            start = time.process_time()
+            results = list(scorer.run(some))
+            took.append(time.process_time() - start)
+    assert not scorer.left, scorer.left
+    each = (took[1] - took[0]) / (len(jobs) - 1)
+    found = {(r["site"], Readout.from_row(r).name): r["scores"][0]["score"] for r in results}
+    scores = [found[job.site, job.readout.name] for job in jobs]
+    return took[0] + each * (places - 1), scores, scorer.converged.get(jobs[0].task.name)
+
+
+def converged_scores(context: ScoringContext, jobs: list[ScoreJob], steps: int) -> list[float] | None:
+    """Accuracies of fits that went on until they converged."""
+    task = jobs[0].task.load()
+    reseed(task)
+    (part,) = parts_of(task, task_rows(context, jobs[0].task))
+    if not isinstance(part.problem, Classification):
+        return None
+    vectors = [torch.as_tensor(job_vectors(context, job))[None] for job in jobs]
+    return [float(classify(one, part.problem, max_steps=steps).scores[0]) for one in vectors]
+
+
+def apart(name: str, a: list[float], b: list[float]) -> str:
+    """How two lists of scores differ, in points."""
+    gap = 100 * (np.array(a) - np.array(b))
+    half = 1.96 * gap.std(ddof=1) / len(gap) ** 0.5
+    order = float(spearman(a, b))
+    return f"    {name:<34}mean {gap.mean():+.3f} ± {half:.3f} points, largest {np.abs(gap).max():.3f}, ρ {order:.4f}"
+
+
 def profiled(context: ScoringContext, job: ScoreJob, lines: int) -> None:
     """Print the functions of one more score that take longest."""
     job.file(context).unlink()
@@ -202,24 +258,28 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="items per task (default: all)")
     parser.add_argument("--sample", type=int, default=3, help="chunks of texts (of some 25) whose encoding is timed; 0: do not")
     parser.add_argument("--work", type=Path, help="keep vectors and results here")
+    parser.add_argument("--dtype", default="float32", help="of the model that encodes")
+    parser.add_argument("--converge", type=int, default=0, metavar="STEPS", help="also fit classifiers for so many steps")
+    parser.add_argument("--out", type=Path, help="write every score here")
     parser.add_argument("--profile", type=int, default=0, metavar="LINES")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="layerscope-scoring-"))
     work.mkdir(parents=True, exist_ok=True)
-    names, layers = args.tasks.split(","), [int(layer) for layer in args.layers.split(",")]
-    model = load(args.model, device="cpu")
+    every = sorted(path.name for path in args.data_dir.iterdir())
+    names, layers = every if args.tasks == "all" else args.tasks.split(","), [int(layer) for layer in args.layers.split(",")]
+    model = load(args.model, device="cpu", dtype=args.dtype)
     readouts = parse_readouts(args.readouts.split(","), False, True)
     sites = {site.layer: site.name for site in expand_sites(None, model.anatomy)}
     specs: list[TaskSpec] = resolve_tasks(names, data_dir=args.data_dir, sample=args.limit, offline=True)
     quiet_mteb()
     places = len(sites) * len(readouts)
     print(f"{args.model}: {len(sites)} layers × {len(readouts)} readouts = {places} scores per task; CPU seconds")
-    sums = [0.0, 0.0]
+    sums, table = [0.0, 0.0, 0.0], []
     for spec in specs:
         run = Path(tempfile.mkdtemp(prefix="run-", dir=work))
         scoring.clear_caches()
         with progress_bar(False) as bar:
-            texts = collect([spec], run, bar).texts[spec.name]
+            texts = collect([spec], run, bar)[0][spec.name]
         vectors_of(model, texts, readouts, layers, work / "store")
         print(f"\n{spec.name}: {len(texts)} distinct texts", flush=True)
         encoding = 0.0
@@ -244,14 +304,31 @@ def main() -> None:
         whole = total / len(jobs) * places
         ratio = f" = {whole / encoding:.2f} × the encoding" if encoding else ""
         print(f"  scoring, all layers and readouts       {whole:8.0f}   ({len(jobs)} scores, scaled){ratio}", flush=True)
-        sums = [sums[0] + encoding, sums[1] + whole]
+        seconds_ours, scores, ended = ours(context, jobs, places)
+        by_mteb = [result["scores"][0]["score"] for result in results]
+        whole -= clock.seconds["gains and intervals"] / len(jobs) * places  # both need them
+        print(f"  --scoring device                       {seconds_ours:8.0f}   = {seconds_ours / whole:.2f} × mteb's")
+        print(apart("device − mteb", scores, by_mteb), flush=True)
+        rows: dict[str, Any] = {"task": spec.name, "layer": [j.layer for j in jobs], "readout": [j.readout.name for j in jobs]}
+        rows |= {"mteb": by_mteb, "device": scores, "mteb_seconds": whole / places, "device_seconds": seconds_ours / places}
+        if ended is not None:
+            print(f"    fits that converged in 100 steps: {ended:.0%}")
+        if args.converge and (final := converged_scores(context, jobs, args.converge)) is not None:
+            rows["converged"] = final
+            print(apart("mteb − converged", by_mteb, final))
+            print(apart("device − converged", scores, final), flush=True)
+        table.append(pd.DataFrame(rows))
+        sums = [sums[0] + encoding, sums[1] + whole, sums[2] + seconds_ours]
         for result in results:
             shown = " ".join(repr(entry["score"]) for entry in result["scores"])
             print(f"    {Readout.from_row(result).name:<34}{result['layer']:>4}  {result['seconds']:6.2f} s   {shown}")
         if args.profile:
             profiled(context, jobs[0], args.profile)
+    print(f"\ntogether: mteb {sums[1]:.0f}, device {sums[2]:.0f} = {sums[2] / sums[1]:.2f} × mteb's")
+    if args.out:
+        pd.concat(table).to_csv(args.out, index=False, float_format="%.6g")
     if args.sample:
-        print(f"\ntogether: encoding {sums[0]:.0f}, scoring {sums[1]:.0f} = {sums[1] / sums[0]:.2f} × the encoding")
+        print(f"together: encoding {sums[0]:.0f}, scoring {sums[1]:.0f} = {sums[1] / sums[0]:.2f} × the encoding")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import transformers as hf
 
 import layerscope
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, OfflineError, UnknownNameError
-from layerscope.models import LoadedModel, Tokens, load, wrap
+from layerscope.models import LoadedModel, Tokens, load, settings, wrap
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
 from tests.models.reading import read_layers, some_ids
@@ -84,7 +84,8 @@ def test_sharded_weights_have_one_fingerprint(tmp_path: Path) -> None:
     assert len(source.weights_sha256()) == 64
 
 
-def test_dtypes(tmp_path: Path) -> None:
+def test_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "bfloat16_units", lambda: "amx_bf16")
     build_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     assert load(tmp_path).identity["dtype"] == "float32"
@@ -310,3 +311,30 @@ class TestTokenize:
         model.tokenizer.pad_token = None
         model.module.config.pad_token_id = None
         assert model.pad_id == EOS
+
+
+@pytest.mark.parametrize(
+    ("flags", "units"),
+    [("Features : fp asimd bf16", "bf16"), ("flags\t: sse amx_bf16", "amx_bf16"), ("flags : sse2", ""), ("", None)],
+)
+def test_what_a_cpu_has_for_bfloat16_is_read(
+    flags: str, units: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    monkeypatch.setattr(settings, "_CPU_FACTS", tmp_path / "cpuinfo")
+    assert settings.bfloat16_units() == units
+
+
+def test_a_cpu_without_bfloat16_units_reads_float32_unless_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(settings, "bfloat16_units", lambda: "")
+    assert load(tmp_path, dtype="auto", device="cpu").dtype == torch.float32
+    assert "no bfloat16 units" in caplog.text
+    caplog.clear()
+    assert load(tmp_path, dtype="bfloat16", device="cpu").dtype == torch.bfloat16
+    assert "emulates" in caplog.text
+    monkeypatch.setattr(settings, "bfloat16_units", lambda: None)
+    assert load(tmp_path, dtype="auto", device="cpu").dtype == torch.bfloat16

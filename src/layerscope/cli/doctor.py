@@ -105,12 +105,16 @@ def _extra(name: str) -> Finding:
 def _device() -> Finding:
     import torch
 
+    from layerscope.models.settings import bfloat16_units
+
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         return Finding("device", OK, "cuda: " + ", ".join(f"{gpu.name}, {describe_size(gpu.total_memory)}" for gpu in gpus))
     if torch.backends.mps.is_available():
         return Finding("device", OK, "mps (Apple GPU)")
-    text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    units = bfloat16_units()
+    told = "" if units is None else f"; bfloat16 by {units}" if units else "; no bfloat16 units: float32 is faster"
+    text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads{told}"
     if shutil.which("nvidia-smi") is not None:
         return Finding("device", PROBLEM, f"{text}; there is an NVIDIA GPU that torch does not see", "pip install torch")
     return Finding("device", OK, text)

@@ -33,6 +33,11 @@ class EvaluateSettings(shared.CommandOptions):
         panel=DATA,
         help="Scale vectors to length 1. (default: as in the model's own pipeline)",
     )
+    scoring: str | None = option(
+        None,
+        panel=ENGINES,
+        help="mteb (its own code) or device (all layers at once on the model's device). (default: device on a GPU, else mteb)",
+    )
     scoring_workers: int | None = option(
         None, panel=ENGINES, help="Processes that compute scores; 0: the main process. (default: one per core)"
     )

@@ -23,9 +23,10 @@ from layerscope.core.sites import pick_layers, site_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import UnknownNameError
+from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.mapping import map_of_evaluation
-from layerscope.evaluation.plan import EvaluationPlan, failures, warnings
+from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import (
     ScoreJob,
@@ -63,6 +64,7 @@ def evaluate(
     sample: int | None = None,
     max_length: int = DEFAULT_MAX_LENGTH,
     seed: int = 0,
+    scoring: str | None = None,
     scoring_workers: int | None = None,
     store: str | Path | None = None,
     store_size: int | None = DEFAULT_BUDGET,
@@ -81,6 +83,8 @@ def evaluate(
     - `readouts`: None (the paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`).
     - `out`: a folder in which the run is stored and resumed. Without it the result is in memory only. In both cases vectors are
       kept in an embedding store that later runs reuse.
+    - `scoring`: `mteb` (its own code, the reference) or `device` (the same scores, all layers at once, on the model's device).
+      None: `device` where the model is on a GPU.
     - `scoring_workers`: the number of processes that score (0: score in this one).
     - `normalize`: scale vectors to length 1, which does not change cosines but does change classifiers. None: do what the model's
       own sentence-transformers pipeline does.
@@ -96,6 +100,8 @@ def evaluate(
     command = Command("evaluate", options, **ways)
     if store_dtype not in DTYPES:
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
+    if scoring not in (None, *SCORINGS):
+        raise UnknownNameError("scoring", str(scoring), SCORINGS)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, sample=sample, seed=seed)
@@ -111,6 +117,7 @@ def evaluate(
             seed=seed,
             unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
             store_dtype=store_dtype,
+            scoring=scoring or ("device" if loaded.device.type == "cuda" else "mteb"),
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -162,7 +169,8 @@ class EvaluationJob:
             for readout in plan.readouts
             for site in plan.sites
         ]
-        results = self._score(context, jobs)
+        scorer = DeviceScoring(context, plan.model.device, self.scoring_workers) if plan.scoring == "device" else None
+        results = self._score(context, jobs, scorer)
         scores = score_table(results, plan.model.n_blocks)
         by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
@@ -180,6 +188,7 @@ class EvaluationJob:
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
             seconds={"collect": collected - clock, "encode": encoded - collected, "score": time.perf_counter() - encoded},
             engine=self.engine.facts(),
+            scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts())},
         )
         run = Evaluation(scores, gains, manifest)
         run._map = made
@@ -220,14 +229,16 @@ class EvaluationJob:
             for name in plan.by_template()
         )
         revision = model.identity.get("revision")
-        return ScoringContext(str(folder.path), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length)
+        return ScoringContext(
+            str(folder.path), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length, plan.scoring
+        )
 
-    def _score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
+    def _score(self, context: ScoringContext, jobs: Sequence[ScoreJob], scorer: DeviceScoring | None) -> list[dict[str, Any]]:
         stored = {job: read_result(job.file(context)) for job in jobs}
         missing = [job for job, result in stored.items() if result is None]
         self.bar.begin("scoring|scores", len(jobs), len(jobs) - len(missing))
         results = [result for result in stored.values() if result is not None]
-        for result in score_all(context, missing, self.scoring_workers):
+        for result in score_all(context, missing, self.scoring_workers) if scorer is None else scorer.run(missing):
             results.append(result)
             self.bar.advance(1)
         return results

@@ -16,6 +16,11 @@ from layerscope.evaluation.tasks import TaskSpec
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 
+SCORINGS = {
+    "mteb": "mteb's own code",
+    "device": "layerscope's batched code, with mteb's draws, seeds and objectives",
+}
+
 Texts = Mapping[str, Sequence[str]]
 """The texts of each task."""
 
@@ -32,6 +37,7 @@ class EvaluationPlan:
     seed: int
     unit_length: bool = False
     store_dtype: str = "float32"
+    scoring: str = "mteb"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -46,6 +52,7 @@ class EvaluationPlan:
             "unit_length": self.unit_length,
             "layerscope": VERSION,
             "store_dtype": self.store_dtype,
+            **({} if self.scoring == "mteb" else {"scoring": self.scoring}),
         }
 
     def by_template(self) -> dict[str, list[Readout]]:
@@ -77,6 +84,7 @@ class EvaluationPlan:
             "sink": "the token with the largest norm, found per text and layer on states without the final norm",
             "readouts": [readout.name for readout in self.readouts],
             "score": "mteb's main score, 0 to 1",
+            "scoring": SCORINGS[self.scoring],
             "intervals": "95 %: bootstrap over the task's items, the same for every layer",
             "tied": "not told from the best by that bootstrap, 95 % for all layers at once",
             "store_dtype": self.store_dtype,

@@ -37,6 +37,8 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
+_ROWS = 65536  # of vectors that are changed at a time
+
 
 @dataclass(frozen=True)
 class ScoringContext:
@@ -49,6 +51,7 @@ class ScoringContext:
     width: int
     spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
     unit: bool = False  # vectors scaled to length 1, after centering
+    scoring: str = "mteb"  # whose arithmetic makes the scores: mteb's, or ours on a device
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +79,13 @@ class ScoreJob:
 
     def file(self, context: ScoringContext) -> Path:
         """Where its result is, once it is done."""
-        return Path(context.run) / "results" / self.task.name / f"{self.key}.json"
+        own = "" if context.scoring == "mteb" else f"-{context.scoring}"
+        return Path(context.run) / "results" / self.task.name / f"{self.key}{own}.json"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What every result begins with."""
+        return {"task": self.task.name, "layer": self.layer, "site": self.site, **self.readout.columns}
 
 
 @lru_cache(maxsize=1)
@@ -110,21 +119,32 @@ class Undefined(Exception):
     """A readout that gives every text the same vector: there is nothing to score."""
 
 
-def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.ndarray]:
-    """The vectors of texts for a job, centered if asked; `Undefined` if they are all the same."""
+def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
+    """The vectors of all texts of a job's task, centered if asked; `Undefined` if they are all the same."""
     description, dtype = next((d, t) for template, d, t in context.spaces if template == job.readout.template)
     space = _space(context.store, description, dtype)
-    keys = _task_keys(texts_file(context.run, job.task.name))
-    whole = readout_vectors(space, keys, job.readout, job.site)
-    mean = whole.mean(0, dtype=np.float64)
-    spread = float(np.abs(whole - mean).max())
-    if spread <= 1e-6 * max(1e-30, float(np.abs(whole).max())):
+    vectors = readout_vectors(space, _task_keys(texts_file(context.run, job.task.name)), job.readout, job.site)
+    mean, parts = vectors.mean(0, dtype=np.float64), range(0, len(vectors), _ROWS)  # in parts: a task may have a million texts
+    spread = max(float(np.abs(vectors[i : i + _ROWS] - mean).max()) for i in parts)
+    if spread <= 1e-6 * max(1e-30, float(max(vectors.max(), -vectors.min()))):
         raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
-    row = {key: i for i, key in enumerate(keys)}
-    vectors = (whole - mean).astype(np.float32) if job.readout.centering == "corpus" else whole
-    if context.unit:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
-    return lambda texts: vectors[[row[text_key(text)] for text in texts]]
+    for i in parts if job.readout.centering == "corpus" or context.unit else ():
+        part = vectors[i : i + _ROWS] - mean if job.readout.centering == "corpus" else vectors[i : i + _ROWS]
+        part = part.astype(np.float32)
+        vectors[i : i + _ROWS] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30) if context.unit else part
+    return vectors
+
+
+def task_rows(context: ScoringContext, task: TaskSpec) -> Callable[[Sequence[str]], np.ndarray]:
+    """From texts of a task to their rows in its vectors."""
+    row = {key: i for i, key in enumerate(_task_keys(texts_file(context.run, task.name)))}
+    return lambda texts: np.array([row[text_key(text)] for text in texts], dtype=np.int64)
+
+
+def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.ndarray]:
+    """The vectors of texts for a job."""
+    vectors, rows = job_vectors(context, job), task_rows(context, job.task)
+    return lambda texts: vectors[rows(texts)]
 
 
 def require_mteb() -> None:
@@ -193,7 +213,7 @@ def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     stored = read_result(file)
     if stored is not None:
         return stored
-    base = {"task": job.task.name, "layer": job.layer, "site": job.site, **job.readout.columns}
+    base = job.place
     try:
         result = {**base, **_score(context, job)}
     except Exception as error:
@@ -222,8 +242,7 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     try:
         lookup = _lookup(context, job)
     except Undefined as reason:
-        unscored = [{"split": split, "subset": subset, "score": None} for split in task.eval_splits for subset in task.hf_subsets]
-        return {"status": "undefined", "reason": str(reason), **facts, "scores": unscored}
+        return {**undefined(task, str(reason)), **facts}
     reseed(task)
     # mteb's cache does not know which data a task was given: without their fingerprint two would share a file
     experiment = {"layer": job.layer, **job.readout.columns, "unit": context.unit, "data": _fingerprint(job.task)[:12]}
@@ -262,6 +281,12 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
         "mteb_version": result.mteb_version,
         "scores": rows,
     }
+
+
+def undefined(task: Any, reason: str) -> dict[str, Any]:
+    """The result of a job that has no score."""
+    unscored = [{"split": split, "subset": subset, "score": None} for split in task.eval_splits for subset in task.hf_subsets]
+    return {"status": "undefined", "reason": reason, "scores": unscored}
 
 
 def items_file(result: Path, split: str, subset: str) -> Path:

@@ -18,7 +18,7 @@ from layerscope.models.images import ImageModel, default_processor, describe_ima
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.pretrained import read_pretrained
-from layerscope.models.settings import pick_device, pick_dtype, without_advice
+from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16, without_advice
 from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model
 from layerscope.models.source import Source, files_sha256, module_sha256, read_config, resolve, settings_sha256
 from layerscope.spectra import faster
@@ -85,7 +85,7 @@ def load(
     if located:
         module, facts = adapting.apply(module, located)
     if target is not None:
-        module = module.to(target)
+        module = settle_bfloat16(module.to(target), precision, source.name)
     module.eval().requires_grad_(False)
     if bidirectional:
         make_bidirectional(module)

@@ -7,10 +7,13 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from pathlib import Path
 
 import torch
 
 from layerscope.errors import ModelError, UnknownNameError
+
+log = logging.getLogger(__name__)
 
 DTYPES = {
     "float32": torch.float32,
@@ -47,6 +50,32 @@ def pick_device(device: str | torch.device | None) -> torch.device:
         count = torch.cuda.device_count()
         raise ModelError(f"device {str(device)!r} does not exist: this machine has {count} GPUs, numbered from 0.")
     return chosen
+
+
+_CPU_FACTS = Path("/proc/cpuinfo")
+_BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16", "bf16")  # the last on ARM
+
+
+def bfloat16_units() -> str | None:
+    """What this CPU computes bfloat16 with; empty where it has nothing for it, None where that cannot be told."""
+    try:
+        lines = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    known = next((line.split() for line in lines if line.lower().startswith(("flags", "features"))), None)
+    return None if known is None else next((unit for unit in _BFLOAT16_UNITS if unit in known), "")
+
+
+def settle_bfloat16(module: torch.nn.Module, dtype: str | torch.dtype, name: str) -> torch.nn.Module:
+    """On a CPU that would emulate bfloat16, dozens of times slower: float32, unless bfloat16 was asked for by name."""
+    weights = next(module.parameters(), None)
+    if weights is None or weights.dtype != torch.bfloat16 or weights.device.type != "cpu" or bfloat16_units() != "":
+        return module
+    if dtype == "auto":
+        log.warning("%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force them.", name)
+        return module.float()
+    log.warning("this CPU has no bfloat16 units and emulates them, many times slower: leave dtype=bfloat16 out for float32.")
+    return module
 
 
 @contextmanager

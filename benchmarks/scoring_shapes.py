@@ -1,0 +1,287 @@
+"""What `evaluate --scoring device` costs on a GPU: the paper's 32 tasks at their real sizes; fifteen tasks beside their encoding.
+
+Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
+
+    python benchmarks/scoring_shapes.py paper                       # 32 tasks, 25 layers of 1,024 numbers, made-up vectors
+    python benchmarks/scoring_shapes.py describe fifteen.npz --data-dir DIR      # where mteb is: what is scored, as numbers
+    python benchmarks/scoring_shapes.py fifteen fifteen.npz         # encode texts of these lengths, then score them
+
+`paper` times moving vectors to the device and scoring them. Of tasks with more than 40,000 texts `--layers` layers are scored and
+the time is scaled to 25. `fifteen` runs a model of SmolLM2-135M's shape with random weights over texts of the real numbers of
+tokens, reads 31 layers under six readouts, and scores all 186 on problems with the real labels and draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerscope.evaluation.device.kmeans import Clustering, cluster
+from layerscope.evaluation.device.ranking import MEASURES, Pairs, Ranking, pair_scores, rank_scores
+from layerscope.evaluation.device.regression import Classification, classify
+
+LAYERS, WIDTH, MAX_LENGTH = 25, 1024, 256
+READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Classification, Clustering, Pairs, Ranking)}
+
+# sizes by mteb's own statistics of the splits; numbers of sets by their data
+CLASSIFIED = {  # labels, texts per label, test texts
+    "AmazonCounterfactual": (2, 32, 670), "AmazonReviews": (5, 8, 5000), "Banking77": (77, 8, 3080), "Emotion": (6, 16, 2000),
+    "MTOPDomain": (11, 8, 4386), "MTOPIntent": (102, 8, 4386), "MassiveIntent": (59, 8, 2974), "MassiveScenario": (18, 8, 2974),
+    "ToxicConversations": (2, 16, 2048), "TweetSentimentExtraction": (3, 32, 3534),
+}  # fmt: skip
+CLUSTERED = {  # entries, distinct texts, sets, labels
+    "ArxivS2S": (732723, 628078, 31, 180), "BiorxivS2S": (75000, 41555, 10, 26), "MedrxivS2S": (37500, 16264, 10, 51),
+    "Reddit": (420464, 64337, 25, 50), "StackExchange": (373850, 277050, 25, 121), "TwentyNewsgroups": (59545, 5242, 10, 20),
+}  # fmt: skip
+PAIRED = {"SprintDuplicateQuestions": (101000, 8932), "TwitterSemEval2015": (16777, 17828), "TwitterURLCorpus": (51534, 45633)}
+RANKED = {  # queries, their distinct texts, documents, pairs, groups of queries
+    "AskUbuntuDupQuestions": (361, 360, 7220, 7220, 361), "MindSmallReranking": (2362514, 37162, 5277, 97008807, 70938),
+    "SciDocsRR": (3978, 3293, 118600, 118600, 3978), "StackOverflowDupQuestions": (2992, 2992, 89470, 89470, 2992),
+}  # fmt: skip
+SIMILAR = {
+    "BIOSSES": 100, "SICK-R": 9927, "STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STS17": 250,
+    "STSBenchmark": 1379,
+}  # fmt: skip
+
+
+def paper_problems(tenth: float) -> dict[str, tuple[Any, int, np.ndarray | None]]:
+    """Each task's problem, how many texts it has, and their labels where these shape the vectors."""
+    rng = np.random.default_rng(0)
+    out: dict[str, tuple[Any, int, np.ndarray | None]] = {}
+    for name, (labels, each, test) in CLASSIFIED.items():
+        pool, size = 10 * labels * each, labels * each
+        gold = np.concatenate([np.arange(pool) % labels, rng.integers(0, labels, test)])
+        draws = tuple(np.arange(i * size, (i + 1) * size) for i in range(10))
+        out[name] = (
+            Classification(draws, tuple(gold[d] for d in draws), np.arange(pool, pool + test), gold[pool:]),
+            len(gold),
+            gold,
+        )
+    for name, (entries, texts, sets, labels) in CLUSTERED.items():
+        entries, texts = int(entries * tenth), int(texts * tenth)
+        gold = rng.integers(0, labels, texts)
+        rows = tuple(rng.integers(0, texts, entries // sets) for _ in range(sets))
+        codes = tuple(np.unique(gold[some], return_inverse=True)[1] for some in rows)
+        counts = tuple(int(code.max()) + 1 for code in codes)
+        out[name] = Clustering(rows, codes, counts, 500, 42), texts, gold
+    for name, (pairs, texts) in PAIRED.items():
+        first, second = rng.integers(0, texts, (2, pairs))
+        out[name] = Pairs(first, second, rng.integers(0, 2, pairs).astype(float), True, MEASURES), texts, None
+    for name, (queries, distinct, documents, pairs, groups) in RANKED.items():
+        if queries > 10**6:
+            queries, pairs, groups = int(queries * tenth), int(pairs * tenth), int(groups * tenth)
+        places = np.stack([rng.integers(0, documents, pairs), np.sort(rng.integers(0, queries, pairs))])
+        group = np.sort(rng.integers(0, groups, queries)) if groups < queries else np.arange(queries)
+        judged = np.stack([np.repeat(np.arange(group.max() + 1), 2), rng.integers(0, documents, 2 * (group.max() + 1)),
+                           np.ones(2 * (group.max() + 1), int)])  # fmt: skip
+        asked = rng.integers(0, distinct, queries)
+        order = rng.permutation(documents)
+        ranking = Ranking(asked, distinct + np.arange(documents), places, group, judged.astype(float), order)
+        out[name] = ranking, distinct + documents, None
+    for name, pairs in SIMILAR.items():
+        out[name] = Pairs(np.arange(pairs), pairs + np.arange(pairs), rng.normal(size=pairs).round(1)), 2 * pairs, None
+    return out
+
+
+def score(vectors: torch.Tensor, problem: Any, memory: int) -> np.ndarray:
+    """Scores of layers."""
+    if isinstance(problem, Classification):
+        return classify(vectors, problem, memory=memory).scores
+    if isinstance(problem, Clustering):
+        return cluster(vectors, problem, memory=memory).mean(1)
+    return (pair_scores if isinstance(problem, Pairs) else rank_scores)(vectors, problem)[0]
+
+
+def made_up(texts: int, layers: int, gold: np.ndarray | None, device: torch.device) -> np.ndarray:
+    """Vectors with a long mean, a falling spectrum and, where there are labels, clusters; in the host's memory."""
+    out = np.empty((layers, texts, WIDTH), np.float32)
+    spread = 4 / torch.sqrt(1 + torch.arange(WIDTH, device=device))
+    for i in range(layers):
+        for start in range(0, texts, 2**16):
+            part = torch.randn(min(2**16, texts - start), WIDTH, device=device)
+            if gold is not None:
+                torch.manual_seed(i)
+                centers = torch.randn(int(gold.max()) + 1, WIDTH, device=device)
+                torch.manual_seed(start + i)
+                part += 0.5 * centers[torch.as_tensor(gold[start : start + 2**16], device=device)]
+            out[i, start : start + 2**16] = (part * spread + 3).cpu().numpy()
+    return out
+
+
+def seconds(action: Any, device: torch.device) -> tuple[float, Any]:
+    """How long an action takes, and what it returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = action()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def on_device(vectors: np.ndarray, problem: Any, device: torch.device, memory: int) -> np.ndarray:
+    """Move layers to the device, as many as `memory` holds at a time, and score them."""
+    at_once = max(1, memory // vectors[0].nbytes)
+    parts = [torch.as_tensor(vectors[i : i + at_once]).to(device) for i in range(0)]
+    found = []
+    for i in range(0, len(vectors), at_once):
+        parts = [torch.as_tensor(vectors[i : i + at_once]).to(device)]
+        found.append(score(parts[0], problem, memory))
+    return np.concatenate(found)
+
+
+def paper(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Every task of the paper at its size."""
+    rows, total = {}, 0.0
+    warm = paper_problems(0.01)["Emotion"]
+    on_device(made_up(warm[1], 2, warm[2], device), warm[0], device, args.memory)
+    for name, (problem, texts, gold) in paper_problems(args.tenth).items():
+        if args.only and name not in args.only:
+            continue
+        layers = LAYERS if texts <= 40000 and name != "MindSmallReranking" else args.layers
+        vectors = made_up(texts, layers, gold, device)
+        taken, scores = seconds(lambda v=vectors, p=problem: on_device(v, p, device, args.memory), device)
+        large = args.tenth < 1 and (name in CLUSTERED or name == "MindSmallReranking")
+        whole = taken * LAYERS / layers / (args.tenth if large else 1)
+        total += whole
+        rows[name] = {"texts": texts, "layers": layers, "seconds": taken, "for_all": whole, "mean_score": float(scores.mean())}
+        print(f"{name:28}{texts:8} texts {layers:3} layers {taken:8.2f} s, all {LAYERS}: {whole:8.1f} s", flush=True)
+    print(f"32 tasks, {LAYERS} layers x {WIDTH}: {total:.0f} s = {total / 60:.1f} minutes")
+    return {"tasks": rows, "seconds": total, "share_of_large_tasks": args.tenth}
+
+
+def numbered(known: dict[str, int], texts: Sequence[str]) -> np.ndarray:
+    """The numbers of texts, new ones counted on."""
+    return np.array([known.setdefault(text, len(known)) for text in texts])
+
+
+def describe(args: argparse.Namespace) -> None:
+    """Write the problems of local tasks, and the numbers of tokens of their texts, where mteb is installed."""
+    from layerscope import load
+    from layerscope.evaluation.problems import parts_of
+    from layerscope.evaluation.scoring import quiet_mteb
+    from layerscope.evaluation.tasks import reseed, resolve_tasks
+
+    quiet_mteb()
+    tokenizer = load("smollm2-135m", device="cpu")
+    arrays: dict[str, Any] = {}
+    plain: dict[str, dict[str, Any]] = {}
+    for spec in resolve_tasks(sorted(path.name for path in args.data_dir.iterdir()), data_dir=args.data_dir, offline=True):
+        texts: dict[str, int] = {}
+        task = spec.load()
+        reseed(task)
+        parts = parts_of(task, partial(numbered, texts))
+        ids = tokenizer.tokenize(list(texts), MAX_LENGTH).ids
+        arrays[f"{spec.name}|lengths"] = np.array([max(1, len(row)) for row in ids], np.int32)
+        for i, part in enumerate(parts):
+            plain[f"{spec.name}|{i}"] = {"kind": type(part.problem).__name__}
+            for field in fields(part.problem):
+                value, key = getattr(part.problem, field.name), f"{spec.name}|{i}|{field.name}"
+                if isinstance(value, np.ndarray):
+                    arrays[key] = value
+                elif isinstance(value, tuple) and value and isinstance(value[0], np.ndarray):
+                    arrays.update({f"{key}|{k}": some for k, some in enumerate(value)})
+                else:
+                    plain[f"{spec.name}|{i}"][field.name] = value
+        print(spec.name, len(texts), "texts", int(arrays[f"{spec.name}|lengths"].sum()), "tokens", flush=True)
+    np.savez_compressed(args.file, plain=np.array(json.dumps(plain)), **arrays)
+
+
+def described(file: Path) -> dict[str, tuple[np.ndarray, list[Any]]]:
+    """What `describe` wrote: by task, the numbers of tokens and the problems."""
+    arrays = np.load(file)
+    out: dict[str, tuple[np.ndarray, list[Any]]] = {}
+    for name, given in json.loads(str(arrays["plain"])).items():
+        kind = KINDS[given.pop("kind")]
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        for field in fields(kind):
+            key = f"{name}|{field.name}"
+            if key in arrays:
+                values[field.name] = arrays[key]
+            elif f"{key}|0" in arrays:
+                count = sum(some.startswith(f"{key}|") for some in arrays.files)
+                values[field.name] = tuple(arrays[f"{key}|{i}"] for i in range(count))
+        task = name.partition("|")[0]
+        out.setdefault(task, (arrays[f"{task}|lengths"], []))[1].append(kind(**values))
+    return out
+
+
+def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Encode each task's texts at all layers under six readouts, then score them all."""
+    from benchmarks.gpu import build_model, make_texts, make_tokenizer
+
+    from layerscope.capture import expand_sites
+    from layerscope.core.readout import kinds_of, parse_readouts
+    from layerscope.core.templates import get_template
+    from layerscope.evaluation.encode import Encoded, TextEncoder
+
+    sizes = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+             "intermediate_size": 1536, "vocab_size": 49152}  # fmt: skip
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = build_model("Llama", sizes, make_tokenizer(make_texts(500, 20)), dtype, "smollm2 shape", str(device))
+    kinds = kinds_of(parse_readouts(READOUTS, False, True))
+    encoder = TextEncoder(model, get_template("plain"), expand_sites(None, model.anatomy), kinds, MAX_LENGTH)
+    rng, rows, sums = np.random.default_rng(0), {}, [0.0, 0.0]
+    encoder.run([Encoded(rng.integers(5, 49000, 40).tolist(), (0, 40), False)] * 512, lambda count: None)  # warm up
+    for name, (lengths, problems) in described(args.file).items():
+        if args.only and name not in args.only:
+            continue
+        texts = [Encoded(rng.integers(5, 49000, n).tolist(), (0, int(n)), False) for n in lengths]
+        longest = np.argsort(-lengths, kind="stable")
+        vectors = {kind: np.empty((31, len(texts), 576), np.float32) for kind in kinds}
+
+        def encode(texts=texts, longest=longest, vectors=vectors) -> None:  # type: ignore[no-untyped-def]
+            for start in range(0, len(longest), 512):
+                some = longest[start : start + 512]
+                for kind, found in encoder.run([texts[i] for i in some], lambda count: None)[0].items():
+                    vectors[kind][:, some] = found
+
+        def score_all(vectors=vectors, problems=problems) -> None:  # type: ignore[no-untyped-def]
+            for some in vectors.values():
+                for problem in problems:
+                    on_device(some, problem, device, args.memory)
+
+        encoding, scoring = seconds(encode, device)[0], seconds(score_all, device)[0]
+        sums = [sums[0] + encoding, sums[1] + scoring]
+        rows[name] = {"texts": len(texts), "encoding": encoding, "scoring": scoring}
+        print(f"{name:32}{len(texts):7} texts  encoding {encoding:7.2f} s  scoring {scoring:7.2f} s", flush=True)
+    print(f"together: encoding {sums[0]:.1f} s, scoring {sums[1]:.1f} s = {sums[1] / sums[0]:.2f} x the encoding")
+    return {"tasks": rows, "encoding": sums[0], "scoring": sums[1], "ratio": sums[1] / sums[0]}
+
+
+def main() -> None:
+    """Measure and print; with --out, also write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["paper", "describe", "fifteen"])
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--layers", type=int, default=3, help="of tasks with more than 40,000 texts")
+    parser.add_argument("--tenth", type=float, default=1.0, help="share of the largest tasks' texts that is scored")
+    parser.add_argument("--only", nargs="*", default=[], help="tasks")
+    parser.add_argument("--memory", type=int, default=0, help="bytes of vectors on the device at a time")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    args.memory = args.memory or (2**34 if device.type == "cuda" else 2**28)
+    if args.what == "describe":
+        describe(args)
+        return
+    found = (paper if args.what == "paper" else fifteen)(args, device)
+    if device.type == "cuda":
+        found |= {"device": torch.cuda.get_device_name(), "peak_gb": torch.cuda.max_memory_allocated() / 1e9}
+    if args.out:
+        args.out.write_text(json.dumps({"torch": torch.__version__, **found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

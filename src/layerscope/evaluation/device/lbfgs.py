@@ -1,0 +1,268 @@
+"""L-BFGS for many problems at once, step by step as scipy's `L-BFGS-B` takes them without bounds.
+
+scikit-learn's logistic regression stops after 100 such steps, long before it has converged on most layers. A score that is to be
+compared with mteb's must come from the same path, not only from the same objective: ten pairs of memory, the line search of Moré
+and Thuente, and the same tests for stopping.
+
+Directions are combinations of the remembered vectors. Only their inner products, kept in float64, are needed to find the
+coefficients; the vectors themselves are read twice per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MEMORY = 10
+_DECREASE, _CURVATURE, _WIDTH, _LARGEST = 1e-3, 0.9, 0.1, 1e10  # of scipy's line search
+_SEARCHES = 50
+
+Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Values (b,) in float64 and gradients (b, P) of the chosen problems at points (b, P)."""
+Largest = Callable[[Tensor, Tensor], Tensor]
+"""The largest absolute entry (b,) of each gradient of the chosen problems."""
+Point = tuple[float, float, float]
+"""On a line: where, the value there, and the slope there."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where each problem ended, after how many steps, and whether its gradient was small enough."""
+
+    points: Tensor
+    steps: np.ndarray
+    converged: np.ndarray
+
+
+def minimize(
+    evaluate: Evaluate,
+    largest: Largest,
+    count: int,
+    size: int,
+    device: torch.device,
+    *,
+    tested: int,
+    max_steps: int = 100,
+    gradient: float = 1e-4,
+    decrease: float = 64 * float(np.finfo(float).eps),
+) -> Minimum:
+    """Minimize `count` functions of `size` numbers each, from zero.
+
+    `largest` gives the largest absolute entry of gradients, in the coordinates in which it is tested: `tested` numbers.
+    """
+    points = torch.zeros(count, size, device=device)
+    steps, converged = np.zeros(count, int), np.zeros(count, bool)
+    state = _State(evaluate, torch.arange(count, device=device), size, gradient, tested)
+    for step in range(max_steps):
+        small = state.small(largest)
+        ended = small | state.stuck
+        if ended.any():
+            place = state.which.cpu().numpy()[ended]
+            points[state.which[torch.as_tensor(ended, device=device)]] = state.x[torch.as_tensor(ended, device=device)]
+            converged[place] = small[ended]
+            if ended.all():
+                return Minimum(points, steps, converged)
+            state.keep(~ended)
+        steps[state.which.cpu().numpy()] = step + 1
+        state.step(step, decrease)
+    converged[state.which.cpu().numpy()] = state.small(largest)
+    points[state.which] = state.x
+    return Minimum(points, steps, converged)
+
+
+class _State:
+    """The problems that are still under way. `basis` holds ten steps, ten changes of the gradient, and the gradient."""
+
+    def __init__(self, evaluate: Evaluate, which: Tensor, size: int, gradient: float, tested: int) -> None:
+        count = len(which)
+        self.evaluate, self.which, self.tolerance = evaluate, which, gradient
+        self.x = torch.zeros(count, size, device=which.device)
+        self.basis = torch.zeros(count, 2 * MEMORY + 1, size, device=which.device)
+        values, self.basis[:, -1] = evaluate(which, self.x)
+        self.f = values.cpu().numpy()
+        self.dots = np.zeros((count, 2 * MEMORY + 1, 2 * MEMORY + 1))
+        self.dots[:, -1, -1] = _dot(self.basis[:, -1], self.basis[:, -1])
+        self.rho, self.scale = np.zeros((count, MEMORY)), np.ones(count)
+        self.stuck, self.share = np.zeros(count, bool), np.full(count, tested**-0.5)  # of a gradient's length in one entry
+
+    def keep(self, chosen: np.ndarray) -> None:
+        """Go on with some of the problems."""
+        rows = torch.as_tensor(np.flatnonzero(chosen), device=self.which.device)
+        self.which, self.x, self.basis = self.which[rows], self.x[rows], self.basis[rows]
+        for name in ("f", "dots", "rho", "scale", "stuck", "share"):
+            setattr(self, name, getattr(self, name)[chosen])
+
+    def small(self, largest: Largest) -> np.ndarray:
+        """Whether the largest entry of each gradient is below the tolerance; looked up only where it may be."""
+        length = np.sqrt(np.maximum(self.dots[:, -1, -1], 0))
+        near, out = length * self.share <= 1.5 * self.tolerance, np.zeros(len(length), bool)
+        if near.any():
+            rows = torch.as_tensor(np.flatnonzero(near), device=self.which.device)
+            found = largest(self.which[rows], self.basis[rows, -1]).double().cpu().numpy()
+            self.share[near] = found / np.maximum(length[near], 1e-300)
+            out[near] = found <= self.tolerance
+        return out
+
+    def direction(self, step: int) -> np.ndarray:
+        """Coefficients of the direction in the basis: the two loops of L-BFGS, on inner products."""
+        order = [(step - 1 - k) % MEMORY for k in range(min(step, MEMORY))]  # the newest first
+        q, alpha = np.zeros((len(self.f), 2 * MEMORY + 1)), {}
+        q[:, -1] = 1.0
+        for i in order:
+            alpha[i] = self.rho[:, i] * np.einsum("bk,bk->b", self.dots[:, i], q)
+            q[:, MEMORY + i] -= alpha[i]
+        q /= self.scale[:, None]
+        for i in reversed(order):
+            q[:, i] += alpha[i] - self.rho[:, i] * np.einsum("bk,bk->b", self.dots[:, MEMORY + i], q)
+        return -q
+
+    def step(self, step: int, decrease: float) -> None:
+        """One step of every problem: a direction, a line search along it, and what is remembered of it."""
+        device, count = self.which.device, len(self.f)
+        q = self.direction(step)
+        slope = np.einsum("bk,bk->b", q, self.dots[:, -1])
+        uphill = slope >= 0
+        if uphill.any():  # scipy forgets what it remembers, and so goes down the gradient
+            q[uphill], self.rho[uphill], self.scale[uphill] = 0.0, 0.0, 1.0
+            q[uphill, -1] = -1.0
+            slope[uphill] = -self.dots[uphill, -1, -1]
+        d = torch.bmm(torch.as_tensor(q, dtype=torch.float32, device=device)[:, None], self.basis)[:, 0]
+        first = 1 / np.sqrt(np.einsum("bi,bij,bj->b", q, self.dots, q)) if step == 0 else np.ones(count)
+        searches = [_Search(f, s, t) for f, s, t in zip(self.f.tolist(), slope.tolist(), first.tolist(), strict=True)]
+        x, f, g, slopes = self.x.clone(), self.f.copy(), self.basis[:, -1].clone(), slope.copy()
+        open_ = np.arange(count)
+        while len(open_):
+            lengths = torch.tensor([searches[i].length for i in open_], dtype=torch.float32, device=device)
+            rows = slice(None) if len(open_) == count else torch.as_tensor(open_, device=device)
+            x[rows] = torch.addcmul(self.x[rows], lengths[:, None], d[rows])
+            values, gradients = self.evaluate(self.which[rows], x[rows])
+            g[rows] = gradients
+            f[open_], slopes[open_] = values.cpu().numpy(), _dot(gradients, d[rows])
+            open_ = np.array([i for i in open_ if not searches[i].done(f[i], slopes[i])], int)
+        lengths_ = np.array([search.length for search in searches])
+        failed = np.array([search.failed for search in searches])
+        self.remember(step, q, lengths_, slope, slopes, x, g)
+        settled = self.f - f <= decrease * np.maximum(np.maximum(np.abs(self.f), np.abs(f)), 1)
+        self.f, self.stuck = f, settled | failed
+
+    def remember(
+        self, step: int, q: np.ndarray, lengths: np.ndarray, slope: np.ndarray, slopes: np.ndarray, x: Tensor, g: Tensor
+    ) -> None:
+        """Put the step and the change of the gradient in the place of the oldest, and bring the inner products up to date."""
+        i, j = step % MEMORY, MEMORY + step % MEMORY
+        y = g - self.basis[:, -1]
+        with_s = lengths[:, None] * np.einsum("bk,bkl->bl", q, self.dots)  # of the step, a combination of the old basis
+        s_s = lengths * np.einsum("bk,bk->b", with_s, q)
+        torch.sub(x, self.x, out=self.basis[:, i])
+        self.basis[:, j] = y
+        old_dots = self.dots[:, -1].copy()
+        self.basis[:, -1] = g
+        with_g = torch.bmm(g[:, None], self.basis.transpose(1, 2))[:, 0].double().cpu().numpy()
+        y_y, s_y = _dot(y, y), lengths * (slopes - slope)
+        with_y = with_g - old_dots
+        with_y[:, -1] = with_g[:, j]
+        with_s[:, -1], with_s[:, i], with_s[:, j] = with_g[:, i], s_s, s_y
+        with_y[:, i], with_y[:, j] = s_y, y_y
+        for row, values in ((i, with_s), (j, with_y), (2 * MEMORY, with_g)):
+            self.dots[:, row] = self.dots[:, :, row] = values
+        good = s_y > np.finfo(float).eps * -slope * lengths
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.rho[:, i] = np.where(good, 1 / s_y, 0.0)
+            self.scale = np.where(good, y_y / s_y, self.scale)
+        self.x = x
+
+
+def _dot(a: Tensor, b: Tensor) -> np.ndarray:
+    """Inner products of rows."""
+    return torch.bmm(a[:, None], b[:, :, None])[:, 0, 0].double().cpu().numpy()
+
+
+class _Search:
+    """A line search of Moré and Thuente along one direction; `length` is where the function is wanted next."""
+
+    def __init__(self, f: float, slope: float, first: float) -> None:
+        self.f0, self.slope, self.test = f, slope, _DECREASE * slope
+        self.length, self.count, self.failed = first, 0, False
+        self.best = self.other = (0.0, f, slope)
+        self.bracketed, self.stage = False, 1
+        self.low, self.high = 0.0, 5 * first
+        self.width = self.width_before = _LARGEST
+        self.width_before *= 2
+
+    def done(self, f: float, slope: float) -> bool:
+        """Whether the point just tried is good enough; where it is not, the next one is in `length`."""
+        t, self.count = self.length, self.count + 1
+        allowed = self.f0 + t * self.test
+        if f <= allowed and abs(slope) <= -_CURVATURE * self.slope:
+            return True
+        narrow = self.bracketed and (t <= self.low or t >= self.high or self.high - self.low <= _WIDTH * self.high)
+        at_end = (t >= _LARGEST and f <= allowed and slope <= self.test) or (t <= 0 and (f > allowed or slope >= self.test))
+        if narrow or at_end or self.count >= _SEARCHES or not np.isfinite(f):
+            self.failed = not f <= self.f0
+            return True
+        if self.stage == 1 and f <= allowed and slope >= 0:
+            self.stage = 2
+        if self.stage == 1 and f <= self.best[1] and f > allowed:  # on the function less its expected decrease
+            tilted = [(a, b - a * self.test, c - self.test) for a, b, c in (self.best, self.other, (t, f, slope))]
+            best, other = self._next(*tilted)
+            self.best, self.other = ((a, b + a * self.test, c + self.test) for a, b, c in (best, other))
+        else:
+            self.best, self.other = self._next(self.best, self.other, (t, f, slope))
+        if self.bracketed:
+            if abs(self.other[0] - self.best[0]) >= 0.66 * self.width_before:
+                self.length = self.best[0] + 0.5 * (self.other[0] - self.best[0])
+            self.width_before, self.width = self.width, abs(self.other[0] - self.best[0])
+            self.low, self.high = sorted((self.best[0], self.other[0]))
+        else:
+            self.low = self.length + 1.1 * (self.length - self.best[0])
+            self.high = self.length + 4 * (self.length - self.best[0])
+        self.length = min(max(self.length, 0.0), _LARGEST)
+        if self.bracketed and (self.length <= self.low or self.length >= self.high or self.high - self.low <= _WIDTH * self.high):
+            self.length = self.best[0]
+        return False
+
+    def _next(self, best: Point, other: Point, here: Point) -> tuple[Point, Point]:
+        """The safeguarded cubic or quadratic step, and the new ends of the interval."""
+        (ax, af, ag), (bx, _, _), (tx, tf, tg) = best, other, here
+        turned = tg * ag < 0
+        secant = tx + tg / (tg - ag) * (ax - tx) if tg != ag else tx
+        if tf > af:
+            cubic = _cubic(best, here)
+            quadratic = ax + ag / ((af - tf) / (tx - ax) + ag) / 2 * (tx - ax)
+            to = cubic if abs(cubic - ax) < abs(quadratic - ax) else cubic + (quadratic - cubic) / 2
+            self.bracketed = True
+        elif turned:
+            cubic = _cubic(here, best)
+            to = cubic if abs(cubic - tx) > abs(secant - tx) else secant
+            self.bracketed = True
+        elif abs(tg) < abs(ag):
+            cubic = _cubic(here, best)
+            if (cubic - tx) * (tx - ax) <= 0:  # it lies on the wrong side: as far as may be
+                cubic = self.high if tx > ax else self.low
+            nearer = abs(cubic - tx) < abs(secant - tx)
+            to = cubic if nearer == self.bracketed else secant
+            if self.bracketed:
+                limit = tx + 0.66 * (bx - tx)
+                to = min(limit, to) if tx > ax else max(limit, to)
+            else:
+                to = max(self.low, min(self.high, to))
+        elif self.bracketed:
+            to = _cubic(here, other)
+        else:
+            to = self.high if tx > ax else self.low
+        self.length = float(to)
+        return (best, here) if tf > af else (here, best if turned else other)
+
+
+def _cubic(a: Point, b: Point) -> float:
+    """Where the cubic through two points with their slopes has its minimum."""
+    (ax, af, ag), (bx, bf, bg) = a, b
+    theta = 3 * (af - bf) / (bx - ax) + ag + bg
+    size = max(abs(theta), abs(ag), abs(bg))
+    gamma = size * max(0.0, (theta / size) ** 2 - ag / size * (bg / size)) ** 0.5 * (-1 if bx < ax else 1)
+    below = 2 * gamma - ag + bg
+    return ax + (gamma - ag + theta) / below * (bx - ax) if below else bx

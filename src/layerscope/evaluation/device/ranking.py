@@ -1,0 +1,226 @@
+"""Scores that need no fit: pairs against gold values or labels, documents ranked for queries.
+
+Cosines are computed as mteb's evaluators do, in float32 and from the same formula, since equal vectors must stay equal ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of texts (numbers of rows) with a gold value each; `labeled`: 1 for those that belong together, else 0."""
+
+    first: np.ndarray
+    second: np.ndarray
+    gold: np.ndarray
+    labeled: bool = False
+    measures: tuple[str, ...] = ("cosine",)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Queries and documents (numbers of rows), what is judged, and what is counted.
+
+    `pairs`: which documents are ranked for which queries, as two rows of places in `documents` and `queries`; None: all for all.
+    `groups`: queries that are parts of one have one number, and a document's best score counts. `judged`: three rows: number of a
+    group, place of a document (−1: it is not there), grade. `order` breaks ties: the larger goes first, as trec_eval has it.
+    `skip`: the document of each query that is left out, or −1.
+    """
+
+    queries: np.ndarray
+    documents: np.ndarray
+    pairs: np.ndarray | None
+    groups: np.ndarray
+    judged: np.ndarray
+    order: np.ndarray
+    measure: str = "map"
+    depth: int = 1000
+    skip: np.ndarray | None = None
+
+
+MEASURES = ("similarity", "cosine", "manhattan", "euclidean", "dot")
+
+
+def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**26) -> Tensor:
+    """How alike the texts of each pair are, (layers, pairs); of distances the negative."""
+    layers, _, width = vectors.shape
+    first, second = (torch.as_tensor(rows, device=vectors.device) for rows in (problem.first, problem.second))
+    out = torch.empty(layers, len(first), device=vectors.device)
+    step = max(1, block // (layers * width))
+    for start in range(0, len(first), step):
+        part = slice(start, start + step)
+        a, b = vectors[:, first[part]], vectors[:, second[part]]
+        if measure == "dot":
+            value = (a * b).sum(2)
+        elif measure == "manhattan":
+            value = -(a - b).abs_().sum(2)
+        elif measure == "euclidean":
+            value = -torch.linalg.vector_norm(a - b, dim=2)
+        else:
+            a, b = (x / torch.linalg.vector_norm(x, dim=2, keepdim=True).clamp_min(1e-12) for x in (a, b))
+            value = (a * b).sum(2) if measure == "similarity" else 1 - (a - b).square_().sum(2) / 2
+        out[:, part] = value
+    return out
+
+
+def pair_scores(vectors: Tensor, problem: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (layers,) and the values (layers, pairs) that they come from: of several measures, each layer's best."""
+    gold = torch.as_tensor(problem.gold, dtype=torch.float64, device=vectors.device)
+    best = torch.full((len(vectors),), -torch.inf, dtype=torch.float64, device=vectors.device)
+    kept = torch.empty(len(vectors), len(gold), device=vectors.device)
+    for measure in problem.measures:
+        values = pair_values(vectors, problem, measure)
+        scores = _average_precision(values, gold) if problem.labeled else _spearman(values, gold)
+        better = ~(scores <= best)
+        best[better], kept[better] = scores[better], values[better]
+    return best.cpu().numpy(), kept.double().cpu().numpy()
+
+
+def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the run of equal values begins and ends to which each of the sorted values (…, n) belongs."""
+    n = ordered.shape[-1]
+    place = torch.arange(n, device=ordered.device).expand_as(ordered)
+    change = ordered[..., 1:] != ordered[..., :-1]
+    edge = torch.ones_like(ordered[..., :1], dtype=torch.bool)
+    first = torch.where(torch.cat([edge, change], -1), place, 0).cummax(-1).values
+    last = torch.where(torch.cat([change, edge], -1), place, n).flip(-1).cummin(-1).values.flip(-1)
+    return first, last
+
+
+def _spearman(values: Tensor, gold: Tensor) -> Tensor:
+    """Spearman's ρ of each row (layers, n) against gold values (n,); NaN where a row is constant."""
+
+    def ranks(some: Tensor) -> Tensor:
+        ordered, order = some.sort(-1)
+        first, last = _runs(ordered)
+        out = torch.empty_like(some, dtype=torch.float64).scatter_(-1, order, (first + last).double() / 2)
+        return out - out.mean(-1, keepdim=True)
+
+    a, b = ranks(values), ranks(gold)
+    return (a * b).sum(-1) / torch.sqrt(a.square().sum(-1) * b.square().sum(-1))
+
+
+def _average_precision(values: Tensor, relevant: Tensor) -> Tensor:
+    """Area under precision over recall of each row's ranking, ties taken together."""
+    ordered, order = values.sort(-1, descending=True)
+    hit = relevant[order]
+    last = _runs(ordered)[1]
+    return (hit * hit.cumsum(-1).gather(-1, last) / (last + 1)).sum(-1) / relevant.sum()
+
+
+def rank_scores(vectors: Tensor, problem: Ranking, block: int = 2**26) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (layers,), and each query's part in them (layers, groups of queries)."""
+    ranker = _Ranker(problem, vectors.device, block)
+    items = torch.stack([ranker.measured(layer) for layer in vectors]).cpu().numpy()
+    return items.mean(1).round(5), items
+
+
+class _Ranker:
+    """What does not change from layer to layer, on the device."""
+
+    def __init__(self, problem: Ranking, device: torch.device, block: int) -> None:
+        def moved(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(values), device=device)
+
+        self.problem, self.block = problem, block
+        self.queries, self.documents, self.groups = moved(problem.queries), moved(problem.documents), moved(problem.groups)
+        self.order, self.count = moved(problem.order), int(problem.groups.max()) + 1
+        judged = moved(problem.judged)
+        group, document, grade = judged[0].long(), judged[1].long(), judged[2].double().clamp_min(0)
+        zeros = torch.zeros(self.count, dtype=torch.float64, device=device)
+        self.wanted = zeros.index_add(0, group, (grade > 0).double())
+        order = torch.argsort(grade, descending=True, stable=True)
+        order = order[torch.argsort(group[order], stable=True)]
+        gains = grade[order] / torch.log2(self._ranks(group[order]) + 2.0)
+        self.ideal = zeros.index_add(0, group[order], torch.where(self._ranks(group[order]) < problem.depth, gains, 0.0))
+        there = document >= 0
+        codes, where = torch.sort(group[there] * len(problem.documents) + document[there])
+        self.codes, self.grades = codes, grade[there][where]
+        self.slot: Tensor | None = None
+        if problem.pairs is not None:
+            pairs = moved(problem.pairs)
+            if problem.skip is not None:
+                pairs = pairs[:, pairs[0] != moved(problem.skip)[pairs[1]]]
+            best_first = torch.argsort(self.order[pairs[0]], descending=True)  # ties stay in this order
+            self.place, self.asked = pairs[:, best_first]
+            slots = self.groups[self.asked] * len(problem.documents) + self.place
+            self.slots = slots
+            if self.count < len(self.groups):
+                self.slots, self.slot = torch.unique(slots, return_inverse=True)
+
+    def measured(self, layer: Tensor) -> Tensor:
+        """The measure of each group of queries."""
+        unit = torch.nn.functional.normalize(layer, dim=1)
+        if self.problem.pairs is None:
+            slots, scores = self._searched(unit)
+        else:
+            slots, scores = self.slots, self._compared(unit)
+            if self.slot is not None:
+                scores = scores.new_full((len(slots),), -torch.inf).scatter_reduce(0, self.slot, scores, "amax")
+        if self.problem.pairs is None or self.slot is not None:
+            first = torch.argsort(self.order[slots % len(self.documents)], descending=True)
+            slots, scores = slots[first], scores[first]
+        best = torch.argsort(scores, descending=True, stable=True)
+        slots = slots[best]
+        slots = slots[torch.argsort(slots // len(self.documents), stable=True)]
+        group = slots // len(self.documents)
+        found = torch.searchsorted(self.codes, slots).clamp_max(len(self.codes) - 1)
+        grade = torch.where(self.codes[found] == slots, self.grades[found], 0.0)
+        rank = self._ranks(group)
+        grade = torch.where(rank < self.problem.depth, grade, 0.0)
+        zeros = torch.zeros(self.count, dtype=torch.float64, device=layer.device)
+        if self.problem.measure == "map":
+            hit = (grade > 0).double()
+            hits = hit.cumsum(0)
+            start = torch.searchsorted(group, group)  # the first of the same group
+            value = hit * (hits - hits[start] + hit[start]) / (rank + 1)
+            return zeros.index_add(0, group, value) / self.wanted.clamp_min(1)
+        value = grade / torch.log2(rank + 2.0)
+        return zeros.index_add(0, group, value) / self.ideal.clamp_min(1e-30)
+
+    @staticmethod
+    def _ranks(group: Tensor) -> Tensor:
+        """The place, from 0, of each entry among those of its group, which stand together."""
+        return (torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)).double()
+
+    def _compared(self, unit: Tensor) -> Tensor:
+        """Cosines of the pairs: one by one, or out of the table of all where most of it is needed."""
+        out = unit.new_empty(len(self.asked))
+        rows, query = torch.unique(self.queries[self.asked], return_inverse=True)
+        if len(rows) * len(self.documents) > 8 * len(out):
+            step = max(1, self.block // unit.shape[1])
+            for i in range(0, len(out), step):
+                part = slice(i, i + step)
+                out[part] = (unit[rows[query[part]]] * unit[self.documents[self.place[part]]]).sum(1)
+            return out
+        step, documents = max(1, self.block // len(self.documents)), unit[self.documents]
+        by_query = torch.argsort(query)
+        ends = torch.searchsorted(query[by_query], torch.arange(0, len(rows) + step, step, device=unit.device)).tolist()
+        for i, (low, high) in enumerate(pairwise(ends)):
+            some = by_query[low:high]
+            out[some] = (unit[rows[i * step : (i + 1) * step]] @ documents.T)[query[some] - i * step, self.place[some]]
+        return out
+
+    def _searched(self, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """The best documents of each query, over blocks of documents."""
+        queries, documents = unit[self.queries], unit[self.documents]
+        kept = min(self.problem.depth + 1, len(documents))
+        best = queries.new_empty(len(queries), 0)
+        places = torch.empty(len(queries), 0, dtype=torch.long, device=unit.device)
+        step = max(1, self.block // len(queries))
+        for start in range(0, len(documents), step):
+            scores = queries @ documents[start : start + step].T
+            here = torch.arange(start, start + scores.shape[1], device=unit.device).expand_as(scores)
+            if self.problem.skip is not None:
+                skip = torch.as_tensor(self.problem.skip, device=unit.device)
+                scores = scores.masked_fill(here == skip[:, None], -torch.inf)
+            best, which = torch.cat([best, scores], 1).topk(min(kept, best.shape[1] + scores.shape[1]), 1)
+            places = torch.cat([places, here], 1).gather(1, which)
+        return (self.groups[:, None] * len(documents) + places).flatten(), best.flatten()

@@ -1,0 +1,113 @@
+"""Accuracy of logistic regressions, as mteb fits them: few texts per label, several draws, 100 steps of L-BFGS.
+
+The objective is scikit-learn's: the mean of the log losses plus ½ |W|² / n, intercepts free, one set of weights per label (one in
+all where there are two labels). Steps from zero stay among the combinations of the training vectors. Where these are fewer than
+their numbers, the fit runs in an orthonormal basis of them: the same path, with smaller matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerscope.evaluation.device.lbfgs import MEMORY, Minimum, minimize
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Texts to classify, and draws of texts to learn from; texts are numbers of rows, labels whole numbers."""
+
+    train: tuple[np.ndarray, ...]
+    train_labels: tuple[np.ndarray, ...]
+    test: np.ndarray
+    test_labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Classified:
+    """Accuracies (layers,), the share of draws in which each text was classified right (layers, texts), and how fits ended."""
+
+    scores: np.ndarray
+    items: np.ndarray
+    converged: float
+
+
+def classify(vectors: Tensor, problem: Classification, *, memory: int = 2**28, max_steps: int = 100) -> Classified:
+    """Accuracy of every layer of `vectors` (layers, texts, D), the mean over draws."""
+    layers, _, width = vectors.shape
+    right = torch.zeros(layers, len(problem.test), device=vectors.device)
+    test, gold = _rows(problem.test, vectors), _rows(problem.test_labels, vectors)
+    converged: list[np.ndarray] = []
+    for draws in _same_shape(problem):  # rare labels may make a draw smaller than others
+        rows, labels = (torch.stack([_rows(some[i], vectors) for i in draws]) for some in (problem.train, problem.train_labels))
+        classes, codes = torch.unique(labels, return_inverse=True)
+        count, size = len(classes), rows.shape[1]
+        bytes_each = 4 * len(draws) * (2 * MEMORY + 8) * count * min(size, width) + 12 * len(draws) * size * width
+        at_once = int(max(1, memory // bytes_each))
+        for start in range(0, layers, at_once):
+            part = vectors[start : start + at_once]
+            weights, ended = fit(part[:, rows].flatten(0, 1), codes.repeat(len(part), 1), count, max_steps)
+            converged.append(ended.converged)
+            weights = weights.unflatten(0, (len(part), len(draws)))
+            for i, layer in enumerate(part):
+                logits = torch.einsum("nd,kdc->knc", layer[test], weights[i, :, :-1]) + weights[i, :, -1:]
+                guess = (logits[..., 0] > 0).long() if count == 2 else logits.argmax(-1)
+                right[start + i] += (classes[guess] == gold).float().sum(0)
+    items = (right.double() / len(problem.train)).cpu().numpy()
+    return Classified(items.mean(1), items, float(np.concatenate(converged).mean()))
+
+
+def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[Tensor, Minimum]:
+    """Weights (fits, D + 1, classes), the intercept last, of vectors (fits, n, D) and codes of labels (fits, n)."""
+    fits, n, width = x.shape
+    basis = None
+    if n < width:
+        basis, lower = torch.linalg.qr(x.transpose(1, 2))
+        x = lower.transpose(1, 2).contiguous()
+    size, columns = x.shape[2], 1 if classes == 2 else classes
+    goal = torch.nn.functional.one_hot(codes, classes)[..., -columns:].float() if classes > 2 else codes[..., None].float()
+
+    def evaluate(which: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        whole = len(which) == fits
+        some, wanted = (x, goal) if whole else (x[which], goal[which])
+        weights = points[:, : size * columns].view(-1, size, columns)
+        logits = torch.baddbmm(points[:, None, size * columns :], some, weights)
+        if columns == 1:
+            losses = torch.nn.functional.softplus(logits) - wanted * logits
+            rest = torch.sigmoid(logits)
+        else:
+            logs = torch.log_softmax(logits, 2)
+            losses, rest = -(logs * wanted).sum(2), logs.exp_()
+        values = losses.flatten(1).mean(1, dtype=torch.float64) + weights.flatten(1).square().sum(1).double() / (2 * n)
+        rest = rest.sub_(wanted).div_(n)
+        gradient = torch.empty_like(points)
+        torch.baddbmm(weights, some.transpose(1, 2), rest, beta=1 / n, out=gradient[:, : size * columns].view_as(weights))
+        gradient[:, size * columns :] = rest.sum(1)
+        return values, gradient
+
+    def largest(which: Tensor, gradients: Tensor) -> Tensor:
+        entries = gradients[:, : size * columns].view(-1, size, columns)
+        if basis is not None:
+            entries = basis[which] @ entries
+        return torch.maximum(entries.abs().amax((1, 2)), gradients[:, size * columns :].abs().amax(1))
+
+    ended = minimize(evaluate, largest, fits, (size + 1) * columns, x.device, tested=(width + 1) * columns, max_steps=max_steps)
+    weights = ended.points.view(fits, size + 1, columns)
+    if basis is not None:
+        weights = torch.cat([basis @ weights[:, :-1], weights[:, -1:]], 1)
+    return weights, ended
+
+
+def _same_shape(problem: Classification) -> list[list[int]]:
+    """Draws of as many texts with the same labels, which are fitted together."""
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    for i, (rows, labels) in enumerate(zip(problem.train, problem.train_labels, strict=True)):
+        groups.setdefault((len(rows), np.unique(labels).tobytes()), []).append(i)
+    return list(groups.values())
+
+
+def _rows(values: np.ndarray, like: Tensor) -> Tensor:
+    return torch.as_tensor(np.asarray(values), dtype=torch.long, device=like.device)

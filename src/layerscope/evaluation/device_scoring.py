@@ -1,0 +1,141 @@
+"""Scoring on a device: a task's data are read once, and all its layers and readouts are scored together.
+
+Results are files of their own, next to those that mteb's code would make, and say what made them. A task that has steps of its
+own in mteb is scored by mteb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerscope.evaluation.device.kmeans import Clustering, cluster
+from layerscope.evaluation.device.ranking import Pairs, Ranking, pair_scores, rank_scores
+from layerscope.evaluation.device.regression import Classification, classify
+from layerscope.evaluation.problems import NotDescribed, Part, Problem, parts_of
+from layerscope.evaluation.run import ItemScores
+from layerscope.evaluation.scoring import (
+    ScoreJob,
+    ScoringContext,
+    Undefined,
+    clear_caches,
+    items_file,
+    job_vectors,
+    quiet_mteb,
+    score_all,
+    task_rows,
+    undefined,
+)
+from layerscope.evaluation.tasks import TaskSpec, reseed
+from layerscope.store import checked
+
+_SHARE = 4  # part of the free memory of a device that vectors may take at a time
+_HOST_BYTES = 2**30
+
+
+@dataclass
+class DeviceScoring:
+    """Scores jobs on a device, and notes which tasks it could not score and how many fits converged."""
+
+    context: ScoringContext
+    device: torch.device
+    workers: int
+    left: dict[str, str] = field(default_factory=dict)
+    converged: dict[str, float] = field(default_factory=dict)
+
+    def run(self, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+        """Results of jobs as they are done."""
+        quiet_mteb()
+        clear_caches()
+        by_task: dict[TaskSpec, list[ScoreJob]] = {}
+        for job in jobs:
+            by_task.setdefault(job.task, []).append(job)
+        for spec, same in by_task.items():
+            try:
+                yield from self._task(spec, same)
+            except NotDescribed as reason:
+                self.left[spec.name] = str(reason)
+                yield from score_all(self.context, same, self.workers)
+
+    def facts(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"device": str(self.device), "by_mteb": self.left, "fits_converged": self.converged}
+
+    def _task(self, spec: TaskSpec, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+        task = spec.load()
+        reseed(task)
+        parts = parts_of(task, task_rows(self.context, spec))
+        facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
+        batch: list[tuple[ScoreJob, np.ndarray]] = []
+        for i, job in enumerate(jobs):
+            try:
+                batch.append((job, job_vectors(self.context, job)))
+            except Undefined as reason:
+                yield self._written(job, {**undefined(task, str(reason)), **facts})
+            if batch and (i + 1 == len(jobs) or (len(batch) + 1) * batch[0][1].nbytes > self._room()):
+                rows = self._scored(spec.name, parts, [vectors for _, vectors in batch])
+                for (job_, _), scored in zip(batch, rows, strict=True):
+                    yield self._finished(job_, facts, scored)
+                batch = []
+
+    def _room(self) -> int:
+        if self.device.type == "cuda":
+            return int(torch.cuda.mem_get_info(self.device)[0] // _SHARE)
+        return _HOST_BYTES
+
+    def _scored(
+        self, name: str, parts: Sequence[Part], vectors: list[np.ndarray]
+    ) -> list[list[tuple[Part, float, ItemScores | None]]]:
+        """Scores and items of every layer, part by part."""
+        stacked = torch.stack([torch.as_tensor(some).to(self.device) for some in vectors])
+        out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
+        for part in parts:
+            scores, items, ended = score_problem(stacked, part.problem, self._room() // 2)
+            if ended is not None:
+                before = self.converged.get(name)
+                self.converged[name] = ended if before is None else (before + ended) / 2
+            for i, score in enumerate(scores.tolist()):
+                out[i].append((part, score, items[i] if part.items else None))
+        return out
+
+    def _finished(
+        self, job: ScoreJob, facts: dict[str, Any], scored: list[tuple[Part, float, ItemScores | None]]
+    ) -> dict[str, Any]:
+        rows = []
+        for part, score, items in scored:
+            kept = items is not None and len(items.values) > 1
+            if kept and items is not None:
+                items.save(items_file(job.file(self.context), part.split, part.subset))
+            finite = score if np.isfinite(score) else None
+            rows.append({"split": part.split, "subset": part.subset, "score": finite, "items": kept})
+        if all(row["score"] is None for row in rows):
+            why = f"{job.readout.name} at {job.site}: {facts['metric']} is not a number"
+            return self._written(job, {"status": "undefined", "reason": why, **facts, "scores": rows})
+        return self._written(job, {"status": "scored", **facts, "scores": rows})
+
+    def _written(self, job: ScoreJob, result: dict[str, Any]) -> dict[str, Any]:
+        whole = {**job.place, **result}
+        checked.write_json(job.file(self.context), whole)
+        return whole
+
+
+def score_problem(
+    vectors: torch.Tensor, problem: Problem, memory: int = 2**28
+) -> tuple[np.ndarray, list[ItemScores], float | None]:
+    """Scores of vectors (layers, texts, D), the items they are made of, and the share of fits that converged, if any."""
+    if isinstance(problem, Classification):
+        found = classify(vectors, problem, memory=memory)
+        return found.scores, [ItemScores("mean", row) for row in found.items], found.converged
+    if isinstance(problem, Clustering):
+        values = cluster(vectors, problem, memory=memory)
+        return values.mean(1), [ItemScores("mean", row) for row in values], None
+    if isinstance(problem, Pairs):
+        scores, kept = pair_scores(vectors, problem)
+        return scores, [ItemScores("ap" if problem.labeled else "spearman", row, problem.gold) for row in kept], None
+    assert isinstance(problem, Ranking)
+    scores, each = rank_scores(vectors, problem)
+    return scores, [ItemScores("mean", row) for row in each], None
