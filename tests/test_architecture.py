@@ -28,6 +28,8 @@ FLOORS = (
     ("selection",),
     ("exporting",),
     ("improving",),
+    ("embedding",),
+    ("sklearn",),
     ("report",),
     ("studies",),
     ("sweeps",),

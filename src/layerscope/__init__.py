@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from layerscope.correlation import Correlations, correlate
     from layerscope.data import Corpus, load_corpus
     from layerscope.data.images import ImageSet, load_images
+    from layerscope.embedding import ModelComparison, compare_models, embed, encode, search
     from layerscope.errors import LayerscopeError
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
@@ -52,6 +53,7 @@ __all__ = [
     "Improved",
     "LayerscopeError",
     "LoadedModel",
+    "ModelComparison",
     "ModelOptions",
     "ProbeRun",
     "Profile",
@@ -60,7 +62,10 @@ __all__ = [
     "__version__",
     "atlas",
     "compare",
+    "compare_models",
     "correlate",
+    "embed",
+    "encode",
     "evaluate",
     "export",
     "improve",
@@ -71,6 +76,7 @@ __all__ = [
     "metrics",
     "probe",
     "profile",
+    "search",
     "select",
     "select_with_labels",
     "study",
@@ -87,6 +93,7 @@ _HOMES = {
     "correlation": ("Correlations", "correlate"),
     "data": ("Corpus", "load_corpus"),
     "data.images": ("ImageSet", "load_images"),
+    "embedding": ("ModelComparison", "compare_models", "embed", "encode", "search"),
     "errors": ("LayerscopeError",),
     "evaluation.job": ("evaluate",),
     "evaluation.run": ("Evaluation",),

@@ -10,6 +10,7 @@ A command says what is asked, opens itself, and computes or reads back a run:
 
 from __future__ import annotations
 
+import inspect
 import platform
 import time
 from collections.abc import Callable
@@ -37,7 +38,8 @@ _PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "pandas")
 class Command:
     """One call of a command: how its models are loaded, and where they run.
 
-    Making it checks the options and takes them out of `options`; what is left there is an error unless `takes_more`. Inside
+    Making it checks the options and takes them out of `options`; what is left there is an error unless `takes_more`, which
+    names the parameters of the `function` too. Inside
     `with` the hub's branches are pinned, `engine` is open within its bound of memory, and `bar` shows progress.
     """
 
@@ -56,12 +58,14 @@ class Command:
         offline: bool = False,
         progress: Any = None,
         takes_more: bool = False,
+        function: Callable[..., Any] | None = None,
         show: Callable[..., Any] = progress_bar,
     ) -> None:
         self.loading = take_options(ModelOptions, model_options, options).given()
         self.where = take_options(EngineOptions, engine, options)
         if options and not takes_more:
-            valid = [*ModelOptions.names(), *EngineOptions.names()]
+            own = () if function is None else inspect.signature(function).parameters
+            valid = {*ModelOptions.names(), *EngineOptions.names(), *own} - {"options"}
             raise UnknownNameError(f"option of {name}", next(iter(options)), valid)
         open_engine(self.where)  # connects to nothing yet
         self.offline, self._progress, self._show = offline, progress, show

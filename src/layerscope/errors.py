@@ -81,17 +81,46 @@ class InvalidValueError(LayerscopeError, ValueError):
     """A value that a parameter cannot have."""
 
 
+def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """The names that somebody who wrote `given` may have meant, nearest first: a slip of the pen, or a part of the name.
+
+    >>> near_misses("max_len", ["max_length", "model"]), near_misses("version", ["verify"]), near_misses("plian", ["plain"])
+    (['max_length'], [], ['plain'])
+    """
+    asked = given.lower()
+    found = []
+    for name in names:
+        told = name.lower()
+        slips = _slips(asked, told, max(1, (len(asked) + 1) // 3))
+        begins = len(asked) >= 3 and (told.startswith(asked) or asked in told.replace("_", "-").replace("/", "-").split("-"))
+        if slips is not None or begins:
+            found.append((len(asked) if slips is None else slips, sorted(asked) != sorted(told), len(told), name))
+    return [one[-1] for one in sorted(found)[:most]]
+
+
+def _slips(one: str, other: str, most: int) -> int | None:
+    """Letters put in, left out, changed or swapped that make one text the other; None where they are more than `most`."""
+    if abs(len(one) - len(other)) > most:
+        return None
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        last, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b)))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                row[j] = min(row[j], last[j - 2] + 1)
+    return row[-1] if row[-1] <= most else None
+
+
 class UnknownNameError(InvalidValueError):
     """A name that is not one of the valid ones; suggests the nearest."""
 
     def __init__(self, kind: str, given: str, valid: Iterable[str], hint: str = "") -> None:
-        import difflib  # here: it takes longer to import than the rest of this file
-
         names = sorted(valid)
-        near = difflib.get_close_matches(given.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
         match = USUALLY_MEANT.get((kind, given.lower()))
         if match not in names:
-            match = next((n for n in names if near and n.lower() == near[0]), None)
+            match = next(iter(near_misses(given[:100], names)), None)
         text = f"unknown {kind} {given if len(given) <= 100 else given[:97] + '...'!r}."
         if match:
             text += f" Did you mean {match!r}?"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from layerscope.core.formatting import format_duration
 from layerscope.errors import printable
 
 
@@ -22,12 +24,30 @@ class Progress(Protocol):
         return
 
 
+class Finish:
+    """When all stages together should be over, as far as that was said."""
+
+    at: float | None = None
+
+    def expect(self, seconds: float) -> None:
+        """All that is left should take so long."""
+        self.at = time.monotonic() + seconds
+
+    def left(self, stage: float) -> str:
+        """What is left in all, in words, where this stage alone takes `stage` more seconds."""
+        whole = 0.0 if self.at is None else self.at - time.monotonic()
+        return f"about {format_duration(max(whole, stage))} left{'' if self.at is None else ' in all'}"
+
+
 class Silent(Progress):
     """No progress bar."""
 
 
-class Bar:
-    """tqdm's bar on stderr, the same in a terminal and in a notebook; a stage that is over leaves nothing behind."""
+class Bar(Finish):
+    """tqdm's bar on stderr, the same in a terminal and in a notebook; a stage that is over leaves nothing behind.
+
+    Where it is known how long all stages take, it counts down to their end instead of each stage's.
+    """
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -38,13 +58,20 @@ class Bar:
 
         self.close()
         name, _, unit = label.partition("|")
+        whole = {} if self.at is None else {"bar_format": "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}{postfix}"}
         self._bar = tqdm(
-            desc=printable(name), total=total, initial=done, unit=f" {unit}", leave=False, dynamic_ncols=True, file=sys.stderr
-        )
+            desc=printable(name), total=total, initial=done, unit=f" {unit}", leave=False, dynamic_ncols=True, file=sys.stderr,
+            **whole,
+        )  # fmt: skip
+        self.advance(0)
 
     def advance(self, units: int) -> None:
         """Some units are done."""
         if self._bar is not None:
+            if self.at is not None:
+                told = self._bar.format_dict
+                speed = (told["n"] - told["initial"]) / max(told["elapsed"], 1e-9)
+                self._bar.set_postfix_str(self.left((told["total"] - told["n"]) / speed if speed else 0.0), refresh=False)
             self._bar.update(units)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -47,10 +47,19 @@ def unframed_table(columns: int) -> Table:
     return table
 
 
+_said: Callable[[str], str] = str
+
+
+def said_as(words: Callable[[str], str]) -> None:
+    """How notes and facts, which name parameters, are put into words from now on: the command line names its flags."""
+    global _said
+    _said = words
+
+
 def print_notes(console: RichConsole, notes: Iterable[Any]) -> None:
     """What a reader must be told beside the numbers, a line each."""
     for note in notes:
-        console.print(f"[yellow]note[/] {escape(str(note))}")
+        console.print(f"[yellow]note[/] {escape(_said(str(note)))}")
 
 
 def print_facts(console: RichConsole, facts: Iterable[tuple[str, str]]) -> None:
@@ -58,5 +67,19 @@ def print_facts(console: RichConsole, facts: Iterable[tuple[str, str]]) -> None:
     table = unframed_table(2)
     table.columns[0].style = "dim"
     for name, value in facts:
-        table.add_row(escape(name), escape(value))
+        table.add_row(escape(name), escape(_said(value)))
+    console.print(table)
+
+
+def print_frame(console: RichConsole, rows: Sequence[Mapping[Any, Any]], columns: Sequence[str]) -> None:
+    """Some columns of a table: numbers to the right, with as many digits as tell something; texts fold."""
+    table = headed_table()
+    for name in columns:
+        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold")
+    for row in rows:
+        values = (row[name] for name in columns)
+        told = (
+            value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" for value in values
+        )
+        table.add_row(*(escape(" ".join(value.split())[:300]) for value in told))
     console.print(table)

@@ -177,7 +177,7 @@ def test_verify(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("verify", tmp_path / "cache"), "is no folder")
 
 
-@pytest.mark.parametrize("word", ["embed", "auto", "optimize"])
+@pytest.mark.parametrize("word", ["tune", "auto", "optimize"])
 def test_what_people_type_who_want_better_embeddings(cli: Cli, word: str) -> None:
     ended = cli(word, "gpt2")
     assert ended.code == 2

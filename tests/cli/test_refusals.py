@@ -29,7 +29,9 @@ from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthe
 
 
 def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
-    assert_refused(cli("evaluate", model_folder, "--tasks", "STS13", "--store-dtype", "x"), "unknown store_dtype 'x'", "float16")
+    assert_refused(
+        cli("evaluate", model_folder, "--tasks", "STS13", "--store-dtype", "x"), "unknown --store-dtype 'x'", "float16"
+    )
 
 
 @pytest.mark.parametrize(("given", "meant"), [("entropy", "prompt_entropy"), ("rank", "effective_rank"), ("sink", "sink_ratio")])

@@ -10,7 +10,7 @@ import pytest
 import layerscope
 from layerscope import packages
 from layerscope.errors import LayerscopeError
-from layerscope.exporting import export
+from layerscope.exporting.job import Inside, export
 from layerscope.models.sealed import check_export, damaged
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return export(tiny_model("llama"), 2, readout="plain/mean/raw/keep/none", out=tmp_path / "model", brief=True).path
+    return export(
+        tiny_model("llama"), 2, readout="plain/mean/raw/keep/none", out=tmp_path / "model", inside=Inside(brief=True)
+    ).path
 
 
 def flip(path: Path) -> None:

@@ -121,9 +121,9 @@ class Commands:
 
     def export(self, out: Path) -> None:
         """A layer as a folder of its own."""
-        from layerscope.exporting import export
+        from layerscope.exporting.job import Inside, export
 
-        export(self.model, 2, readout="plain/mean/raw/keep/none", out=out / "run", overwrite=True, brief=True)
+        export(self.model, 2, readout="plain/mean/raw/keep/none", out=out / "run", overwrite=True, inside=Inside(brief=True))
 
 
 def _no_figure(run: Any) -> Any:

@@ -145,7 +145,7 @@ def test_a_sentence_encoder_is_left_alone(judge):
     assert result.choice.layer == judge.n_blocks
     assert result.choice.readout == Readout().name
     assert result.choice.abstained
-    assert "sentence encoder" in result.choice.reason
+    assert "a pipeline for sentence embeddings" in result.choice.reason
     assert result.encode("river stone").shape == (32,)
 
 

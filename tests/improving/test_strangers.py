@@ -15,6 +15,7 @@ from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
 from layerscope.exporting.bench import bench
+from layerscope.exporting.job import Inside
 from layerscope.models.sealed import seal
 from layerscope.store import checked
 from tests.cli.support import run_main
@@ -119,7 +120,11 @@ def test_no_code_of_a_folder_runs(
     if attack in (add_module, add_settings):  # two more processes each
         tried(lambda: bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1))
     tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
-    tried(lambda: layerscope.export(str(folder), 1, readout="plain/mean/raw/keep/none", out=tmp_path / "again", brief=True))
+    tried(
+        lambda: layerscope.export(
+            str(folder), 1, readout="plain/mean/raw/keep/none", out=tmp_path / "again", inside=Inside(brief=True)
+        )
+    )
     assert run_main(monkeypatch, capsys, "verify", folder).code == 0
     run_main(monkeypatch, capsys, "report", folder, "--out", tmp_path / "page.html")
     assert not marker.exists()

@@ -12,6 +12,7 @@ import numpy as np
 import layerscope
 from layerscope.core.readout import Readout
 from layerscope.exporting.draft import LONG, SHORT
+from layerscope.exporting.job import Inside
 from layerscope.exporting.verifying import pooled_vectors
 from layerscope.models import open_model
 
@@ -34,9 +35,18 @@ def main(work: Path, names: Sequence[str] = ()) -> None:
             continue
         loaded = open_model(model, None, False, {})
         layerscope.export(
-            loaded, layer, readout=readout, out=folder, formats=formats, overwrite=True, normalize=False, brief=True
+            loaded,
+            layer,
+            readout=readout,
+            out=folder,
+            formats=formats,
+            overwrite=True,
+            normalize=False,
+            inside=Inside(brief=True),
         )
         ids = loaded.tokenizer(TEXTS)["input_ids"]
+        if name == "minilm":  # what `embed` writes, for programs that read tables of vectors
+            layerscope.embed(str(folder), TEXTS, work / "vectors.parquet", coordinates=True, overwrite=True)
         np.save(work / f"{name}.npy", pooled_vectors(loaded, ids, layer, Readout.parse(readout)))
         print(f"{folder}: {model}, layer {layer}, {readout}, {', '.join(formats)}", flush=True)
 

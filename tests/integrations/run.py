@@ -52,6 +52,9 @@ PROGRAMS = {
     "model2vec": Program(("model2vec",), "model2vec", allowed=1e-3),
     # its stemmer has no wheel for Linux on ARM, and dense embeddings do without: see check_fastembed.py
     "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
+    "duckdb": Program(("duckdb",), "duckdb"),
+    "lancedb": Program(("lancedb",), "lancedb"),
+    "embedding-atlas": Program(("embedding-atlas",), "embedding_atlas"),
     "llama-cpp-python": Program(
         ("llama-cpp-python",), "llama_cpp", allowed=1e-3, folders=("llama-mean", "llama-last", "gemma-mean")
     ),

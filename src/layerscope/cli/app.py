@@ -17,14 +17,15 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from layerscope import terminal
 from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
-from layerscope.errors import MAX_COST, LayerscopeError, os_advice, printable
+from layerscope.errors import MAX_COST, LayerscopeError, near_misses, os_advice, printable
 from layerscope.version import VERSION
 
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
 STORY = {
-    "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
+    "Start here": ("improve", "compare", "embed", "search", "profile", "evaluate", "select", "export", "report"),
     "Look": ("atlas", "correlate", "plot", "open"),
     "Study": ("study", "probe", "sweep"),
     "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
@@ -34,7 +35,9 @@ EXAMPLES: dict[str, str] = {}
 
 # What people type who look for a command by what it does.
 USUALLY_MEANT = {
-    "improve": ("embed", "embeddings", "auto", "optimize", "optimise", "tune", "fit", "best"),
+    "embed": ("encode", "embeddings", "vectors"),
+    "search": ("find", "query"),
+    "improve": ("auto", "optimize", "optimise", "tune", "fit", "best"),
     "profile": ("run", "measure", "analyze", "metric"),
     "report": ("html", "page"),
     "evaluate": ("eval", "score", "mteb"),
@@ -65,12 +68,13 @@ class Plain:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments, unless an option is another command's, and this one has its like."""
-        known = {name for one in self.get_params(ctx) for name in one.opts}
+        known = {name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
         for given in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
             meant = [name for names in SAME_OPTION if given in names for name in names if name in known]
             if given == "--max-cost":
                 ctx.fail(f"No such option: {given}. {MAX_COST.replace('budget=', '--budget ')}")
-            if given not in known and meant:
+            meant = meant or near_misses(given, [name for name in known if name.startswith("--")])
+            if given not in known and len(given) > 2 and meant:
                 ctx.fail(f"No such option: {given}. Did you mean {meant[0]}?")
         return super().parse_args(ctx, args)  # type: ignore[misc]
 
@@ -88,7 +92,8 @@ class StoryGroup(PlainGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command, or an error that names the one that is usually meant."""
-        meant = next((name for name, words in USUALLY_MEANT.items() if args and args[0].lower() in words), None)
+        near = near_misses(args[0], self.commands) if args else []
+        meant = next((name for name, words in USUALLY_MEANT.items() if args and args[0].lower() in words), next(iter(near), None))
         if meant is not None and args[0] not in self.commands:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}? `layerscope {meant} --help` says what it does.")
         return super().resolve_command(ctx, args)
@@ -108,6 +113,7 @@ app = typer.Typer(
     epilog="Example:\n\nlayerscope improve smollm2-135m --data reviews.csv --column text --out better",
     no_args_is_help=True,
     add_completion=True,
+    suggest_commands=False,  # its guesses are too free
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -152,6 +158,7 @@ def load_commands() -> None:
 
 # A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`
 _PARAMETER = re.compile(r"""(?<![\w?&./'"=-])([a-z][a-z_]*)=(True\b|'[^']*'|(?=[\s.,;:)]|$))?""")
+_BARE = re.compile(r"""(?<![\w?&./'"=`-])([a-z]+(?:_[a-z]+)+)(?![\w='"/(`.]\w?)""")  # `max_length` without a value
 
 
 def with_flags(message: str, words: list[str]) -> str:
@@ -160,6 +167,8 @@ def with_flags(message: str, words: list[str]) -> str:
     >>> load_commands()
     >>> with_flags("raise max_length=, or give judge='none' or overwrite=True", ["improve", "gpt2"])
     'raise --max-length, or give --judge none or --overwrite'
+    >>> with_flags("max_length must be at least 1", ["improve"])
+    '--max-length must be at least 1'
     """
     found: Any = typer.main.get_command(app)
     for word in words:
@@ -175,7 +184,7 @@ def with_flags(message: str, words: list[str]) -> str:
         shown = "" if value in ("", "True") else " " if value is None else f" {value[1:-1]}"
         return flags[name] + shown
 
-    return _PARAMETER.sub(flag, message)
+    return _BARE.sub(lambda match: flags.get(match[1], match[0]), _PARAMETER.sub(flag, message))
 
 
 class _WithFlags(logging.Formatter):
@@ -195,6 +204,8 @@ def main() -> None:
     except KeyboardInterrupt:  # before typer is there to take it, or after it has gone
         print(_STOPPED, file=sys.stderr)
         sys.exit(130)
+    finally:
+        terminal.said_as(str)
 
 
 def _main() -> None:
@@ -206,6 +217,7 @@ def _main() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_WithFlags("%(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
+    terminal.said_as(lambda text: with_flags(text, sys.argv[1:]))
     logging.getLogger("layerscope").setLevel(logging.INFO)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

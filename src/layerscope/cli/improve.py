@@ -14,6 +14,7 @@ class ImproveSettings(shared.CommandOptions):
     """What is judged and how, under the names that `layerscope.improve` has for it."""
 
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts. (default: detected)")
+    encoding: str | None = option(None, panel=DATA, help=shared.ENCODING_HELP)
     sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random.")
     max_length: int = shared.length_option(256)
     labels: str | None = option(
@@ -61,7 +62,7 @@ def improve_command(
     output: shared.Output,
     settings: ImproveSettings,
     model: str = shared.MODEL,
-    data: str = shared.data_option(..., "Your texts: a file, a corpus or a hub dataset."),
+    data: str = shared.data_option(..., shared.TEXTS_HELP),
     out: Path = shared.out_option("Folder to write: load it with SentenceTransformer(FOLDER).", ...),
 ) -> None:
     """Find the best layer for your texts and the best way to read it, with or without labels, and export the model.

@@ -128,6 +128,8 @@ MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), fo
 OFFLINE = option(False, panel=ENGINES, help="Download nothing; fail at once if something is missing.")
 DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
+TEXTS_HELP = "Your texts: a file (.csv, .jsonl, .parquet, .txt, .xlsx), a folder of documents, a corpus or a hub dataset."
+ENCODING_HELP = "Encoding of a text file, such as latin-1. (default: utf-8)"
 
 
 class CommandOptions:
@@ -273,6 +275,9 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
+        from layerscope.cli.early import check_arguments  # which a help text does without
+
+        check_arguments(function.__name__.removesuffix("_command"), values)
         for name, group in groups.items():
             values[name] = group(**{member: values.pop(member) for member in group.fields})
         function(**values)

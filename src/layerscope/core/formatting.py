@@ -29,6 +29,15 @@ def describe_size(count: float) -> str:
     return f"{count:.1f} {units[0]}" if abs(count) < 9.95 and count % 1 else f"{count:.0f} {units[0]}"
 
 
+def count_of(count: int, what: str) -> str:
+    """So many things, named in the plural.
+
+    >>> count_of(1, "prompts"), count_of(12, "texts")
+    ('1 prompt', '12 texts')
+    """
+    return f"{count} {what.removesuffix('s') if count == 1 else what}"
+
+
 def split_names(text: str) -> list[str]:
     """The parts of a comma-separated list, without the empty ones.
 

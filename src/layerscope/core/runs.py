@@ -97,6 +97,7 @@ for _name, _target, _views in (
         {
             "plot": f"{_SECTIONS}.profile:plot_profiles",
             "print": f"{_SECTIONS}.profile:print_run",
+            "choose": "layerscope.selection.choose:select",
             "live": "layerscope.report.live:LivePage",
         },
     ),
@@ -118,7 +119,8 @@ for _name, _target, _views in (
     ),
     ("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
 ):
-    run_kinds.add(RunKind(_name, _target, {"html": f"{_NOTEBOOK}:result_html", **_views}))
+    _common = {"html": f"{_NOTEBOOK}:result_html", "report": "layerscope.report.write:write_report"}
+    run_kinds.add(RunKind(_name, _target, {**_common, **_views}))
 _MORE_VIEWS = {  # of what is not a run in a folder
     ("training", "plot"): "layerscope.report.watch:plot_watch",
     ("map", "read"): "layerscope.maps:read_map",

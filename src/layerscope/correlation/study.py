@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from layerscope.profiling.run import Profile
 
 MIN_LAYERS = 5
-DEFAULT_MEASURES = ("dcor", "dcor_corrected", "spearman", "kendall")
 
 
 MIN_SHARE = 0.6  # a layer takes part if at least this share of the tasks was scored there
@@ -175,10 +174,10 @@ def correlate(
     metrics: pd.DataFrame | Profile | Sequence[Profile | str | Path] | str | Path,
     scores: pd.DataFrame | Evaluation | str | Path,
     *,
-    readout: str = DEFAULT_READOUT,
+    readout: str = "plain/mean/applied/keep/none",
     sink: str = "keep",
-    measures: Sequence[str] = DEFAULT_MEASURES,
-    surrogates: int = maths.SURROGATES,
+    measures: Sequence[str] = ("dcor", "dcor_corrected", "spearman", "kendall"),
+    surrogates: int = 999,
     bootstrap: int = 2000,
     seed: int = 0,
     within: bool = True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import sys
@@ -13,13 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from layerscope.core.runs import folder_name
 from layerscope.core.untrusted import exists
 from layerscope.data import catalogue
+from layerscope.data.documents import read_documents
 from layerscope.data.hub import read_hub
 from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
-from layerscope.data.readers import SUFFIXES, Records, read_file
+from layerscope.data.readers import SUFFIXES, Records, Row, read_file, read_table, table_columns
 from layerscope.data.specs import HubSpec, locate
-from layerscope.errors import DataError, UnknownNameError, one_line
+from layerscope.errors import DataError, UnknownNameError, near_misses, one_line
 
 if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
@@ -81,7 +82,7 @@ class Corpus:
 
 
 def load_corpus(
-    spec: str | os.PathLike[str] | Iterable[str] = catalogue.DEFAULT_CORPUS,
+    spec: str | os.PathLike[str] | Iterable[str] = "lee",
     *,
     column: str | None = None,
     limit: int | None = None,
@@ -142,7 +143,14 @@ class TextStream:
         self.dropped: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[str]:
-        kind, self.name, records, own_filter = _open(self.spec, *self._options)
+        return (item for item in self._read(whole=False) if isinstance(item, str))
+
+    def rows(self) -> Iterator[Row]:
+        """The same texts, each with the other columns of its row."""
+        return (item if isinstance(item, Row) else Row(item, {}) for item in self._read(whole=True))
+
+    def _read(self, whole: bool) -> Iterator[str | Row]:
+        kind, self.name, records, own_filter = _open(self.spec, *self._options, whole=whole)
         dropped: Counter[str] = Counter()
         count = 0
         for text in _usable(records, make_text_filter(own_filter or "none"), dropped):
@@ -160,10 +168,21 @@ def _no_texts(where: str, dropped: Counter[str]) -> DataError:
     return DataError(f"{where} holds no usable text: {dropped.total()} read ({left_out}). Give texts that have words.")
 
 
-def _open(spec: Any, column: str | None, encoding: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
+def preview(spec: Any, column: str | None = None, encoding: str | None = None) -> None:
+    """The errors that the first text of a file gives: no file, no such column, another format. Nothing else is read."""
+    found = locate(spec, catalogue.CORPORA, SUFFIXES)
+    if found is None or (isinstance(found, Path) and found.exists()):
+        _, _, records, _ = _open(spec, column, encoding, True)
+        next(iter(records.items), None)
+
+
+def _open(
+    spec: Any, column: str | None, encoding: str | None, offline: bool, whole: bool = False
+) -> tuple[str, str, Records, str | None]:
     """What a spec names, or the texts themselves: kind, name, records and the filter that belongs to them."""
     if not isinstance(spec, str | os.PathLike):
-        return "memory", "texts", _memory(spec), None
+        names = table_columns(spec)
+        return "memory", "texts", _memory(spec) if names is None else read_table(spec, names, column, whole), None
     found = locate(spec, catalogue.CORPORA, SUFFIXES)
     if isinstance(found, str):
         return _open_catalogued(catalogue.CORPORA.get(found), column, offline)
@@ -171,8 +190,9 @@ def _open(spec: Any, column: str | None, encoding: str | None, offline: bool) ->
         return "hub", str(found), read_hub(found, column=column, offline=offline), None
     if found is None:
         raise _missing(os.fspath(spec))
-    _refuse_folder(found)
-    return "file", found.name, read_file(found, column=column, encoding=encoding), None
+    if found.is_dir():
+        return "folder", found.name, read_documents(found, encoding, whole), None
+    return "file", found.name, read_file(found, column=column, encoding=encoding, whole=whole), None
 
 
 def _open_catalogued(entry: catalogue.CorpusEntry, column: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
@@ -202,9 +222,10 @@ def _memory(texts: object) -> Records:
 _Missing = object()
 
 
-def _usable(records: Records, reason: Callable[[str], str | None], dropped: Counter[str]) -> Iterator[str]:
-    """The usable texts, one at a time; the others are counted by reason."""
-    for position, value in records.items:
+def _usable(records: Records, reason: Callable[[str], str | None], dropped: Counter[str]) -> Iterator[Any]:
+    """The usable texts, or rows with such a text, one at a time; the others are counted by reason."""
+    for position, item in records.items:
+        value = item.text if isinstance(item, Row) else item
         if value is None:
             dropped["null"] += 1
             continue
@@ -219,7 +240,7 @@ def _usable(records: Records, reason: Callable[[str], str | None], dropped: Coun
             dropped[why] += 1
             continue
         _refuse_surrogates(value, records, position)
-        yield value
+        yield item
 
 
 def _refuse_surrogates(text: str, records: Records, position: int) -> None:
@@ -231,14 +252,6 @@ def _refuse_surrogates(text: str, records: Records, position: int) -> None:
             f"character {error.start}. Repair it, for example with text.encode('utf-16', 'surrogatepass')."
             f"decode('utf-16', 'replace')."
         ) from error
-
-
-def _refuse_folder(path: Path) -> None:
-    if not path.is_dir():
-        return
-    inside = [item.name for item in sorted(path.iterdir()) if item.name.lower().removesuffix(".gz").endswith(SUFFIXES)]
-    files = f" It holds: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}." if inside else ""
-    raise DataError(f"{path} is a folder. Give one file of texts ({', '.join(SUFFIXES)}).{files}")
 
 
 def refuse_missing(data: Any) -> None:
@@ -254,12 +267,17 @@ def _missing(text: str) -> DataError | UnknownNameError:
     names = list(catalogue.CORPORA)
     is_path = path.suffix != "" or os.sep in text or text.startswith("~")
     shown = text if len(text) <= 100 else text[:97] + "..."
+    if "://" in text[:10]:
+        name = folder_name(text.split("?")[0])
+        return DataError(
+            f"{shown} is an address, and nothing is downloaded. Fetch it first (`curl -LO {shown}`) and give {name}."
+        )
     if not is_path and " " not in text:
         hint = "It is not a file here either; a hub dataset is written org/name, and texts themselves go in a list."
         return UnknownNameError("corpus", shown, names, hint)
     folder = exists(path.parent) and path.parent.is_dir()
     siblings = [item.name for item in path.parent.iterdir()] if folder else []
-    near = difflib.get_close_matches(path.name, siblings + names, n=3, cutoff=0.6)
+    near = near_misses(path.name, siblings + names, 3)
     # A full path can be used as it stands; a catalogued name must not get a folder in front of it.
     guesses = [name if name in names else str(path.parent / name) for name in near]
     hint = f" Did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import codecs
 import csv
-import difflib
 import gzip
 import io
 import itertools
 import json
 import logging
 import math
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from layerscope.core.bounds import bounded_lines
+from layerscope.core.bounds import bounded_lines, check_unpacked
 from layerscope.core.parquet import parquet_batches
 from layerscope.core.untrusted import json_problem
-from layerscope.errors import DataError
+from layerscope.errors import DataError, near_misses, require
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 CSV_PREVIEW_ROWS = 100
@@ -31,32 +31,47 @@ DELIMITERS = (",", ";", "\t", "|")
 log = logging.getLogger("layerscope")
 
 
+class Row(NamedTuple):
+    """A text with the other columns of its row, by name."""
+
+    text: object
+    others: dict[str, Any]
+
+
 @dataclass
 class Records:
-    """Values in reading order, each with its position, and what is known of where they come from."""
+    """Values in reading order, each with its position, and what is known of where they come from.
+
+    With `whole` each value is a `Row`, if the source has columns.
+    """
 
     items: Iterator[tuple[int, object]]
     where: str
     unit: str
     facts: dict[str, Any] = field(default_factory=dict)
+    whole: bool = False
+
+    def cell(self, row: Mapping[str, Any], column: str, text: object) -> object:
+        """The text of a row, or the whole of it."""
+        return Row(text, {name: value for name, value in row.items() if name != column}) if self.whole else text
 
 
-def read_file(path: Path, *, column: str | None = None, encoding: str | None = None) -> Records:
+def read_file(path: Path, *, column: str | None = None, encoding: str | None = None, whole: bool = False) -> Records:
     """The records of one file. Its format is told by its suffix; nothing is read until the records are."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes[-1:] == [".gz"]
     suffix = (suffixes[:-1] if packed else suffixes)[-1:]
     kind = suffix[0] if suffix else ""
-    if kind not in _READERS or (packed and kind == ".parquet"):
+    if kind not in _READERS or (packed and kind in (".parquet", ".xlsx")):
         raise DataError(
             f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}, which is not one that can be read. "
-            f"Valid: {', '.join(_READERS)}; all but .parquet also with .gz. Rename or convert the file."
+            f"Valid: {', '.join(_READERS)}; all but .parquet and .xlsx also with .gz. Rename or convert the file."
         )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
     facts: dict[str, Any] = {"path": str(path.resolve()), "format": kind[1:], "encoding": _codec(encoding)}
     unit = "row" if kind == ".parquet" else "line"
-    records = Records(iter(()), str(path), unit, facts)
+    records = Records(iter(()), str(path), unit, facts, whole)
     records.items = _READERS[kind](path, column, records)
     return records
 
@@ -136,16 +151,27 @@ def _read_json(path: Path, column: str | None, records: Records) -> Iterator[tup
             if chosen is None:
                 # An explicit column may hold null in the first record, so only its being there is asked for.
                 is_text = {key: isinstance(item, str) or key == column for key, item in value.items()}
-                chosen = records.facts["column"] = choose_column(column, is_text, here)
-            if chosen not in value:
+                inner = _inner(value, column) if column else None
+                chosen = records.facts["column"] = column if column and inner else choose_column(column, is_text, here)
+            found = (value[chosen],) if chosen in value else _inner(value, chosen)
+            if found is None:
                 raise DataError(f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}.")
-            yield number, value[chosen]
+            yield number, records.cell(value, chosen, found[0])
         elif (column is not None or chosen is not None) and value != "":
             raise DataError(
                 f"{path}, {records.unit} {number} is not an object with the key {column or chosen!r}: {_short(value)}."
             )
         else:
             yield number, value
+
+
+def _inner(value: Any, name: str) -> tuple[Any] | None:
+    """What an object holds under a name such as `doc.text`, which leads into objects inside it; None where nothing is there."""
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return (value,)
 
 
 def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
@@ -202,7 +228,8 @@ def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tupl
     chosen = records.facts["column"] = choose_column(column, is_text, str(path))
     index = header.index(chosen)
     for number, row in itertools.chain(preview, rows):
-        yield number, row[index] if index < len(row) else ""
+        text = row[index] if index < len(row) else ""
+        yield number, records.cell(dict(zip(header, row, strict=False)), chosen, text) if records.whole else text
 
 
 def csv_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
@@ -274,12 +301,37 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
             records.facts["column"] = chosen
             del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
             number = 0
-            for batch in parquet_batches(table, path, [chosen]):
-                for value in batch.column(0).to_pylist():
+            for batch in parquet_batches(table, path, table.schema_arrow.names if records.whole else [chosen]):
+                for row in batch.to_pylist() if records.whole else batch.column(0).to_pylist():
                     number += 1
-                    yield number, value
+                    yield number, records.cell(row, chosen, row[chosen]) if records.whole else row
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:  # ValueError: strings that are no UTF-8
         raise DataError(f"{path} is not a readable parquet file: {error}. Write or download it again.") from error
+
+
+def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    require("reading .xlsx files", "excel", "openpyxl")
+    from openpyxl import load_workbook
+
+    records.unit = "row"
+    try:
+        with zipfile.ZipFile(path) as packed:
+            check_unpacked(sum(part.file_size for part in packed.infolist()), path.stat().st_size, path)
+        book = load_workbook(path, read_only=True, data_only=True)
+    except DataError:
+        raise
+    except Exception as error:  # of many kinds, from files that can say anything
+        raise DataError(f"{path} is not a readable .xlsx file: {error}. Save it again, or as .csv.") from error
+    sheet, more = book.worksheets[0], [one.title for one in book.worksheets[1:]]
+    if more:
+        log.info("%s: its first sheet is read (%s), not %s", path, sheet.title, ", ".join(more))
+    rows = enumerate(sheet.iter_rows(values_only=True), 1)
+    header = [str(name) for name in next(rows, (0, ()))[1] if name is not None]
+    preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
+    holds = {name: name == column or any(isinstance(row[i], str) for _, row in preview) for i, name in enumerate(header)}
+    chosen = records.facts["column"] = choose_column(column, holds, str(path))
+    for number, row in itertools.chain(preview, rows):
+        yield number, records.cell(dict(zip(header, row, strict=False)), chosen, row[header.index(chosen)])
 
 
 def _short(value: object) -> str:
@@ -295,6 +347,7 @@ _READERS: dict[str, Callable[[Path, str | None, Records], Iterator[tuple[int, ob
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".parquet": _read_parquet,
+    ".xlsx": _read_xlsx,
 }
 SUFFIXES = tuple(_READERS)
 
@@ -311,7 +364,7 @@ def choose_column(given: str | None, columns: Mapping[str, bool], where: str) ->
     strings = [name for name, is_string in columns.items() if is_string]
     if given is not None:
         if given not in columns:
-            near = difflib.get_close_matches(given, list(columns), n=1, cutoff=0.5)
+            near = near_misses(given, columns)
             guess = f" Did you mean {near[0]!r}?" if near else ""
             raise DataError(f"{where} has no column {given!r}.{guess} Columns: {listed}.")
         if given not in strings:
@@ -326,6 +379,37 @@ def choose_column(given: str | None, columns: Mapping[str, bool], where: str) ->
         return strings[0]
     found = "no column of text" if not strings else f"{len(strings)} columns of text"
     raise DataError(f"{where} has {found}. Name the one to read with column=. Columns: {listed}.")
+
+
+def table_columns(table: Any) -> list[str] | None:
+    """The columns of a table in memory (pandas, Polars, `datasets`); None for anything else."""
+    names = getattr(table, "column_names", None)
+    if isinstance(names, dict):
+        raise DataError(
+            f"a dataset with several splits was given ({', '.join(names)}). Give one: dataset[{next(iter(names))!r}]."
+        )
+    if names is None and hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        names = table.columns
+    return None if names is None or isinstance(names, str) else [str(name) for name in names]
+
+
+def read_table(table: Any, names: list[str], column: str | None, whole: bool = False) -> Records:
+    """The texts of one column of a table in memory; what is missing there is null."""
+
+    def values(name: str) -> Iterator[object]:
+        return (None if is_missing(value) and not isinstance(value, str) else value for value in table[name])
+
+    def holds_text(name: str) -> bool:
+        if name == column:
+            return True
+        some = [value for value in itertools.islice(values(name), CSV_PREVIEW_ROWS) if value is not None]
+        return bool(some) and isinstance(some[0], str)
+
+    chosen = choose_column(column, {name: holds_text(name) for name in names}, f"the given {type(table).__name__}")
+    records = Records(iter(()), f"the given {type(table).__name__}", "row", {"column": chosen}, whole)
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*map(values, names), strict=True)) if whole else None
+    records.items = enumerate(values(chosen) if rows is None else (records.cell(row, chosen, row[chosen]) for row in rows))
+    return records
 
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")

@@ -43,10 +43,8 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import DEFAULT_BUDGET, DTYPES, EmbeddingStore, Space, text_key
+from layerscope.store.embeddings import DTYPES, EmbeddingStore, Space, text_key
 from layerscope.store.folder import Session, is_complete
-
-DEFAULT_MAX_LENGTH = 256
 
 # What a run's folder holds besides its tables and its manifest.
 _OWNED = ("results", "texts", "mteb")
@@ -62,12 +60,12 @@ def evaluate(
     readouts: str | Sequence[str] | None = None,
     data_dir: str | Path | None = None,
     sample: int | None = None,
-    max_length: int = DEFAULT_MAX_LENGTH,
+    max_length: int = 256,
     seed: int = 0,
     scoring: str | None = None,
     scoring_workers: int | None = None,
     store: str | Path | None = None,
-    store_size: int | None = DEFAULT_BUDGET,
+    store_size: int | None = 10 * 2**30,
     store_dtype: str = "float32",
     normalize: bool | None = None,
     offline: bool = False,
@@ -97,7 +95,7 @@ def evaluate(
         run.best(); run.scores
     """
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
-    command = Command("evaluate", options, **ways)
+    command = Command("evaluate", options, **ways, function=evaluate)
     if store_dtype not in DTYPES:
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
     if scoring not in (None, *SCORINGS):

@@ -61,14 +61,19 @@ def check_cuttable(model: LoadedModel) -> None:
         raise ExportError(f"{model.name} has no tokenizer, which an exported folder needs.")
 
 
+def needs_filler(model: LoadedModel, norm: str) -> bool:
+    """Whether a state can be read only if another block follows: one before a final norm that the model would apply."""
+    return norm == "raw" and model.anatomy.final_norm is not None and not model.anatomy.family.startswith("mamba")
+
+
 def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
     """Write config and weights of the model cut at `layer`, and say where its state is (`norm`: `applied` or `raw`)."""
     ids = torch.tensor(model.tokenize(["A short text, read at one layer."], 16).ids)
     mask = torch.ones_like(ids)
     wanted = capture_states(model, layer, norm, ids.to(model.device)).cpu()
-    needs_filler = norm == "raw" and model.anatomy.final_norm is not None and not model.anatomy.family.startswith("mamba")
+    expected = needs_filler(model, norm)
     problems = []
-    for filler in (needs_filler, not needs_filler):
+    for filler in (expected, not expected):
         try:
             _write(cut(model, layer, filler), folder)
             output = _reload(folder)(input_ids=ids, attention_mask=mask, output_hidden_states=True)

@@ -126,13 +126,12 @@ def _title(facts: Mapping[str, Any]) -> str:
     norm = {"applied": "with the final norm", "raw": "without the final norm", "none": "which has no final norm"}[
         facts["final_norm"]
     ]
-    size = f"{facts['parameters'] / 1e6:.1f} M parameters instead of {base['parameters'] / 1e6:.1f} M"
     lines = [
         f"# {base['title']} at layer {facts['layer']}",
         "",
         f"Sentence embeddings from layer {facts['layer']} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}),",
-        f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others are removed:",
-        f"{size}, {describe_size(facts['bytes'])}.",
+        f"{norm}, read as `{facts['readout']}`. {_kept(blocks)}",
+        f"{size_in_words(facts)}, {describe_size(facts['bytes'])}.",
     ]
     if blocks["filler"]:
         lines.append("One pass-through block of zeros follows them: without it the layer could only be read with the final norm.")
@@ -143,6 +142,24 @@ def _title(facts: Mapping[str, Any]) -> str:
     if base.get("quantization"):
         lines.append(f"Its weights were quantized ({base['quantization']}) in their source.")
     return "\n".join(lines)
+
+
+def _kept(blocks: Mapping[str, Any]) -> str:
+    gone = blocks["of"] - blocks["kept"]
+    if not gone:
+        return f"All {blocks['of']} blocks are kept:"
+    return f"The first {blocks['kept']} blocks are kept, {'the last one is' if gone == 1 else f'the other {gone} are'} removed:"
+
+
+def size_in_words(facts: Mapping[str, Any]) -> str:
+    """How large an export is beside the model that it was cut from; where it is no smaller, why."""
+    own, whole = facts["parameters"] / 1e6, facts["base"]["parameters"] / 1e6
+    if facts["parameters"] < facts["base"]["parameters"]:
+        return f"{own:.1f} M parameters instead of {whole:.1f} M"
+    why = "every block is needed"
+    if facts["blocks"]["filler"]:
+        why = "a block of zeros takes the place of the next one; an earlier layer, or one read with the final norm, is smaller"
+    return f"{own:.1f} M parameters, no fewer than the whole model ({why})"
 
 
 def _use(facts: Mapping[str, Any]) -> str:
@@ -319,8 +336,8 @@ def print_export(facts: Mapping[str, Any]) -> None:
     base, blocks, v = facts["base"], facts["blocks"], facts["verification"]
     console.print(f"[bold]{base['name']}[/] at layer {facts['layer']} of {base['n_blocks']}, read as {facts['readout']}")
     console.print(
-        f"{_blocks(blocks)} · {facts['parameters'] / 1e6:.1f} M parameters of "
-        f"{base['parameters'] / 1e6:.1f} M · {describe_size(facts['bytes'])} · texts cut to {facts['max_length']} tokens"
+        f"{_blocks(blocks)} · {size_in_words(facts)} · {describe_size(facts['bytes'])} · "
+        f"texts cut to {facts['max_length']} tokens"
     )
     console.print(f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}", markup=False)
     evidence = facts.get("evidence") or {"scores": [], "notes": []}

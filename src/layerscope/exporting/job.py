@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import inspect
 import json
 import os
 import shutil
@@ -43,6 +44,16 @@ FRAMED_MAX_LENGTH = 2048  # where cutting a text would break its frame, fewer te
 
 Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], Head]
 """Finds what is done to pooled vectors, given how texts become token ids."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What other parts of layerscope ask of `export` besides: only short built-in texts to verify on (`brief`), how the choice
+    was made, for the card (`why`), and a function that writes further files before the folder appears in its place (`also`)."""
+
+    brief: bool = False
+    why: str = ""
+    also: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,6 @@ def export(
     choice: Any = None,
     tokenizer: Any = None,
     texts: Sequence[str] | None = None,
-    brief: bool = False,
     center_on: str | Path | Sequence[str] | None = None,
     column: str | None = None,
     head: Head | None = None,
@@ -101,8 +111,6 @@ def export(
     overwrite: bool = False,
     offline: bool = False,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
-    why: str = "",
-    also: Callable[[Path], None] = lambda folder: None,
     **options: Any,
 ) -> Exported:
     """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify that folder.
@@ -112,22 +120,22 @@ def export(
       maximum length, the scaling and the mean for centering as well.
     - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `head`: what is applied to the pooled
       vectors, if it is already known: a mean to subtract, or a linear map that `improve` fitted.
-    - `texts`: texts to verify on, besides the built-in ones. `brief`: use only a few short built-in ones.
+    - `texts`: texts to verify on, besides the built-in ones.
     - `normalize`: scale vectors to length 1. None: as in the run, or in the model's own pipeline.
     - `out`: the folder to write; by default `exports/` and the model's name. An earlier export there is replaced only with
       `overwrite`.
     - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`; `quantize="int8"` adds a smaller
       graph.
     - `bench`: measure the folder against the whole model.
-    - `why`: without a run, how this layer and readout were chosen, for the model card.
-    - `also`: a function that may write further files before the folder appears in its place.
 
     Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or together as `model_options`.
     The folder has the model's precision: `dtype="bfloat16"` makes it smaller.
     """
+    inside = options.pop("inside", None) or Inside()
     loading = take_options(ModelOptions, model_options, options).given()
     if options:
-        raise UnknownNameError("option of export", next(iter(options)), ModelOptions.names())
+        valid = {*ModelOptions.names(), *inspect.signature(export).parameters} - {"options"}
+        raise UnknownNameError("option of export", next(iter(options)), valid)
     require_sentence_transformers()
     extra = _check_formats([*formats, *(["onnx"] if onnx else [])], quantize)
     place = default_place(model) if out is None else Path(out)
@@ -161,14 +169,15 @@ def export(
     unit = _unit(loaded, normalize, evidence)
     with published(place, overwrite) as folder:
         draft = prepare(
-            loaded, chosen, plan, folder, texts=texts, brief=brief, max_length=length, extend=max_length is None, unit=unit,
+            loaded, chosen, plan, folder, texts=texts, brief=inside.brief, max_length=length,
+            extend=max_length is None, unit=unit,
             center=lambda ids_of: head or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
         )  # fmt: skip
         facts = {
             **describe(draft, verify([draft])[0]),
             "license": license_of(loaded, model, offline),
             "evidence": None if evidence is None else evidence.facts(draft.layer, draft.readout, answer, notes),
-            "why": why,
+            "why": inside.why,
             "formats": {name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra},
         }
         if bench:
@@ -176,7 +185,8 @@ def export(
 
             facts["bench"] = bench_facts(folder, at_commit(model, loaded) if isinstance(model, (str, Path)) else model, offline)
         finish(draft, facts)
-        also(folder)
+        if inside.also is not None:
+            inside.also(folder)
     return Exported(place, json.loads((place / MARKER).read_text(encoding="utf-8")))
 
 
@@ -262,7 +272,7 @@ def _check(model: LoadedModel, readout: Readout) -> None:
 
 
 def _length(model: LoadedModel, asked: int | None, evidence: ExportEvidence | None) -> int:
-    length = asked or (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
+    length = asked if asked is not None else (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
     if length < 1:
         raise ExportError(f"max_length must be at least 1, not {length}.")
     return length if model.max_length is None else min(length, model.max_length)

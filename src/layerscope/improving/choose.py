@@ -34,13 +34,16 @@ KEPT = 1
 """Templates that go on from there, besides the default's."""
 
 
-def relative_costs(tokens: Sequence[float], layers: Sequence[int], n_blocks: int) -> np.ndarray:
+def relative_costs(
+    tokens: Sequence[float], layers: Sequence[int], n_blocks: int, more: Sequence[bool] | None = None
+) -> np.ndarray:
     """What each candidate costs (readouts, layers) relative to today: tokens read times blocks run.
 
-    `tokens` are the mean tokens per text under each readout, all its passes counted; the first readout is the default.
+    `tokens` are the mean tokens per text under each readout, all its passes counted; the first readout is the default. `more`
+    says of which readouts an export runs a block more, of zeros.
     """
-    blocks = np.maximum(np.asarray(layers, dtype=np.float64), 0.5)  # reading the embeddings alone is not free
-    return np.outer(np.asarray(tokens) / tokens[0], blocks / n_blocks)
+    blocks = np.asarray(layers, dtype=np.float64) + np.asarray(more or [False] * len(tokens), dtype=np.float64)[:, None]
+    return np.asarray(tokens)[:, None] / tokens[0] * np.maximum(blocks, 0.5) / n_blocks  # the embeddings alone are not free
 
 
 def decide(

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.exporting.job import export
+from layerscope.exporting.job import Inside, export
 from layerscope.improving.fitting import Fitted
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
@@ -63,12 +62,11 @@ class Chosen:
         also: Callable[[Path], None] | None = None,
     ) -> Path:
         """Write the sentence-transformers folder, verified in a fresh process."""
-        options: dict[str, Any] = {} if also is None else {"also": also}
         head = None if self.fitted is None else self.fitted.head
         # a sentence encoder that is left alone keeps its own scaling
         normalize = None if self.model.identity.get("sentence_encoder") else True
         export(
             self.model, self.layer, readout=self.readout, out=place, head=head, max_length=self.reader.max_length,
-            brief=True, normalize=normalize, overwrite=overwrite, offline=offline, why=why, **options,
+            normalize=normalize, overwrite=overwrite, offline=offline, inside=Inside(brief=True, why=why, also=also),
         )  # fmt: skip
         return place

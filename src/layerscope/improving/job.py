@@ -17,12 +17,13 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.heads import LEAST_TEXTS
+from layerscope.core.heads import LEAST_TEXTS, unit
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
+from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
@@ -61,14 +62,10 @@ from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
+from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
 
 log = logging.getLogger("layerscope")
-
-DEFAULT_JUDGE = "minilm-l6"
-SAMPLE = 1000
-MAX_LENGTH = 256
 
 
 def improve(
@@ -77,19 +74,20 @@ def improve(
     *,
     out: str | Path | None = None,
     column: str | None = None,
+    encoding: str | None = None,
     labels: str | Path | None = None,
-    judge: JudgeGiven = DEFAULT_JUDGE,
+    judge: JudgeGiven = "minilm-l6",
     budget: float | None = None,
     templates: Sequence[str] | None = None,
-    sample: int = SAMPLE,
-    max_length: int = MAX_LENGTH,
+    sample: int = 1000,
+    max_length: int = 256,
     seed: int = 0,
     center_on: str = "auto",
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
     tokenizer: Any = None,
     store: str | Path | None = None,
-    store_size: int | None = DEFAULT_BUDGET,
+    store_size: int | None = 10 * 2**30,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
@@ -105,7 +103,8 @@ def improve(
     evidence is weak, or if the model is already a sentence encoder. The result can encode right away; with `out` it is also
     written there and verified.
 
-    - `data`: strings, a file, a catalogued corpus or a hub dataset. About `sample` texts, drawn at random, are judged on.
+    - `data`: strings, a data frame, a file (with its `column` and `encoding`), a folder of documents, a catalogued corpus or a
+      hub dataset. About `sample` texts, drawn at random, are judged on.
     - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency. Or another judge:
       its name (`rankme`, or one that a package adds) or an object with a method `judge`.
     - `labels`: a file with a few labeled examples, which then judge as well.
@@ -125,7 +124,7 @@ def improve(
     if "max_cost" in options:
         raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
-    command = Command("improve", options, **ways, show=stages)
+    command = Command("improve", options, **ways, show=stages, function=improve)
     if budget is not None and not budget > 0:
         raise InvalidValueError(f"a budget is a share of today's computation per text above 0, such as 0.3, not {budget:g}.")
     if sample < 1:
@@ -147,7 +146,7 @@ def improve(
     alone = nullcontext(None) if place is None else working_folder(place)
     with alone as work, command:
         more = MORE if time is None and train is False and center_on != "all" else MOST
-        drawn = draw_sample(data, column=column, size=sample, more=more, seed=seed, offline=offline)
+        drawn = draw_sample(data, column=column, encoding=encoding, size=sample, more=more, seed=seed, offline=offline)
         if train is not False:
             check_trainable(drawn)
         loaded = command.load(model, tokenizer)
@@ -226,7 +225,8 @@ class ImproveJob:
             judgment = panel.judge_heads(self.reader, readouts, heads, self.sample.texts, self.settings.seed, self.bar)
             readouts = [*readouts, HEAD_READOUT]
         tokens = [cost.tokens[readout.template] for readout in readouts]
-        costs = relative_costs(tokens, self.reader.layers, self.model.n_blocks)
+        more = [needs_filler(self.model, readout.final_norm) for readout in readouts]
+        costs = relative_costs(tokens, self.reader.layers, self.model.n_blocks, more)
         maker = Maker(
             self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(config), self.work
         )  # fmt: skip
@@ -327,12 +327,13 @@ class ImproveJob:
         after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
         teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
         today = self._today()
-        speeds = compare_speeds(panel, today, chosen, sample) if choice.extra["relative_cost"] < 1 else None
+        speeds = compare_speeds(panel, today, chosen, sample)
         evidence = {
             **evidence_of(panel, choice),
             "teacher": teacher,
             "trained": trained,
-            "speedup": None if speeds is None else speeds["now"] / speeds["today"],
+            "speedup": speeds["now"] / speeds["today"],
+            "encoder": panel.trained_encoder,
             "texts_per_second": speeds,
             "elsewhere": agreement_elsewhere(panel, today, chosen, self.bar) if readout.centering == HEAD else None,
             "screened": self.screened,
@@ -371,7 +372,8 @@ class ImproveJob:
         self.reader.read({"plain": list(readout.kinds)}, list(self.sample.texts), self.bar, self.model.name)
         candidates = StoredCandidates(self.reader.spaces, [readout], self.reader.layers, {TEXTS: self.sample.texts})
         vectors = candidates.vectors(readout)[-1]
-        evidence, choice = left_alone(self.model, readout)
+        cosines = unit(vectors) @ unit(vectors).T
+        evidence, choice = left_alone(self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()))
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
         made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True)

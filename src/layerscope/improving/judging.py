@@ -144,6 +144,12 @@ class Panel:
         return " and ".join(parts)
 
     @property
+    def trained_encoder(self) -> str | None:
+        """The encoder that judges, if it was trained for embeddings: it may serve the user better than what it judges."""
+        trained = self.encoder is not None and self.encoder.identity.get("sentence_encoder")
+        return self.encoder.name if self.encoder is not None and trained else None
+
+    @property
     def score_name(self) -> str:
         """What its score is."""
         if self.labels is not None:

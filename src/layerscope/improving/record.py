@@ -18,6 +18,7 @@ from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
+from layerscope.selection.evidence import ISOTROPIC
 from layerscope.selection.judges import agreement, consistency
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store import RunFolder
@@ -167,14 +168,27 @@ def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str,
     )  # fmt: skip
 
 
-def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Choice]:
-    """Evidence and choice where a sentence encoder keeps its own readout."""
-    blocks = model.n_blocks
+def left_alone(model: LoadedModel, readout: Readout, cosine: float) -> tuple[dict[str, Any], Choice]:
+    """Evidence and choice where a sentence encoder keeps its own readout; `cosine` is the mean one of the texts."""
+    blocks, identity = model.n_blocks, model.identity
     evidence = {
         "judge": "none was asked", "score_name": "", "candidates": 0, "tied": 1, "kept_default": True,
         "today": f"layer {blocks} under {readout.name}", "changed_neighbors": 0.0,
     }  # fmt: skip
-    reason = "it is a sentence encoder, trained for embeddings, and no other readout of it was found to be better."
+    if identity.get("untrained"):
+        reason = "its weights are as before any training, whatever its folder says: no reading of it means anything."
+    elif identity.get("exported"):
+        reason = f"it is an export of layerscope already ({identity['exported']}). Improve the model that it was cut from."
+    elif cosine >= ISOTROPIC:
+        reason = (
+            f"it comes with a pipeline for sentence embeddings, which stays. The mean cosine of these texts is {cosine:.2f}, and "
+            "training for embeddings leaves less: compare it with another encoder before you rely on it."
+        )
+    else:
+        reason = (
+            "it comes with a pipeline for sentence embeddings, and the texts are spread out as such training leaves them (mean "
+            f"cosine {cosine:.2f}). No other readout of such a model was found to be better."
+        )
     choice = Choice(
         blocks, readout.name, tied=(blocks,), rule="improve", layers=blocks, model=model.name, reason=reason, abstained=True
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.heads import unit
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Encoder = Callable[[Sequence[str]], np.ndarray]
 
 
-@dataclass
+@dataclass(repr=False)
 class Improved(StoredRun):
     """A better way to read a model's embeddings.
 
@@ -101,6 +102,24 @@ class Improved(StoredRun):
         """The choice as a picture: every layer under every readout by its score, and the score against what it costs."""
         return view("improve", "plot")(self)
 
+    @property
+    def candidates(self) -> pd.DataFrame:
+        """Every layer under every readout that was judged, with its score: another name of `table`."""
+        return self.table
+
+    def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
+        """The texts nearest to a question, with their cosine; without `texts`, among those that the choice was judged on."""
+        vectors: np.ndarray | None = None
+        if texts is None:
+            if self.sampled is None:
+                raise LayerscopeError("this run was read from disk and holds no texts: give them, search(query, texts).")
+            texts, vectors = self.sampled["texts"], self.sampled["after"]
+        found = self.encode(list(texts)) if vectors is None else unit(vectors)
+        cosines = found @ self.encode(query)
+        best = np.argsort(-cosines, kind="stable")[:top]
+        rows = [{"rank": rank, "cosine": float(cosines[i]), "text": texts[i]} for rank, i in enumerate(best, 1)]
+        return pd.DataFrame(rows)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the table of candidates is left out."""
         names = ("model", "texts", "judge", "rule", "evidence", "seconds", "conventions")
@@ -125,6 +144,10 @@ class Improved(StoredRun):
             )
         loaded = load_folder(self.folder)
         return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
+
+    def __repr__(self) -> str:
+        where = "not saved" if self.folder is None else f"in {self.folder}"
+        return f"<Improved {self.name}: layer {self.choice.layer} of {self.choice.layers}, {self.choice.readout}; {where}>"
 
     def __str__(self) -> str:
         return view("improve", "text")(self)

@@ -57,13 +57,14 @@ class Sample:
 
 
 def draw_sample(
-    texts: Any, *, column: str | None = None, size: int = 1000, more: int = MORE, seed: int = 0, offline: bool = False
-) -> Sample:
+    texts: Any, *, column: str | None = None, encoding: str | None = None, size: int = 1000, more: int = MORE, seed: int = 0,
+    offline: bool = False,
+) -> Sample:  # fmt: skip
     """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on their order.
 
     Texts are read in a stream: a file of a million of them needs no more memory than one of a few thousand.
     """
-    stream = TextStream(texts, column=column, offline=offline)
+    stream = TextStream(texts, column=column, offline=offline, encoding=encoding)
     drawn = draw_texts(stream, max(more, 1) * size, seed)
     if drawn.distinct < LEAST_TEXTS:
         same = f" ({drawn.read} texts, of which {drawn.distinct} differ)" if drawn.distinct < drawn.read else ""

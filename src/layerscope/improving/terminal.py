@@ -42,6 +42,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         elif evidence.get("teacher"):
             lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
+        lines += _encoder_itself(evidence)
         lines += _elsewhere(evidence)
         lines += _front_lines(result)
     on = result.manifest["texts"].get("centered_on")
@@ -71,7 +72,7 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     print_facts(console, score_lines(result))
     print_notes(console, (*result.warnings, *_cost_note(result)))
     if result.folder is not None:
-        console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)')
+        console.print(f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)')
 
 
 def _neighbors(result: Improved) -> Table:
@@ -91,13 +92,13 @@ def _cost_note(result: Improved) -> list[str]:
     cost = evidence.get("relative_cost") or 0.0
     if evidence["kept_default"] or cost < _COSTLY:
         return []
-    less = f"--templates {','.join(names_of('tried'))} (shorter prompts)"
-    return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: --budget 0.5, or {less}."]
+    less = f"templates={','.join(names_of('tried'))} (shorter prompts)"
+    return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: budget=0.5, or {less}."]
 
 
 def _speed(evidence: dict[str, Any]) -> str:
     times, speeds = evidence.get("speedup"), dict(evidence.get("texts_per_second") or {})
-    if not times:
+    if not times or (evidence.get("relative_cost") or 0) >= 1:
         return ""
     now, today = speeds.pop("now", None), speeds.pop("today", None)
     if now is None or today is None:  # earlier versions did not say
@@ -116,6 +117,22 @@ def _parts(evidence: dict[str, Any]) -> str:
     if trained:
         return f"head {trained['head'] - trained['today']:+.3f}, training {trained['student'] - trained['head']:+.3f}"
     return f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"
+
+
+def _encoder_itself(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """That the encoder which judges may be the better and cheaper answer: it was trained for this."""
+    name, speeds = evidence.get("encoder"), evidence.get("texts_per_second") or {}
+    if not name or not speeds.get(name) or not speeds.get("now"):
+        return []
+    ratio = speeds[name] / speeds["now"]
+    than = f"{ratio:.1f} × as many texts per second here" if ratio > 1 else f"fewer texts per second here ({ratio:.2f} ×)"
+    return [
+        (
+            "before you use it",
+            f"{name}, which judged, was itself trained for embeddings and reads {than}. If its license and language suit you, it "
+            f"may be the better answer: `layerscope compare` tells with labels of yours.",
+        )
+    ]
 
 
 def _elsewhere(evidence: dict[str, Any]) -> list[tuple[str, str]]:
@@ -139,8 +156,10 @@ def _front_lines(result: Improved) -> list[tuple[str, str]]:
     lines = [("score by cost", "\n".join(rows))] if len(rows) > 1 else []
     other = result.manifest["evidence"].get("as_good")
     if other:
-        told = f"layer {other['layer']}, {how_read(other['readout'])}: {other['relative_cost']:.2f} × today's computation"
-        lines.append(("within the noise", f"{told} (--budget {other['relative_cost'] + 0.005:.2f})"))
+        cost = result.manifest["evidence"]["relative_cost"]
+        told = f"layer {other['layer']}, {how_read(other['readout'])}: as good within the noise, "
+        told += f"{1 - other['relative_cost'] / cost:.0%} cheaper ({other['relative_cost']:.2f} × instead of {cost:.2f} ×)"
+        lines.append(("cheaper", f"{told}. To take it: budget={other['relative_cost'] + 0.005:.2f}"))
     return lines
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from layerscope.catalogue import Catalogue, Converted, Entry, File, Installed, PackageMember
+from layerscope.catalogue import ZOO_MODELS, Catalogue, Converted, Entry, File, Installed, PackageMember
 from layerscope.core.runs import MARKER
 from layerscope.errors import ModelError, require
 from layerscope.models.settings import quiet
@@ -18,7 +18,6 @@ from layerscope.packages import Package
 from layerscope.version import install_package
 
 ZOO = "layerscope-zoo"
-_ZOO_MODELS = ("controlled-ar", "controlled-mlm", "controlled-mamba", "vision-supervised", "vision-mae", "vision-ar")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,5 +180,5 @@ def catalogue() -> dict[str, ModelEntry]:
 
 def check_zoo(name: str) -> None:
     """An error that says how to install the model, if it is one of the zoo and the zoo is not installed."""
-    if name in _ZOO_MODELS and name not in catalogue():
+    if name in ZOO_MODELS and name not in catalogue():
         raise ModelError(f"{name} is in the package {ZOO}, which is not installed. Run: {install_package(ZOO)}")

@@ -100,6 +100,7 @@ def load(
         license=source.license,
         normalizes=source.normalizes(),
         sentence_encoder=(source.path / "modules.json").is_file(),
+        exported=source.exported(),
         adapters=facts,
     )
     model.files = files
@@ -245,6 +246,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "license": None,
         "normalizes": False,
         "sentence_encoder": False,
+        "untrained": modules.is_untrained(module),
         "bidirectional": ahead,
         "adapters": [],
         "n_blocks": model.n_blocks,

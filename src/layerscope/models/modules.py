@@ -154,3 +154,10 @@ def _sentence_transformer(module: nn.Module) -> nn.Module:
 def inner_tokenizer(module: Any, tokenizer: Any) -> Any:
     """The tokenizer given, or the one a sentence-transformers model carries."""
     return tokenizer if tokenizer is not None else getattr(module, "tokenizer", None)
+
+
+def is_untrained(module: nn.Module) -> bool:
+    """Whether a model's weights are as before any training: every scale of its norms is the same number. False without norms."""
+    scales = [one for name, one in module.named_parameters() if one.ndim == 1 and "norm" in name.lower() and "bias" not in name]
+    scales += [one for name, one in module.named_parameters() if one.ndim == 1 and name.endswith(("ln_1.weight", "ln_f.weight"))]
+    return bool(scales) and not any(one.is_meta or bool((one != one[0]).any()) for one in scales)

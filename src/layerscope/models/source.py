@@ -15,7 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layerscope.core.runs import MARKER
+from layerscope.catalogue import MODEL_FORMS
+from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.core.untrusted import exists, is_plain_name, read_json
 from layerscope.data.hub import fetch_published, hub_explained, limit_hub_waits, pin, pinned_revision
 from layerscope.errors import ModelError, OfflineError, UnknownNameError, one_line
@@ -29,7 +30,6 @@ Kind = Literal["catalogue", "folder", "gguf", "hub"]
 _told: set[tuple[Path, str]] = set()  # damage of exported folders that was warned of
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
-_FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
 _FETCHED: dict[tuple[str, str | None, tuple[str, ...]], Path] = {}  # by repository, commit and patterns
 
 log = logging.getLogger("layerscope")
@@ -59,6 +59,13 @@ class Source:
         file = self.path / "modules.json"
         listed = read_json(file, expect=list, error=ModelError) if file.is_file() else []
         return any(str(module.get("type", "")).endswith(".Normalize") for module in listed if isinstance(module, dict))
+
+    def exported(self) -> str | None:
+        """What an export of layerscope was cut from, in words; None for anything else."""
+        facts = _marker(self.path)
+        if facts.get("kind") != "export" or not isinstance(facts.get("base"), dict):
+            return None
+        return one_line(f"{facts['base'].get('name')}, read at layer {facts.get('layer')}")
 
     def settings_files_sha256(self) -> str:
         """Fingerprint of the files beside the weights that decide what is computed: configuration and tokenizer."""
@@ -112,8 +119,8 @@ def _hub_id(spec: str | Path) -> re.Match[str]:
     match = _HUB_ID.fullmatch(text)
     if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
         if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
-            raise ModelError(f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {_FORMS}")
-        raise UnknownNameError("model", text, catalogue(), _FORMS)
+            raise ModelError(f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {MODEL_FORMS}")
+        raise UnknownNameError("model", text, catalogue(), MODEL_FORMS)
     return match
 
 
@@ -166,7 +173,7 @@ def _local_source(
         weights = tuple(sorted(file for pattern in _PICKLES for file in path.glob(pattern)))
         pickled = True
         if not weights:
-            raise ModelError(f"{path} holds no weights: no *.safetensors and no .gguf file. {_FORMS}")
+            raise ModelError(f"{path} holds no weights: no *.safetensors and no .gguf file. {MODEL_FORMS}")
         if not allow_pickle:
             raise _pickled_only(path, weights[0].name)
     facts = _marker(path)
@@ -214,8 +221,10 @@ def read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if (path / "adapter_config.json").is_file() and not file.is_file():
         raise ModelError(f"{path} holds an adapter, not a model. Load its base model and pass adapters=[{str(path)!r}].")
+    if (path / MANIFEST).is_file() and not file.is_file():
+        raise ModelError(f"{path} is the folder of a run, not a model: open it with layerscope.load_run({str(path)!r}).")
     if not file.is_file():
-        raise ModelError(f"{path} is not a model folder: it holds no config.json. {_FORMS}")
+        raise ModelError(f"{path} is not a model folder: it holds no config.json. {MODEL_FORMS}")
     config: dict[str, Any] = read_json(file, error=ModelError)
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{file} names a model_type that is no text: {config['model_type']!r}.")

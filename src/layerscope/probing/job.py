@@ -25,7 +25,6 @@ from layerscope.errors import InvalidValueError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
 from layerscope.probing.frozen import (
-    DEFAULT_MAX_LENGTH,
     ModelItems,
     ModelReader,
     Parts,
@@ -57,7 +56,7 @@ def probe(
     layers: Sequence[int] | None = None,
     final_norm: FinalNorm = "applied",
     sample: int | None = None,
-    max_length: int = DEFAULT_MAX_LENGTH,
+    max_length: int = 128,
     learning_rates: Sequence[float] = ProbeRecipe.learning_rates,
     trial: int = ProbeRecipe.trial,
     epochs: int = ProbeRecipe.epochs,
@@ -92,7 +91,7 @@ def probe(
         run.table; run.plot()
     """
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
-    command = Command("probe", options, **ways)
+    command = Command("probe", options, **ways, function=probe)
     kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
         if kind not in probes():

@@ -90,7 +90,7 @@ class Observer(Protocol):
 
 def profile(
     model: str | Path | LoadedModel | torch.nn.Module,
-    data: Any = DEFAULT_DATA,
+    data: Any = "lee",
     *,
     tokenizer: Any = None,
     out: str | Path | None = None,

@@ -12,6 +12,7 @@ import pandas as pd
 
 from layerscope.core.charts import Figure
 from layerscope.core.columns import PROFILE, names, with_added
+from layerscope.core.formatting import count_of
 from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
@@ -135,6 +136,21 @@ class Profile(WideTable, StoredRun):
         folder.write_table("profile", self.table)
         self.write_map(folder)
 
+    @property
+    def layers(self) -> list[int]:
+        """The layers that were measured, the embeddings (0) first."""
+        return sorted({int(layer) for layer in whole_layers(self.table)["layer"]})
+
+    @property
+    def best_layer(self) -> int:
+        """The layer to read embeddings from, as `layerscope.select` says without labels; its reason is `select(run).reason`."""
+        return int(view(self.kind, "choose")(self).layer)
+
+    def __getitem__(self, metric: str) -> pd.Series:
+        """A metric by layer: `run["prompt_entropy"]`."""
+        rows = whole_layers(self.curve(metric))
+        return rows.set_index("layer")["value"].rename(metric)
+
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
         """One metric over the sites: where (layer, depth, site), the value, its interval and what else there is of it."""
         table = self.table
@@ -199,6 +215,7 @@ class Profile(WideTable, StoredRun):
 
     def __repr__(self) -> str:
         return (
-            f"<Profile {self.name}: {self.manifest['counts']['prompts']} prompts, {self.table['site'].nunique()} sites, "
-            f"{self.table['metric'].nunique()} metrics, final_norm={self.manifest['conventions']['final_norm']}>"
+            f"<Profile {self.name}: {count_of(self.manifest['counts']['prompts'], 'prompts')}, "
+            f"{count_of(self.table['site'].nunique(), 'sites')}, {count_of(self.table['metric'].nunique(), 'metrics')}, "
+            f"final_norm={self.manifest['conventions']['final_norm']}>"
         )

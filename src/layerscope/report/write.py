@@ -15,16 +15,20 @@ FORMATS = ("html", "md", "pdf", "png", "svg")
 _SUFFIXES = {"htm": "html", "markdown": "md"}
 
 
-def write_report(runs: Iterable[Any], out: str | Path = "report.html", *, texts: bool = True) -> Path:
-    """Write one report about runs of any kind: folders, runs, maps, or choices of a layer. The suffix sets the format.
+def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = True) -> Path:
+    """Write one report about runs of any kind: folders, runs, maps, or choices of a layer; one, or several in a list.
 
-        layerscope.write_report(["runs/a", "runs/b"], "report.html")
+        layerscope.write_report(run)
+        layerscope.write_report(["runs/a", "runs/b"], "report.pdf")
+
+    The suffix sets the format.
 
     `.html` is a self-contained page; `.md` is text; `.pdf` (a page per figure), `.png` and `.svg` are figures. With
     `texts=False` no text, image or sound of yours is in it.
     """
     format_of(Path(out))  # before the work: an unknown format is an error at once
-    return write(gather(runs, texts=texts), out)
+    several = isinstance(runs, Iterable) and not isinstance(runs, str)
+    return write(gather(runs if several else [runs], texts=texts), out)
 
 
 def write(report: Report, out: str | Path) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.core.conventions import Reading
+from layerscope.core.formatting import count_of
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.valley import find_valley
@@ -60,6 +61,7 @@ class Evidence:
     """Metric curves of one model and the final norm of the states measured.
 
     `tuned` says why the model seems trained for embedding at its last layer, if it does; `tuning_known` whether that can be seen.
+    `untrained`: its weights are as before any training.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Evidence:
     has_final_norm: bool = True
     tuned: str | None = None
     tuning_known: bool = True
+    untrained: bool = False
     source: str = "profile"
     warnings: tuple[str, ...] = field(default=())
 
@@ -103,6 +106,7 @@ def from_run(run: Profile) -> Evidence:
         has_final_norm=reading.has_norm,
         tuned=_tuned(run.manifest["model"], curves, reading.shows_output),
         tuning_known=reading.shows_output and "anisotropy" in curves,
+        untrained=bool(run.manifest["model"].get("untrained")),
         warnings=tuple(_short_of(run.manifest)),
     )
 
@@ -131,6 +135,8 @@ def from_atlas(name: str) -> Evidence:
 
 
 def _tuned(model: dict[str, Any], curves: dict[str, Curve], shows_last: bool) -> str | None:
+    if model.get("exported"):
+        return f"it is an export of layerscope ({model['exported']}), whose last layer was chosen"
     if model.get("sentence_encoder") or model.get("normalizes"):
         return "it comes with a sentence-embedding pipeline that reads the last layer"
     spread = curves.get("anisotropy")
@@ -144,7 +150,7 @@ def _short_of(manifest: dict[str, Any]) -> list[str]:
     out = []
     prompts = int(manifest["counts"]["prompts"])
     if prompts < 50:
-        out.append(f"the profile has only {prompts} prompts: 100 or more give steadier curves.")
+        out.append(f"the profile has only {count_of(prompts, 'prompts')}: 100 or more give steadier curves.")
     return out
 
 

@@ -71,8 +71,10 @@ def get_rule(name: str) -> Rule:
 def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     """The answer under some prior: benchmarks give one that has not seen the model's family."""
     last = evidence.n_blocks
+    if evidence.untrained:  # its vectors are spread out, too, and mean nothing
+        return _abstain(last, "the model's weights are as before any training, so no layer holds anything.", evidence.warnings)
     if evidence.tuned:
-        return _abstain(last, f"the model seems trained for embedding at its last layer: {evidence.tuned}.", evidence.warnings)
+        return _abstain(last, f"{evidence.tuned}, so the model seems made for embedding at its last layer.", evidence.warnings)
     probability, seen, as_fitted = read_valley(evidence)
     if probability is None:
         return _abstain(last, f"{seen}, so nothing says where in the model to look.", evidence.warnings)

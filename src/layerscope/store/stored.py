@@ -78,6 +78,10 @@ class StoredRun:
         """What a reader wants first, as plain values."""
         return {"warnings": self.manifest["warnings"], "run": None if self.path is None else str(self.path)}
 
+    def report(self, out: str | Path = "report.html") -> Path:
+        """Write one page about this run (`.html`), or the same as `.md`, `.pdf`, `.png` or `.svg`."""
+        return Path(view(self.kind, "report")(self, out))
+
     def _repr_html_(self) -> str:
         """For notebooks; text is escaped."""
         return view(self.kind, "html")(self)

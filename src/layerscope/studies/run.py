@@ -31,8 +31,6 @@ from layerscope.studies.shared.models import Request, Spec, read_spec
 from layerscope.version import VERSION
 
 WORK = "parts"  # finished parts of a study, such as the profiles of its models, which can be opened on their own
-DEFAULT_LENGTH = 256
-DEFAULT_DATA = "lee"
 
 
 @dataclass
@@ -84,14 +82,14 @@ class StudyRun(StoredRun):
 def study(
     name: str,
     *models: Any,
-    data: str | Path | Iterable[str] | Corpus = DEFAULT_DATA,
+    data: str | Path | Iterable[str] | Corpus = "lee",
     out: str | Path | None = None,
     tokenizer: Any = None,
     limit: int | None = None,
     column: str | None = None,
     seed: int = 0,
     final_norm: str = "raw",
-    max_length: int = DEFAULT_LENGTH,
+    max_length: int = 256,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,

@@ -49,7 +49,7 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
 
 @pytest.mark.parametrize(
     ("cost", "told"),
-    [(2.5, ""), (11.87, "--budget 0.5, or --templates plain,one-word,step-by-step")],
+    [(2.5, ""), (11.87, "budget=0.5, or templates=plain,one-word,step-by-step")],
 )
 def test_a_choice_that_is_dear_to_use_says_what_is_cheaper(improved: Improved, cost: float, told: str) -> None:
     evidence = improved.manifest["evidence"] | {"relative_cost": cost}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from layerscope.core.formatting import split_names
-from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_name
+from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_name, near_misses
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
@@ -117,7 +116,7 @@ def _unknown(name: str, data_dir: Path | None) -> UnknownNameError:
     """The nearest names rather than all: mteb has more than a thousand."""
     folders = [path.name for path in data_dir.iterdir() if path.is_dir()] if data_dir is not None else []
     everything = {known.lower(): known for known in (*text_tasks(), *folders, *PAPER_TASKS, *catalogue.TASKS, *PRESETS)}
-    near = difflib.get_close_matches(name.lower(), everything, n=5, cutoff=0.5)
+    near = near_misses(name, everything, 5)
     valid = {*(everything[match] for match in near), *catalogue.TASKS, *PRESETS}
     hint = "Any text task of mteb can be given too"
     hint += f", and any folder of {data_dir} that has test.jsonl.gz." if data_dir is not None else "."

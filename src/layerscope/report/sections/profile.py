@@ -13,6 +13,7 @@ from rich.table import Table
 
 from layerscope.core.charts import Figure
 from layerscope.core.conventions import Reading
+from layerscope.core.formatting import count_of
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -36,7 +37,7 @@ def from_run(run: Profile) -> Curves:
     facts = {
         "kind": "profile",
         "final norm": reading.final_norm if reading.has_norm else "none in this model",
-        "texts": f"{m['corpus']['name']}, {counts['prompts']} {'images' if 'image_tokens' in c else 'prompts'}",
+        "texts": f"{m['corpus']['name']}, {count_of(counts['prompts'], 'images' if 'image_tokens' in c else 'prompts')}",
         "corpus": str(m["corpus"].get("fingerprint", ""))[:12],
         **_lengths(c, counts),
         "rows": c["metrics"]["rows"],
@@ -187,8 +188,8 @@ def describe_prompts(manifest: dict[str, Any]) -> str:
     """How many prompts a profile has and how long they are."""
     counts, conventions = manifest["counts"], manifest["conventions"]
     if "image_tokens" in conventions:
-        return f"{counts['prompts']} images of {counts['tokens']['longest']} tokens ({conventions['image_tokens']})"
-    return f"{counts['prompts']} prompts, up to {conventions['max_length']} tokens"
+        return f"{count_of(counts['prompts'], 'images')} of {counts['tokens']['longest']} tokens ({conventions['image_tokens']})"
+    return f"{count_of(counts['prompts'], 'prompts')}, up to {conventions['max_length']} tokens"
 
 
 def _headline(run: Profile) -> str:

@@ -20,7 +20,7 @@ from layerscope.selection.choose import choose
 from layerscope.selection.labels.decide import LabelEvidence, decide, gather, weigh
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.selection.labels.source import LabeledVectors, Opened, encode_texts, open_source, truncated
-from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
+from layerscope.store.embeddings import EmbeddingStore
 
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
 _SCORES = {
@@ -132,7 +132,7 @@ def select_with_labels(
     max_length: int | None = None,
     batch_size: int | None = None,
     store: str | Path | None = None,
-    store_size: int | None = DEFAULT_BUDGET,
+    store_size: int | None = 10 * 2**30,
 ) -> Choice:
     """Choose a layer and readout with labeled examples.
 

@@ -1,0 +1,220 @@
+"""`compare_models`: several models on the user's texts, today and improved, and in plain words which of them to use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.command import Command
+from layerscope.core.heads import unit
+from layerscope.core.statistics import student_interval
+from layerscope.embedding.reading import open_reading
+from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.improving import improve
+from layerscope.improving.holding import texts_per_second
+from layerscope.improving.sample import draw_sample, knows_language
+from layerscope.models import LoadedModel
+from layerscope.selection.judges.agreement import Neighborhoods, similarities
+from layerscope.selection.labels.read import Labeled, read_labels
+
+TODAY, BETTER = "today", "improved"
+_TIMED = 24
+_READY = "trained for embeddings, and such an encoder beat the improved small models on fifteen tasks (docs/improve-results.md)"
+
+
+@dataclass
+class ModelComparison:
+    """What `compare_models` returns: a row per model and way to read it, who agrees with whom, and the verdict."""
+
+    table: pd.DataFrame
+    agreement: pd.DataFrame
+    verdict: str
+    notes: list[str] = field(default_factory=list)
+    measure: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        rows = {"table": self.table.to_dict(orient="records"), "agreement": self.agreement.to_dict()}
+        return {"verdict": self.verdict, "measure": self.measure, **rows, "notes": self.notes}
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n\n{self.table.to_string(index=False)}"
+
+
+@dataclass
+class _Way:
+    model: str
+    way: str
+    encode: Callable[[Sequence[str]], np.ndarray]
+    parameters: float
+    ready: bool
+    vectors: np.ndarray | None = None
+    items: np.ndarray | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model if self.ready else f"{self.model}, {self.way}"
+
+
+def compare_models(
+    models: Sequence[Any],
+    data: Any,
+    *,
+    labels: str | Path | None = None,
+    column: str | None = None,
+    encoding: str | None = None,
+    sample: int = 600,
+    improved: bool = True,
+    seed: int = 0,
+    offline: bool = False,
+    **options: Any,
+) -> ModelComparison:
+    """Compare models on your texts: what they agree on, how they do by labels, what they cost, and which to use.
+
+    Language models are read as they are today (last layer, mean of the tokens) and as `improve` reads them, fitted on one half
+    of a sample of the texts; everything is compared on the other half. Sentence encoders are read as they come. `labels` is a
+    file of labeled examples, as for `improve`; texts of it are never fitted on.
+
+        layerscope.compare_models(["smollm2-135m", "minilm-l6"], "mine.csv", labels="some.csv").verdict
+    """
+    if len(models) < 2:
+        raise InvalidValueError("a comparison takes two models or more.")
+    ways: dict[str, Any] = {name: options.pop(name) for name in ("model_options", "engine", "progress") if name in options}
+    command = Command("compare_models", options, **ways, offline=offline, function=compare_models)
+    labeled = None if labels is None else read_labels(labels)
+    drawn = draw_sample(data, column=column, encoding=encoding, size=sample, seed=seed, offline=offline)
+    known = set() if labeled is None else set(labeled.texts)
+    half = len(drawn.texts) // 2
+    seen = [text for text in drawn.texts[:half] if text not in known]
+    unseen = [text for text in drawn.texts[half:] if text not in known]
+    if min(len(seen), len(unseen)) < 20:
+        raise LayerscopeError(
+            f"{drawn.name} has {len(seen) + len(unseen)} texts that are not among the labels; 40 at least are needed."
+        )
+    found: list[_Way] = []
+    notes: list[str] = []
+    with command:
+        for given in models:
+            found += _ways_of(command, given, seen if improved else None, unseen, notes, seed)
+        names = [one.name for one in found]
+        if len(set(names)) < len(names) or len({one.model for one in found}) < 2:
+            raise InvalidValueError(f"two models have the same name: {', '.join(names)}. Give each once.")
+        command.bar.begin("reading|texts", len(found) * (len(unseen) + len(known)))
+        for one in found:
+            one.vectors = one.encode(unseen)
+            if labeled is not None:
+                one.items = label_items(labeled, dict(zip(labeled.texts, one.encode(labeled.texts), strict=True)))
+            command.bar.advance(len(unseen) + len(known))
+        speeds = texts_per_second({one.name: one.encode for one in found}, unseen[:_TIMED])
+    matrix = _agreement(found)
+    others = [float(np.mean([matrix.at[one.name, two.name] for two in found if two.model != one.model])) for one in found]
+    rows = {
+        "model": [one.model for one in found], "read": ["as it comes" if one.ready else one.way for one in found],
+        "agreement with others": others, "texts per second": [speeds[one.name] for one in found],
+        "parameters, M": [one.parameters / 1e6 for one in found], "vector": [one.vectors.shape[1] for one in found],  # type: ignore[union-attr]
+    }  # fmt: skip
+    measure = ""
+    if labeled is not None:
+        measure = "right nearest neighbor, %" if labeled.kind == "classification" else "rank correlation with your scores × 100"
+        rows = {**dict(list(rows.items())[:2]), measure: [_score(one, labeled) for one in found], **dict(list(rows.items())[2:])}
+    table = pd.DataFrame(rows).sort_values(measure or "agreement with others", ascending=False, ignore_index=True)
+    verdict = _by_labels(found, labeled, speeds) if labeled is not None else _without_labels(found, others, speeds)
+    return ModelComparison(table, matrix, verdict, notes, measure)
+
+
+def _ways_of(
+    command: Command, given: Any, seen: Sequence[str] | None, unseen: Sequence[str], notes: list[str], seed: int
+) -> list[_Way]:
+    """How a model is read: as it comes, or today and improved."""
+    loaded: LoadedModel = command.load(given, here=True)
+    who, size = loaded.name, loaded.identity["parameters"]
+    ready = bool(loaded.identity.get("sentence_encoder")) and not loaded.identity.get("untrained")
+    reading = open_reading(command, given if ready else loaded)
+    if ready and not knows_language(loaded, unseen[:200]):
+        notes.append(f"{who} does not know many words of these texts: another language?")
+
+    def today(texts: Sequence[str]) -> np.ndarray:
+        return reading.vectors(command.engine, texts, lambda n: None)[0]
+
+    if ready or seen is None:
+        return [_Way(who, TODAY, today, size, ready)]
+    better = improve(loaded, seen, seed=seed, offline=command.offline, progress=command.bar)
+    notes += [f"{who}: {note}" for note in better.warnings]
+    if better.choice.abstained:
+        notes.append(f"{who}: no better reading was found on these texts ({better.choice.reason})")
+        return [_Way(who, TODAY, today, size, False)]
+    gone = sum(p.numel() for block in list(loaded.anatomy.blocks)[better.choice.layer :] for p in block.parameters())
+    return [_Way(who, TODAY, today, size, False), _Way(who, BETTER, better.encode, size - gone, False)]
+
+
+def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What each labeled example says of vectors: whether its nearest neighbor has its class; of pairs, their cosine."""
+    sides = [unit(np.stack([vectors[text] for text in side])) for side in labeled.sides]
+    if len(sides) == 2:
+        return (sides[0] * sides[1]).sum(1)
+    cosines = sides[0] @ sides[0].T
+    np.fill_diagonal(cosines, -np.inf)
+    return (labeled.targets[cosines.argmax(1)] == labeled.targets).astype(np.float64)
+
+
+def _score(one: _Way, labeled: Labeled) -> float:
+    from layerscope.core.statistics import spearman
+
+    assert one.items is not None
+    return 100 * float(one.items.mean() if labeled.kind == "classification" else spearman(one.items, labeled.targets))
+
+
+def _agreement(found: Sequence[_Way]) -> pd.DataFrame:
+    """The mean agreement about neighbors (−½ to 1) of every two ways."""
+    cosines = [similarities(one.vectors) for one in found]  # type: ignore[arg-type]
+    near = [Neighborhoods.of(one) for one in cosines]
+    values = np.array([[float(a.agreement(b).mean()) for b in cosines] for a in near])
+    names = [one.name for one in found]
+    return pd.DataFrame((values + values.T) / 2, index=names, columns=names)
+
+
+def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
+    ratio = speeds[one.name] / speeds[other.name]
+    return f"{ratio:.1f} × as fast" if ratio >= 1 else f"{1 / ratio:.1f} × slower"
+
+
+def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]) -> str:
+    """The best by labels; of those that the labels cannot tell from it, the fastest."""
+    ranked = sorted(found, key=lambda one: -_score(one, labeled))
+    best, tied = ranked[0], [ranked[0]]
+    if labeled.kind == "classification":
+        tied += [one for one in ranked[1:] if student_interval(best.items - one.items).low <= 0]  # type: ignore[operator]
+    pick = max(tied, key=lambda one: speeds[one.name])
+    unit_name = (
+        "% of the labeled texts have a right nearest neighbor" if labeled.kind == "classification" else "rank correlation × 100"
+    )
+    said = f"Use {pick.name}: {_score(pick, labeled):.1f} {unit_name}"
+    if pick is not best:
+        noise = f"within the noise of the best ({best.name}, {_score(best, labeled):.1f})"
+        return f"{said}, {noise}, and it is {_faster(pick, best, speeds)}."
+    rest = [one for one in ranked if one.model != pick.model]
+    if not rest:
+        return f"{said}."
+    return f"{said}; {rest[0].name} has {_score(rest[0], labeled):.1f}, and {pick.name} is {_faster(pick, rest[0], speeds)}."
+
+
+def _without_labels(found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]) -> str:
+    """A trained encoder first; else the one that the others agree with most. Agreement does not say who is right."""
+    ready = [one for one in found if one.ready]
+    rest = [one for one in found if not one.ready]
+    if not ready:
+        pick = found[int(np.argmax(others))]
+        return f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know."
+    pick = max(ready, key=lambda one: speeds[one.name])
+    if not rest:
+        return f"Use {pick.name}, the fastest of them; which is right only labels can tell (labels=)."
+    near = max(rest, key=lambda one: speeds[one.name] * (one.way == BETTER))
+    return (
+        f"Use {pick.name}: it is {_READY}, and it is {_faster(pick, near, speeds)} as against {near.name}. "
+        "Give labels= to know how both do on your texts."
+    )

@@ -1,0 +1,71 @@
+"""`encode`: the vectors of texts at any layers, all in one pass, as an array, a table or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.command import Command
+from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.core.readout import Readout
+from layerscope.data.corpus import TextStream
+from layerscope.embedding.reading import Layers, open_reading
+from layerscope.embedding.writing import embed
+from layerscope.engines import Engine
+from layerscope.progress import Progress
+
+
+def encode(
+    model: Any,
+    texts: Any,
+    *,
+    layers: Layers = None,
+    readout: str | Readout | None = None,
+    frame: bool = False,
+    out: str | Path | None = None,
+    column: str | None = None,
+    max_length: int = 256,
+    tokenizer: Any = None,
+    offline: bool = False,
+    progress: bool | Progress | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
+) -> np.ndarray | pd.DataFrame | Path:
+    """Vectors of texts: of one layer (texts, D), or of several in one pass (layers, texts, D).
+
+    - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is left out.
+    - `layers`: a number, numbers, or `all`. None: the last layer, or what a sentence encoder's folder does itself.
+    - `readout`: how a text becomes one vector; one that centers subtracts the mean over these texts.
+    - `frame`: return a table instead: the text, the other columns, and a column of vectors per layer.
+    - `out`: write that table to a parquet file of any length and return its path (see `embed`).
+
+        vectors = layerscope.encode("smollm2-135m", texts, layers=[10, 20])
+        vectors[0].shape  # layer 10: (texts, 576)
+    """
+    shared: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    if out is not None:
+        given = {"layers": layers, "readout": readout, "column": column, "max_length": max_length, "tokenizer": tokenizer}
+        return embed(model, texts, out, **given, **shared, **options)
+    command = Command("encode", options, **shared, function=encode)
+    stream = TextStream([texts] if isinstance(texts, str) and " " in texts else texts, column=column, offline=offline)
+    rows = list(stream.rows())
+    words = [str(row.text) for row in rows]
+    asked = Readout.parse(readout) if isinstance(readout, str) else readout
+    with command:
+        plain = None if asked is None else replace(asked, centering="none" if asked.centering == "corpus" else asked.centering)
+        reading = open_reading(command, model, tokenizer, layers=layers, readout=plain, max_length=max_length)
+        command.bar.begin(f"{reading.facts['model']['name']}|texts", len(words))
+        found = reading.vectors(command.engine, words, command.bar.advance)
+    if asked is not None and asked.centering == "corpus":
+        found = [one - one.mean(0, dtype=np.float64).astype(np.float32) for one in found]
+    if frame:
+        table = pd.DataFrame([{"text": row.text, **row.others} for row in rows])
+        return table.assign(**{name: list(one) for name, one in zip(reading.names, found, strict=True)})
+    several = layers == "all" or isinstance(layers, list | tuple | range)
+    return np.stack(found) if several else found[0]

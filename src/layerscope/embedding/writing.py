@@ -1,0 +1,239 @@
+"""`embed`: the vectors of any number of texts in one parquet file, with the columns that the texts came with.
+
+Texts are read in blocks, each of which is written to a part of its own before the next is read: memory does not grow with their
+number, and a run that was killed goes on where it stopped. At the end the parts become one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerscope.command import Command
+from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.core.readout import Readout
+from layerscope.data.corpus import TextStream
+from layerscope.data.readers import Row
+from layerscope.embedding.reading import Layers, Reading, in_blocks, open_reading
+from layerscope.engines import Engine
+from layerscope.errors import DataError, InvalidValueError, RunFolderError
+from layerscope.progress import Progress
+from layerscope.store import atomic
+from layerscope.store.folder import config_key
+from layerscope.store.locks import lock_beside
+from layerscope.version import VERSION
+
+META = b"layerscope"
+BLOCK, REMOTE_BLOCK = 4096, 65_536  # texts in a part; workers load the model for every block
+_BLOCK_BYTES = 128 * 2**20
+_FITTED_ON = 20_000  # vectors that the two coordinates are fitted on
+
+log = logging.getLogger("layerscope")
+
+
+def embed(
+    model: Any,
+    data: Any,
+    out: str | Path,
+    *,
+    column: str | None = None,
+    encoding: str | None = None,
+    layers: Layers = None,
+    readout: str | Readout | None = None,
+    coordinates: bool = False,
+    max_length: int = 256,
+    tokenizer: Any = None,
+    overwrite: bool = False,
+    offline: bool = False,
+    progress: bool | Progress | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
+) -> Path:
+    """Write the vectors of texts to a parquet file: a row per text with its other columns and `vector`, or `layer_10`, ….
+
+    - `model`: a folder that `improve` or `export` wrote, any sentence encoder, or a model with `layers` and a `readout`.
+    - `coordinates`: add the columns `x` and `y`, the two main directions of the vectors (of the first layer given).
+
+    Rows without a text are left out. The same call goes on with a run that was killed, and reads nothing twice.
+
+        layerscope.embed("better", "reviews.csv", "vectors.parquet")
+    """
+    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    command = Command("embed", options, **ways, function=embed)
+    place = Path(out)
+    if place.suffix != ".parquet":
+        raise InvalidValueError(f"vectors are written to a .parquet file, not to {place.name!r}.")
+    if isinstance(readout, str):
+        readout = Readout.parse(readout)
+    if readout is not None and readout.centering != "none":
+        raise InvalidValueError(
+            f"the readout {readout.name} is fitted on texts: let `improve` make a folder, and embed with that."
+        )
+    stream = TextStream(data, column=column, offline=offline, encoding=encoding)
+    total = sum(1 for _ in stream)  # before the model is loaded: a file that cannot be read is found out
+    with lock_beside(place.resolve(), "embedding") as work, command:
+        reading = open_reading(command, model, tokenizer, layers=layers, readout=readout, max_length=max_length)
+        facts = {**reading.facts, "coordinates": coordinates, "texts": stream.source, "layerscope": VERSION}
+        key = config_key({name: facts[name] for name in facts if name != "layerscope"})
+        if place.exists() and not overwrite:
+            known = facts_of(place)
+            if known.get("key") != key or known.get("rows") != total:
+                raise RunFolderError(f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True.")
+            log.info("%s is there already: %s rows", place, f"{total:,}")
+            return place
+        parts = Parts(work, reading, key, command.engine.remote)
+        command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
+        for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
+            parts.add(number, block, command)
+        parts.join(place, {**facts, "key": key, "rows": total}, coordinates)
+    if stream.dropped:
+        log.info("left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items()))
+    return place
+
+
+def facts_of(file: Path) -> dict[str, Any]:
+    """What a file that `embed` wrote says of itself; nothing for another."""
+    import pyarrow.parquet as pq
+
+    try:
+        told = (pq.read_schema(file).metadata or {}).get(META)
+        found = json.loads(told) if told else {}
+    except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+        raise DataError(f"{file} is not a readable parquet file: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+class Parts:
+    """The blocks of texts that are finished, a file each."""
+
+    def __init__(self, work: Path, reading: Reading, key: str, remote: bool) -> None:
+        self.work, self.reading = work, reading
+        self.size = REMOTE_BLOCK if remote else max(64, BLOCK // max(1, len(reading.names) // 2))
+        self.key = f"{key}-{self.size}"
+        self.files: list[Path] = []
+
+    def add(self, number: int, rows: Sequence[Row], command: Command) -> None:
+        """Encode the rows of a block, unless a part holds them already."""
+        import pyarrow.parquet as pq
+
+        texts = [str(row.text) for row in rows]
+        mark = hashlib.sha256(json.dumps([self.key, texts]).encode()).hexdigest()
+        file = self.work / f"part-{number:06d}.parquet"
+        self.files.append(file)
+        if file.is_file() and _mark(file) == mark:
+            command.bar.advance(len(texts))
+            return
+        vectors = self.reading.vectors(command.engine, texts, command.bar.advance)
+        table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)))
+        atomic.write(file, lambda stream: pq.write_table(table.replace_schema_metadata({META: mark}), stream))
+
+    def join(self, place: Path, facts: Mapping[str, Any], coordinates: bool) -> None:
+        """One file of all parts, which then go."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = _schema([pq.read_schema(file) for file in self.files])
+        name, each = self.reading.names[0], max(1, _FITTED_ON // len(self.files))
+        if coordinates:
+            some = [_vectors(pq.read_table(file, columns=[name]), name)[:each] for file in self.files]
+            mean, directions = _main_directions(np.concatenate(some))
+            schema = schema.append(pa.field("x", pa.float32())).append(pa.field("y", pa.float32()))
+        schema = schema.with_metadata({META: json.dumps(atomic.plain(facts))})
+
+        def fill(stream: Any) -> None:
+            with pq.ParquetWriter(stream, schema) as writer:
+                for file in self.files:
+                    table = pq.read_table(file)
+                    if coordinates:
+                        at = ((_vectors(table, name) - mean) @ directions).astype(np.float32)
+                        table = table.append_column("x", pa.array(at[:, 0])).append_column("y", pa.array(at[:, 1]))
+                    writer.write_table(_as(table, schema))
+
+        atomic.write(place, fill)
+        for file in self.work.glob("part-*.parquet"):
+            file.unlink()
+
+
+def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean (D,) of vectors and their two main directions (D, 2), each signed so that its largest entry is positive."""
+    mean = vectors.mean(0, dtype=np.float64)
+    top = np.linalg.eigh((vectors - mean).T @ (vectors - mean))[1][:, ::-1][:, :2]
+    return mean, top * np.sign(top[np.abs(top).argmax(0), [0, 1]])
+
+
+def _mark(file: Path) -> str:
+    import pyarrow.parquet as pq
+
+    try:
+        return (pq.read_schema(file).metadata or {}).get(META, b"").decode()
+    except (OSError, ValueError):  # half a file is none
+        return ""
+
+
+def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray]) -> Any:
+    """A table of texts, their other columns and vectors; a column of mixed kinds is told as text."""
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row.others)
+    columns: dict[str, Any] = {"text": pa.array([str(row.text) for row in rows])}
+    for name in names:
+        values = [row.others.get(name) for row in rows]
+        kept = name if name != "text" and name not in vectors else f"{name}_given"
+        try:
+            columns[kept] = pa.array(values)
+        except (pa.ArrowException, OverflowError):
+            columns[kept] = pa.array([None if value is None else str(value) for value in values])
+    for name, found in vectors.items():
+        flat = pa.array(np.ascontiguousarray(found, dtype=np.float32).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, found.shape[1])
+    return pa.table(columns)
+
+
+def _vectors(table: Any, name: str) -> np.ndarray:
+    """A column of vectors as an array (rows, D)."""
+    whole = table.column(name).combine_chunks()
+    return whole.flatten().to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+
+
+def _schema(schemas: Sequence[Any]) -> Any:
+    """Columns of all parts, vectors last; one that has other types in other parts is told as text."""
+    import pyarrow as pa
+
+    kinds: dict[str, set[Any]] = {}
+    for schema in schemas:
+        for one in schema:
+            kinds.setdefault(one.name, set()).update({one.type} - {pa.null()})
+    fields = [pa.field(name, next(iter(found)) if len(found) == 1 else pa.string()) for name, found in kinds.items()]
+    return pa.schema(sorted(fields, key=lambda one: pa.types.is_fixed_size_list(one.type)))
+
+
+def _as(table: Any, schema: Any) -> Any:
+    """A part's table with the columns and types of the whole."""
+    import pyarrow as pa
+
+    columns = []
+    for one in schema:
+        column = table.column(one.name) if one.name in table.column_names else pa.nulls(table.num_rows)
+        if column.type != one.type:
+            column = pa.array([None if value is None else str(value) for value in column.to_pylist()], one.type)
+        columns.append(column)
+    return pa.table(columns, schema=schema)
+
+
+def vectors_in(file: Path, name: str) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
+    """The vectors of a file that `embed` wrote, a group of rows at a time, and the rows' other columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as table:
+        for batch in table.iter_batches(batch_size=BLOCK):
+            whole = pa.Table.from_batches([batch])
+            others = [one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)]
+            yield _vectors(whole, name), whole.select(others).to_pylist()

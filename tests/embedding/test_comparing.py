@@ -1,0 +1,69 @@
+"""Which of several models to use: by labels where there are any, and a trained encoder first where there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.embedding import comparing
+from layerscope.embedding.comparing import _by_labels, _Way, _without_labels, label_items
+from layerscope.errors import InvalidValueError
+from layerscope.selection.labels.read import build
+from tests.improving.test_improve import some_texts
+from tests.tiny import tiny_model
+
+
+def way(name: str, right: float, ready: bool = False, read: str = "improved") -> _Way:
+    items = (np.arange(100) < 100 * right).astype(float)
+    return _Way(name, read, lambda texts: np.zeros((len(texts), 2)), 1e6, ready, np.zeros((3, 2)), items)
+
+
+def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
+    labeled = build("classification", [((f"text {i}",), str(i % 2)) for i in range(100)])
+    found = [way("slow", 0.80), way("quick", 0.79, ready=True), way("poor", 0.30)]
+    speeds = {"slow, improved": 10.0, "quick": 120.0, "poor, improved": 500.0}
+    said = _by_labels(found, labeled, speeds)
+    assert said.startswith("Use quick: 79.0 %")
+    assert "within the noise of the best (slow, improved, 80.0), and it is 12.0 × as fast" in said
+    best = _by_labels([way("slow", 0.9), way("poor", 0.3)], labeled, {"slow, improved": 10.0, "poor, improved": 5.0})
+    assert best.startswith("Use slow, improved: 90.0 %")
+    assert "poor, improved has 30.0" in best
+
+
+def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
+    found = [way("lm", 0.5, read="today"), way("lm", 0.5), way("encoder", 0.5, ready=True)]
+    said = _without_labels(found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0})
+    assert said.startswith("Use encoder")
+    assert "10.0 × as fast" in said
+    assert "does not say who is right" in _without_labels(found[:2], [0.1, 0.4], {"lm, today": 1.0, "lm, improved": 1.0})
+
+
+def test_labels_of_classes_and_of_pairs() -> None:
+    classes = build("classification", [((f"t{i}",), "ab"[i % 2]) for i in range(20)])
+    side = classes.sides[0]
+    near = {text: np.array([1.0, 0.01 * i]) if classes.targets[i] else np.array([0.01 * i, 1.0]) for i, text in enumerate(side)}
+    assert label_items(classes, near).mean() == 1
+    pairs = build("scores", [((f"a{i}", f"b{i}"), float(i)) for i in range(20)])
+    found = label_items(pairs, {text: np.eye(2)[0] for text in pairs.texts})
+    assert np.allclose(found, 1)
+
+
+@pytest.mark.usefixtures("here")
+def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = some_texts(60)
+    (tmp_path / "labels.csv").write_text("text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20])))
+    improve, quick = comparing.improve, {"judge": "none", "templates": ["one-word"], "max_length": 96}
+    monkeypatch.setattr(comparing, "improve", lambda *given, **ways: improve(*given, **ways, **quick))
+    ready = tiny_model("bert", seed=3)
+    ready.identity["sentence_encoder"] = True
+    found = layerscope.compare_models([tiny_model("llama"), ready], texts, labels=tmp_path / "labels.csv", progress=False)
+    assert found.verdict.startswith("Use ")
+    assert set(found.table["read"]) <= {"today", "improved", "as it comes"}
+    assert found.table[found.measure].is_monotonic_decreasing
+    assert np.allclose(np.diag(found.agreement), 1, atol=1e-5)
+    assert (found.table["texts per second"] > 0).all()
+    with pytest.raises(InvalidValueError, match="two models"):
+        layerscope.compare_models(["x"], texts)

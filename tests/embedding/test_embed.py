@@ -1,0 +1,130 @@
+"""`encode`, `embed` and `search`: the same vectors however they are asked for, kept columns, and runs that were stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import layerscope
+from layerscope.core.heads import unit
+from layerscope.embedding.reading import LayerReading
+from layerscope.embedding.writing import Parts, facts_of
+from layerscope.errors import DataError, InvalidValueError, RunFolderError
+from layerscope.exporting.verifying import pooled_vectors
+from tests.improving.test_improve import some_texts
+from tests.tiny import tiny_model
+
+TEXTS = some_texts(30)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model("llama")
+
+
+def test_all_layers_in_one_pass_are_what_each_gives_alone(model) -> None:
+    every = layerscope.encode(model, TEXTS, layers="all", progress=False)
+    assert every.shape == (4, 30, 32)
+    for layer in (0, 2, -1):
+        assert np.allclose(layerscope.encode(model, TEXTS, layers=layer, progress=False), every[layer], atol=1e-5)
+    from layerscope.core.readout import Readout
+
+    ids = model.tokenize(TEXTS).ids
+    assert np.allclose(pooled_vectors(model, ids, 2, Readout()), every[2], atol=1e-5)
+    assert np.allclose(layerscope.encode(model, TEXTS, layers=[3, 1], progress=False), every[[3, 1]], atol=1e-5)
+
+
+def test_a_centered_readout_subtracts_the_mean_of_the_texts(model) -> None:
+    found = layerscope.encode(model, TEXTS, layers=1, readout="plain/mean/raw/keep/corpus", progress=False)
+    assert np.abs(found.mean(0)).max() < 1e-5
+
+
+def test_a_table_keeps_its_columns(model) -> None:
+    frame = pd.DataFrame({"text": TEXTS, "stars": range(30)})
+    found = layerscope.encode(model, frame, layers=[0, 3], frame=True, progress=False)
+    assert list(found.columns) == ["text", "stars", "layer_0", "layer_3"]
+    assert found["layer_3"][4].shape == (32,)
+
+
+@pytest.mark.parametrize("layers", ["some", 9, [-6], []])
+def test_layers_that_do_not_exist(model, layers) -> None:
+    with pytest.raises(InvalidValueError, match=r"layers are"):
+        layerscope.encode(model, TEXTS, layers=layers, progress=False)
+
+
+def test_a_file_of_vectors_keeps_columns_and_resumes(model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"doc": {"text": text}, "stars": i if i < 25 else "many", "when": None} for i, text in enumerate(TEXTS)]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr(Parts, "__init__", _small(Parts.__init__))
+    out, read = tmp_path / "vectors.parquet", []
+    encode = LayerReading.encode
+
+    def stopped(self, texts, advance):
+        read.append(len(texts))
+        if len(read) == 3:
+            raise KeyboardInterrupt
+        return encode(self, texts, advance)
+
+    monkeypatch.setattr(LayerReading, "encode", stopped)
+    ways = {"column": "doc.text", "layers": [1, 3], "coordinates": True, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        layerscope.embed(model, file, out, **ways)
+    assert not out.exists()
+    layerscope.embed(model, file, out, **ways)
+    assert read == [8, 8, 8, 8, 6]  # the first two blocks are not read again
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".vectors")] == []
+    table = pq.read_table(out)
+    assert table.column_names == ["text", "doc", "stars", "when", "layer_1", "layer_3", "x", "y"]
+    assert table.column("stars").to_pylist()[:2] == ["0", "1"]  # told as text: some are not numbers
+    every = layerscope.encode(model, TEXTS, layers=[1, 3], progress=False)
+    assert np.allclose(np.stack(table.column("layer_3").to_pylist()), every[1], atol=1e-5)
+    x = np.array(table.column("x").to_pylist())
+    assert np.isclose(np.var(x), np.linalg.eigvalsh(np.cov(every[0].T, bias=True)).max(), rtol=1e-3)
+    before = len(read)
+    layerscope.embed(model, file, out, **ways)  # finished: nothing is read
+    assert len(read) == before
+    with pytest.raises(RunFolderError, match="other vectors or texts"):
+        layerscope.embed(model, file, out, **{**ways, "layers": [2]})
+
+
+def _small(make):
+    def init(self, *given):
+        make(self, *given)
+        self.size = 8
+
+    return init
+
+
+def test_search_finds_what_is_there_and_reads_vectors_that_are_there(model, tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "vectors.parquet"
+    ways = {"layers": 2, "readout": "plain/mean/raw", "progress": False}
+    layerscope.embed(model, pd.DataFrame({"text": TEXTS, "n": range(30)}), file, **ways)
+    assert facts_of(file)["rows"] == 30
+    direct = layerscope.search(model, TEXTS[4], TEXTS, top=3, **ways)
+    assert direct["text"][0] == TEXTS[4]
+    assert direct["cosine"][0] == pytest.approx(1, abs=1e-5)
+    stored = layerscope.search(model, TEXTS[4], file, top=3, **ways)
+    assert list(stored["text"]) == list(direct["text"])
+    assert stored["n"][0] == 4
+    vectors = layerscope.encode(model, TEXTS, **ways)
+    order = np.argsort(-(unit(vectors) @ unit(vectors)[4]))[:3]
+    assert list(direct["text"]) == [TEXTS[i] for i in order]
+    with pytest.raises(DataError, match="read otherwise"):
+        layerscope.search(model, "x", file, **{**ways, "layers": 1})
+    with pytest.raises(InvalidValueError, match="a question with words"):
+        layerscope.search(model, " ", TEXTS)
+
+
+def test_rows_without_a_text_are_left_out_and_vectors_need_a_parquet_file(model, tmp_path: Path) -> None:
+    out = layerscope.embed(model, ["one", "", "two words"], tmp_path / "v.parquet", progress=False)
+    assert pq.read_table(out).column("text").to_pylist() == ["one", "two words"]
+    with pytest.raises(InvalidValueError, match=r"\.parquet"):
+        layerscope.embed(model, TEXTS, tmp_path / "v.csv")
+    with pytest.raises(InvalidValueError, match="fitted on texts"):
+        layerscope.embed(model, TEXTS, tmp_path / "w.parquet", readout="plain/mean/raw/keep/corpus")

@@ -1,0 +1,131 @@
+"""What people give, and what they guess a result has."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import transformers as hf
+
+import layerscope
+from layerscope.errors import DataError, ModelError, UnknownNameError
+from layerscope.improving.stages import StageLines, expect
+from layerscope.models import wrap
+from layerscope.progress import Bar
+from layerscope.selection.evidence import Curve, Evidence
+from layerscope.selection.rules import get_rule
+from tests.improving.test_improve import quick, some_texts
+from tests.tiny import tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def result(llama):
+    return quick(llama, pd.DataFrame({"id": range(40), "body": some_texts()}), judge="none")
+
+
+def test_a_data_frame_is_read_by_its_column_of_texts(llama, result) -> None:
+    assert result.manifest["texts"]["source"]["column"] == "body"
+    frame = pd.DataFrame({"a": some_texts(3), "b": some_texts(3, 1)})
+    with pytest.raises(DataError, match=r"2 columns of text. Name the one to read with column="):
+        quick(llama, frame)
+    with pytest.raises(DataError, match="no column 'c'"):
+        quick(llama, frame, column="c")
+
+
+def test_what_is_missing_in_a_table_is_left_out() -> None:
+    frame = pd.DataFrame({"text": ["one", None, float("nan"), "two"]})
+    corpus = layerscope.load_corpus(frame)
+    assert corpus.texts == ("one", "two")
+    assert corpus.dropped == {"null": 2}
+
+
+def test_a_result_is_short_in_a_console(result) -> None:
+    assert len(repr(result)) < 200
+    assert repr(result).startswith("<Improved ")
+
+
+def test_one_run_makes_a_report(result, tmp_path: Path) -> None:
+    assert layerscope.write_report(result, tmp_path / "one.md").read_text().startswith("#")
+
+
+def test_a_parameter_that_is_nearly_right(llama) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'max_length'"):
+        layerscope.improve(llama, some_texts(), max_len=64)
+    with pytest.raises(UnknownNameError, match="Did you mean 'readout'"):
+        layerscope.export(llama, 1, readot="plain")
+
+
+def test_the_signature_of_export_is_for_users() -> None:
+    names = inspect.signature(layerscope.export).parameters
+    assert {"also", "why", "brief"} & set(names) == set()
+
+
+def test_a_run_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(ModelError, match="load_run"):
+        layerscope.load(tmp_path)
+
+
+def untrained():
+    config = hf.LlamaConfig(
+        vocab_size=262, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2
+    )
+    return wrap(hf.LlamaModel(config), tiny_tokenizer(), "fresh")
+
+
+def test_a_model_that_was_never_trained_is_not_called_trained() -> None:
+    model = untrained()
+    assert model.identity["untrained"]
+    model.identity["sentence_encoder"] = True  # as a folder with modules.json would say
+    result = quick(model, some_texts(), judge="none")
+    assert "before any training" in result.choice.reason
+    flat = Curve.exact([0.06] * 4)
+    found = get_rule("evidence")(Evidence("fresh", 3, {"anisotropy": flat}, "applied", tuned="mean cosine 0.06", untrained=True))
+    assert found.abstained
+    assert "before any training" in found.reason
+
+
+def test_a_pretrained_model_is_not_called_untrained(llama) -> None:
+    assert llama.identity["untrained"] is False
+
+
+def test_an_encoder_whose_texts_are_all_alike_is_not_called_trained_for_embeddings() -> None:
+    from layerscope.core.readout import Readout
+    from layerscope.improving.record import left_alone
+
+    model = untrained()
+    model.identity |= {"untrained": False, "sentence_encoder": True}
+    assert "training for embeddings leaves less" in left_alone(model, Readout(), 0.9)[1].reason
+    assert "as such training leaves them" in left_alone(model, Readout(), 0.1)[1].reason
+    model.identity["exported"] = "x, read at layer 2"
+    assert "export of layerscope already" in left_alone(model, Readout(), 0.1)[1].reason
+
+
+def test_one_countdown_over_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    lines = StageLines(stream, every=0.0)
+    expect(lines, 600)
+    lines.begin("reading|texts", 10)
+    lines.advance(5)
+    assert "about 10 min left in all" in stream.getvalue()
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stderr", shown)
+    bar = Bar()
+    expect(bar, 600)
+    bar.begin("reading|texts", 10)
+    bar.advance(1)
+    bar._bar.refresh()
+    bar.close()
+    assert "left in all" in shown.getvalue()
+    assert "<" not in shown.getvalue()  # no second countdown
+
+
+def test_costs_count_the_block_of_zeros() -> None:
+    from layerscope.improving.choose import relative_costs
+
+    costs = relative_costs([10, 10], [0, 1, 4], 4, [False, True])
+    assert np.allclose(costs, [[0.125, 0.25, 1.0], [0.25, 0.5, 1.25]])
