@@ -43,6 +43,7 @@ from tests.faults.inputs import (
     images_file,
     labels_file,
     make_scene,
+    map_folder,
     model_folder,
     mutate,
     plan_file,
@@ -100,6 +101,19 @@ def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     opened.summary()
     opened.tables()
     return write(gather([target]), folder / "page.md")
+
+
+def layer_map(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """The map in a stranger's run, opened and put on a page."""
+    from layerscope.report.contents import gather
+    from layerscope.report.write import write
+
+    target = map_folder(scene, folder, rng)
+    found = load_run(target).map()
+    found.table.to_string()
+    found.neighbors(0)
+    found.save(folder / "map.html")
+    return write(gather([target]), folder / "page.html")
 
 
 def choice(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -211,7 +225,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
     "choice": choice, "task": task, "manifest": manifest, "command": command, "bombs": bombs,
-    "shared": shared,
+    "shared": shared, "layer_map": layer_map,
 }  # fmt: skip
 
 

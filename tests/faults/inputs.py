@@ -293,6 +293,29 @@ def task_folder(folder: Path, rng: np.random.Generator) -> Path:
     return folder
 
 
+def map_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
+    """The folder of a run with a map whose facts or arrays somebody else changed."""
+    from layerscope.maps import FILE
+    from layerscope.store import RunFolder
+    from tests.report.synthetic import synthetic_map
+
+    target = Path(shutil.copytree(scene.runs["profile"], folder / "profile"))
+    synthetic_map().write(RunFolder(target))
+    with np.load(target / FILE) as held:
+        arrays = dict(held)
+    if rng.random() < 0.6:
+        told = json.dumps(distort(json.loads(arrays["facts"].tobytes()), rng)).encode("utf-8", "surrogatepass")
+        arrays["facts"] = np.frombuffer(told, dtype=np.uint8)
+    for name in rng.choice(sorted(arrays), int(rng.integers(0, 3)), replace=False):
+        array = np.atleast_1d(arrays[name])
+        odd = [array[:-1], array[..., None], array * np.nan, array.astype("U9"), array.astype(np.int64) - 9, np.array("x")]
+        arrays[name] = odd[int(rng.integers(len(odd)))]
+    np.savez_compressed(target / FILE, **arrays)
+    if rng.random() < 0.2:
+        (target / FILE).write_bytes(mutate((target / FILE).read_bytes(), rng))
+    return target
+
+
 def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Path]:
     """A small file that asks for a lot of memory, and what kind of input it is."""
     from PIL import Image

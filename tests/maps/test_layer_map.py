@@ -43,17 +43,39 @@ def test_a_damaged_map_is_one_error(tmp_path: Path) -> None:
     with np.load(tmp_path / FILE) as held:
         arrays = dict(held)
     facts = json.loads(arrays["facts"].tobytes())
-    for change in ({"texts": ["one"]}, {"columns": {"topic": [1]}}, {"readings": []}, {"more": 1}):
+    odd = ([1] * 60, [["a"]] * 60, [1, "a"] * 30, [float("nan")] * 60, [10**400] * 60, [f"word {i}" for i in range(60)])
+    changes = [
+        {"texts": odd[0]},
+        {"model": 3},
+        {"blocks": "x"},
+        {"total": 10**30},
+        *({"columns": {"a": some}} for some in odd[1:]),
+    ]
+    for change in ({"texts": ["one"]}, {"columns": {"topic": [1]}}, {"readings": []}, {"more": 1}, *changes):
         told = np.frombuffer(json.dumps({**facts, **change}).encode(), dtype=np.uint8)
         np.savez(tmp_path / FILE, **{**arrays, "facts": told})
         with pytest.raises(LayerscopeError, match="damaged"):
             read_map(tmp_path)
-    np.savez(tmp_path / FILE, **{**arrays, "near0": arrays["near0"] + 60})
-    with pytest.raises(LayerscopeError, match="do not fit"):
-        read_map(tmp_path)
+    for name, array in {
+        "near0": arrays["near0"] + 60, "near1": arrays["near1"].astype(np.int64) - 1, "trust0": arrays["trust0"][:-1],
+        "kept0": arrays["kept0"][:, None], "points0": arrays["points0"][..., None], "limit0": np.array(np.nan),
+        "keys": np.array(3.0),
+    }.items():  # fmt: skip
+        np.savez(tmp_path / FILE, **{**arrays, name: array})
+        with pytest.raises(LayerscopeError, match="damaged"):
+            read_map(tmp_path)
     (tmp_path / FILE).write_bytes(b"nothing")
     with pytest.raises(LayerscopeError, match="damaged"):
         read_map(tmp_path)
+
+
+def test_a_strangers_map_says_nothing_to_a_terminal(tmp_path: Path) -> None:
+    made = synthetic_map()
+    odd = "\x1b[31m<b>\u202e"
+    replace(made, model=odd, texts=[odd] * len(made), columns={odd: [odd] * len(made)}).write(RunFolder(tmp_path))
+    found = read_map(tmp_path)
+    assert found is not None
+    assert "\x1b" not in "".join([found.model, *(found.texts or ()), *found.columns, *found.columns.popitem()[1]])
 
 
 def test_neighbors_are_asked_for_by_text_or_number() -> None:
