@@ -74,12 +74,3 @@ def test_mistakes_are_one_line(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("atlas", "reproduce", "tabel2"), "Did you mean 'table2'?", "fig10")
     assert_refused(cli("atlas", "reproduce", "table2", "--convention", "british"), "both")
     assert_refused(cli("atlas", "show", "bert-base", "--run", tmp_path), "holds no run")
-
-
-def test_exported_results_are_laid_over_the_published_ones(cli: Cli, run: Path) -> None:
-    ended = cli("atlas", "export", run, "--out", "shared", "--license", "mit")
-    assert ended.code == 0, ended.err
-    assert "hf upload" in ended.err
-    compared = cli("atlas", "compare", "Pythia-410m", "--run", "shared")
-    assert compared.code == 0, compared.err
-    assert "shared results shared:[red]mine[/]: laid over: curvature, entropy_prompt" in compared.out

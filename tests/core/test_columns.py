@@ -1,4 +1,4 @@
-"""Columns are defined once: what tables, files, the page, sweeps, shared results and the documentation say follows from them."""
+"""Columns are defined once: what tables, files, the page, sweeps and the documentation say follows from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ columns.PROFILE = (*columns.PROFILE, left_out)
 
 import pandas as pd
 import layerscope
-from layerscope import atlas
 from layerscope.report import contents, markdown, page
 from layerscope.studies.shared.numbers import VALUES
 from layerscope.sweeps.steps import Step
@@ -32,7 +31,6 @@ texts = ["A cat sat on the mat.", "Rivers run to the sea.", "a", "Stars are far 
 run = layerscope.profile(tiny_model(), texts, metrics=["prompt_entropy", "curvature"], out=here / "run", progress=False)
 old = layerscope.load_run(sys.argv[2])
 payload = page.payload(contents.gather([layerscope.load_run(here / "run")]))
-shared = atlas.export_results([here / "run"], here / "shared")
 print("RESULT" + json.dumps({
     "table": run.table["left_out"].sum() >= 0 and run.table["left_out"].dtype.kind == "i",
     "curvature of one token": int(run.curve("curvature", sink="drop")["left_out"].max()),
@@ -42,8 +40,6 @@ print("RESULT" + json.dumps({
     "page": [payload["values"][-1], "left_out" in payload["curves"][0]["parts"][""]["series"][0]],
     "study": VALUES[-1],
     "sweep": Step("profile", "job", (), None).rows(here / "run").columns[-1],
-    "shared": "left_out" in pd.read_parquet(shared / "results.parquet"),
-    "card": "prompts without a value" in (shared / "README.md").read_text(),
 }))
 """
 

@@ -23,17 +23,7 @@ from tests.faults.fuzz import CASES
 from tests.faults.support import run_tool
 
 # the cheap kinds of input take what the dear ones leave of the ten thousand
-INPUTS = {
-    "bombs": 100,
-    "command": 1000,
-    "shared": 200,
-    "model": 500,
-    "run": 500,
-    "layer_map": 300,
-    "images": 700,
-    "task": 700,
-    "manifest": 1200,
-}
+INPUTS = {"bombs": 100, "command": 1000, "model": 500, "run": 700, "layer_map": 300, "images": 700, "task": 700, "manifest": 1200}
 DEFECTS = ("wrong", "silent", "unmended", "errors", "left", "defects")
 
 

@@ -48,7 +48,6 @@ from tests.faults.inputs import (
     mutate,
     plan_file,
     run_folder,
-    shared_folder,
     task_folder,
     texts_file,
 )  # fmt: skip
@@ -176,10 +175,6 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
             ["verify", file, "--json"], ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
             ["correlate", file, str(scene.runs["evaluation"])], ["plot", file, "--out", f"{place}.svg"],
             ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", "Pythia-14m", "--run", file],
-            ["atlas", "export", file, "--out", place],
-        ],
-        "shared": [
-            ["atlas", "compare", "Pythia-14m", "--run", file], ["atlas", "compare", "Pythia-14m", "--run", file, "--json"],
             ["atlas", "show", "Pythia-14m", "--run", file, "--out", f"{place}.svg"],
         ],
     }[what]  # fmt: skip
@@ -193,11 +188,6 @@ def command(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     else:
         path = {"texts": texts_file, "labels": labels_file, "plan": plan_file, "tasks": task_folder}[what](folder, rng)
     return _command(scene, what, path, folder, rng)
-
-
-def shared(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """A command line on results that somebody shared."""
-    return _command(scene, "shared", shared_folder(scene, folder, rng), folder, rng)
 
 
 def bombs(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -225,7 +215,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
     "choice": choice, "task": task, "manifest": manifest, "command": command, "bombs": bombs,
-    "shared": shared, "layer_map": layer_map,
+    "layer_map": layer_map,
 }  # fmt: skip
 
 

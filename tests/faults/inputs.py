@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gzip
 import io
 import json
-import math
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,35 +245,6 @@ def run_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
         path.unlink()
     else:
         path.write_bytes(mutate(path.read_bytes(), rng))
-    return target
-
-
-def shared_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
-    """Results that somebody shared, with odd names, facts and numbers, under the digest that belongs to them."""
-    from layerscope.atlas.sharing import CARD, FILE, export_results
-    from layerscope.core.untrusted import sha256_of
-
-    target = export_results([scene.runs["profile"], scene.runs["evaluation"]], folder / "shared")
-    table, card = pd.read_parquet(target / FILE), (target / CARD).read_text(encoding="utf-8")
-    if rng.random() < 0.5:
-        rows = table["run"] == rng.choice(table["run"].unique())
-        facts = json.loads(table.loc[rows, "facts"].iloc[0])
-        table.loc[rows, "facts"] = json.dumps(distort(facts, rng))
-    else:
-        column = str(rng.choice(list(table.columns)))
-        names = ["../x", "con", "=1+1", "a\x00b", "x" * 10_000, "\u202e", "<b>", "\n", "", None]
-        numbers = [-1, 2**60, 0, math.nan, math.inf]
-        odd: list[Any] = ODD if rng.random() < 0.2 else numbers if pd.api.types.is_numeric_dtype(table[column]) else names
-        values = [odd[int(i)] for i in rng.integers(len(odd), size=len(table))]
-        table[column] = values if rng.random() < 0.5 else [values[0]] * len(table)
-    with contextlib.suppress(Exception):  # a table that cannot even be written
-        table.to_parquet(target / FILE, index=False)
-    if rng.random() < 0.2:
-        (target / FILE).write_bytes(mutate((target / FILE).read_bytes(), rng))
-    digest = sha256_of(target / FILE)
-    if rng.random() < 0.2:
-        card = mutate(card.encode(), rng).decode("utf-8", "replace")
-    (target / CARD).write_text(re.sub(r"results_sha256: \w+", f"results_sha256: {digest}", card), encoding="utf-8")
     return target
 
 

@@ -6,18 +6,16 @@
     atlas.metric_values("Pythia-410m", "wikitext", "entropy_prompt")
 
 Names are `family-size`, with `@revision` for a checkpoint: `Pythia-410m@step1000`. `atlas/data/SOURCE.md` says where the tables
-come from and under which conventions they were made. `export_results` writes your own results as a dataset.
+come from and under which conventions they were made.
 """
 
 from layerscope.atlas.queries import CONVENTIONS, correlation_tables, metric_values, probe_accuracies, select_scores
-from layerscope.atlas.sharing import export_results
 from layerscope.atlas.tables import AtlasModel, find_model, metrics, models, problems, scores, tasks, vision
 
 __all__ = [
     "CONVENTIONS",
     "AtlasModel",
     "correlation_tables",
-    "export_results",
     "find_model",
     "metric_values",
     "metrics",

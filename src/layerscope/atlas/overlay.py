@@ -52,12 +52,11 @@ class Overlay:
     differs: dict[str, list[str]] = field(default_factory=dict)  # metric or task → why it is left out
     notes: list[str] = field(default_factory=list)
     folder: str = ""
-    whose: str = "your"  # or `its`: results that somebody shared
 
     @property
     def label(self) -> str:
         """What its line is called beside published models."""
-        return f"your run: {self.name}" if self.whose == "your" else self.name
+        return f"your run: {self.name}"
 
     @property
     def is_empty(self) -> bool:
@@ -102,7 +101,7 @@ def by_label(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
     return lines
 
 
-def overlay_metrics(run: Profile, whose: str = "your") -> Overlay:
+def overlay_metrics(run: Profile) -> Overlay:
     """The curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
     comparable, differs = [], {}
@@ -116,12 +115,12 @@ def overlay_metrics(run: Profile, whose: str = "your") -> Overlay:
             continue
         rows = whole_layers(run.curve(ours)).dropna(subset=["value"])
         comparable.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
-    out = Overlay(run.name, differs=differs, whose=whose)
+    out = Overlay(run.name, differs=differs)
     if comparable:
         out.metrics = pd.concat(comparable, ignore_index=True)[["metric", "layer", "depth", "value"]]
     if comparable and "image_tokens" in conventions:
         out.notes.append(
-            f"{whose} values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the "
+            f"your values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the "
             "published ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches "
             "shuffled."
         )
@@ -129,7 +128,7 @@ def overlay_metrics(run: Profile, whose: str = "your") -> Overlay:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
         out.notes.append(
-            f"{whose} values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
+            f"your values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
             "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over "
             "prompts with their number."
         )
@@ -160,7 +159,7 @@ def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]
     return reasons
 
 
-def overlay_scores(evaluation: Evaluation, whose: str = "your") -> Overlay:
+def overlay_scores(evaluation: Evaluation) -> Overlay:
     """The scores of an evaluation that were made as the published ones were, under the `english` convention."""
     from layerscope.atlas.tables import stored_table
 
@@ -179,11 +178,11 @@ def overlay_scores(evaluation: Evaluation, whose: str = "your") -> Overlay:
             differs[str(task)] = why
         else:
             comparable.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
-    out = Overlay(str(evaluation.manifest["model"]["name"]), differs=differs, whose=whose)
+    out = Overlay(str(evaluation.manifest["model"]["name"]), differs=differs)
     if comparable:
         out.scores = pd.concat(comparable, ignore_index=True)
         length = Reading.of(evaluation.manifest).max_length
-        out.notes = [f"{whose} texts were cut to {length} tokens; the published scores do not say at how many."]
+        out.notes = [f"your texts were cut to {length} tokens; the published scores do not say at how many."]
     return out
 
 

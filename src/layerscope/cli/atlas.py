@@ -14,7 +14,7 @@ from layerscope.errors import LayerscopeError, printable
 
 atlas = typer.Typer(
     cls=PlainGroup,
-    help="Show the paper's published results, compare your runs with them, and share your own.",
+    help="Show the paper's published results, and compare your runs with them.",
     epilog="Example:\n\nlayerscope atlas show Pythia-410m",
     no_args_is_help=True,
 )
@@ -23,9 +23,7 @@ app.add_typer(atlas, name="atlas")
 
 CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
 OUT = typer.Option(None, "--out", "-o", help="Draw to this file: .png, .svg or .pdf.")
-RUN = typer.Option(
-    [], "--run", metavar="<path>", help="Folder of a profile, evaluation or exported results to compare; repeatable."
-)
+RUN = typer.Option([], "--run", metavar="<path>", help="Folder of a profile or an evaluation to compare; repeatable.")
 
 
 @command("models", "layerscope atlas models", atlas)
@@ -48,12 +46,12 @@ def show_command(
     out: Path | None = OUT,
 ) -> None:
     """Show one model: scores by task, metrics by layer."""
-    from layerscope.atlas.sharing import load_overlays
+    from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import show
     from layerscope.report.atlas import print_model, print_overlay
 
     summary = show(model, convention)
-    overlays = [overlay for path in run for overlay in load_overlays(path)]
+    overlays = [load_overlay(path) for path in run]
 
     def printed() -> None:
         print_model(summary)
@@ -74,10 +72,10 @@ def compare_command(
     out: Path | None = OUT,
 ) -> None:
     """Compare several models and your own runs on the same axes."""
-    from layerscope.atlas.sharing import load_overlays
+    from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import compare
 
-    overlays = [overlay for path in run for overlay in load_overlays(path)]
+    overlays = [load_overlay(path) for path in run]
     rows = compare(models, convention, overlays)
     from layerscope.report.atlas import print_comparison, print_overlay
 
@@ -89,29 +87,6 @@ def compare_command(
     value = {"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]}
     output.show(value, printed, then=f"layerscope report --atlas {shared.shell_quote(','.join(models))}")
     _draw(out, models, convention, overlays)
-
-
-@command("export", "layerscope atlas export runs/profile runs/scores --out my-results", atlas)
-def export_command(
-    output: shared.Listing,
-    runs: list[Path] = typer.Argument(..., help="Folders of profiles, evaluations or probes."),
-    out: Path = typer.Option(..., "--out", "-o", help="Folder to write."),
-    title: str | None = typer.Option(None, "--title", help="Name on the data card. (default: the folder's)"),
-    license: str = typer.Option("unknown", "--license", help="License of the results, e.g. cc-by-4.0."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace results exported to this folder earlier."),
-) -> None:
-    """Write your results as one parquet file and a data card, ready for a hub dataset."""
-    from layerscope.atlas.sharing import export_results, read_results
-
-    folder = export_results(runs, out, title=title, license=license, overwrite=overwrite)
-    table = read_results(folder)
-    models = table["model"].nunique()
-    output.show(
-        {"out": str(folder), "rows": len(table), "models": sorted(set(table["model"]))},
-        lambda: print(f"{len(table):,} values of {models} model{'s' * (models > 1)}.", file=sys.stderr),
-        str(folder),
-        f"hf upload --repo-type dataset YOU/NAME {shared.shell_quote(folder)}",
-    )
 
 
 @command("reproduce", "layerscope atlas reproduce table2", atlas)

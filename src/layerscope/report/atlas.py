@@ -103,8 +103,7 @@ def print_overlay(overlay: Overlay, console: Console | None = None) -> None:
     """What of a run was laid over the atlas, and what was not."""
     console = console or Console()
     names = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
-    whose = "your run" if overlay.whose == "your" else "shared results"
-    console.print(f"\n{whose} [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(names)) or 'nothing'}")
+    console.print(f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(names)) or 'nothing'}")
     for name, reasons in overlay.differs.items():
         console.print(f"  [yellow]left out[/] {escape(name)}: {escape('; '.join(reasons))}")
     for note in overlay.notes:
