@@ -28,6 +28,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 from improve_changes import BLEND, CHANGES, Changed, extra_vectors, unembedding_directions
 from improve_tasks import Task, load_tasks
+from rivals import AlphaReQ, DatasetEntropy, FixedDepth, Loes, LowestTwoNN
 
 from layerscope.capture import expand_sites
 from layerscope.core.readout import Readout
@@ -43,7 +44,7 @@ from layerscope.selection.judges.agreement import Agreement
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.judges.consistency import SelfConsistency, added_ranks, consistency_items, make_views
 from layerscope.selection.judges.few_labels import FewLabels
-from layerscope.selection.judges.rivals import AlphaReQ, DatasetEntropy, FixedDepth, Loes, LowestTwoNN, RankMe
+from layerscope.selection.judges.rank import RankMe
 from layerscope.selection.labels.read import Labeled, build
 
 RIVALS = (RankMe, AlphaReQ, LowestTwoNN, DatasetEntropy, Loes, FixedDepth)

@@ -16,7 +16,7 @@ from layerscope.core.plugins import PluginError
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.improving.judging import find_judge
 from layerscope.selection.judges import JUDGES, ScoredCandidates
-from layerscope.selection.judges.rivals import RankMe
+from layerscope.selection.judges.rank import RankMe
 from tests.cli.support import run_main
 from tests.tiny import tiny_model
 

@@ -16,7 +16,7 @@ from tests.selection.judges.support import CANDIDATES
 
 def test_every_judge_is_one_file_and_known_by_name():
     names = set(judges())
-    assert {"agreement", "self-consistency", "labels", "rankme", "alpha-req", "twonn-minimum", "loes", "fixed-depth"} <= names
+    assert {"agreement", "self-consistency", "labels", "rankme"} <= names
     with pytest.raises(UnknownNameError, match="Did you mean 'agreement'"):
         JUDGES.get("agrement")
 

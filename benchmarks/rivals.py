@@ -5,9 +5,6 @@ They look at the vectors of the texts alone (or at the depth), and were made for
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,27 +12,9 @@ from torch import Tensor
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.metrics import spectrum_entropy
 from layerscope.metrics.geometry import neighbor_ratios
-from layerscope.metrics.ranks import power_law_exponent, rankme
+from layerscope.metrics.ranks import power_law_exponent
 from layerscope.selection.judges.base import Candidates
-
-
-class _PerCandidate(ABC):
-    """A judge that scores one candidate's vectors (texts, D) at a time."""
-
-    views: tuple[str, ...] = ()
-    name: ClassVar[str] = ""
-
-    @abstractmethod
-    def value(self, vectors: np.ndarray | Tensor) -> float:
-        """The score of one candidate."""
-
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
-        """Every candidate's score; these rivals give no intervals."""
-        rows = []
-        for readout in candidates.readouts:
-            layers = candidates.vectors(readout)
-            rows.append([self.value(one) if torch.isfinite(torch.as_tensor(one)).all() else np.nan for one in layers])
-        return ScoredCandidates(np.array(rows, dtype=np.float64), judge=self.name)
+from layerscope.selection.judges.rank import RankMe
 
 
 def _spectrum(vectors: np.ndarray | Tensor, center: bool) -> Tensor:
@@ -44,18 +23,7 @@ def _spectrum(vectors: np.ndarray | Tensor, center: bool) -> Tensor:
     return torch.linalg.svdvals(rows - rows.mean(0) if center else rows).square()
 
 
-class RankMe(_PerCandidate):
-    """The largest effective rank of the vectors as they are (Garrido et al. 2023)."""
-
-    name = "rankme"
-    summary = "highest RankMe (Garrido et al. 2023)"
-
-    def value(self, vectors: np.ndarray | Tensor) -> float:
-        """RankMe."""
-        return float(rankme(_spectrum(vectors, center=False)))
-
-
-class AlphaReQ(_PerCandidate):
+class AlphaReQ(RankMe):
     """Eigenvalues that fall as 1/i: the exponent nearest to 1 (Agrawal et al. 2022)."""
 
     name = "alpha-req"
@@ -66,7 +34,7 @@ class AlphaReQ(_PerCandidate):
         return -abs(float(power_law_exponent(_spectrum(vectors, center=True))) - 1)
 
 
-class LowestTwoNN(_PerCandidate):
+class LowestTwoNN(RankMe):
     """The lowest intrinsic dimension by TwoNN (Facco et al. 2017), as KV-Embedding chooses its layer."""
 
     name = "twonn-minimum"
@@ -79,7 +47,7 @@ class LowestTwoNN(_PerCandidate):
         return -float((len(logs) - 1) / logs.sum()) if len(logs) > 2 and logs.sum() > 0 else np.nan
 
 
-class DatasetEntropy(_PerCandidate):
+class DatasetEntropy(RankMe):
     """The highest entropy of the pooled vectors' spectrum, one of the seven metrics of Skean et al. 2025."""
 
     name = "dataset-entropy"
@@ -90,7 +58,7 @@ class DatasetEntropy(_PerCandidate):
         return float(spectrum_entropy(_spectrum(vectors, center=False)))
 
 
-class Loes(_PerCandidate):
+class Loes(RankMe):
     """Label-free LOES with one layer: the highest isotropy, mean over standard deviation of the covariance's eigenvalues.
 
     With more than 512 features its authors take the singular values of the centered vectors, of which there are no more than

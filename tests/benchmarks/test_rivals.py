@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from rivals import AlphaReQ, FixedDepth, Loes, LowestTwoNN, RankMe
 
-from layerscope.selection.judges.rivals import AlphaReQ, FixedDepth, Loes, LowestTwoNN, RankMe
 from tests.selection.judges.support import CANDIDATES, DEFAULT
 
 
