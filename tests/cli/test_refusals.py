@@ -162,8 +162,8 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
     [
         (synthetic_probe, "counts", {"train": 3}, ("plot",)),
         (synthetic_run, "counts", {"prompts": "some"}, ("select",)),
-        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": [1]}, ("atlas", "export")),
-        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": 10**30}, ("atlas", "export")),
+        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": [1]}, ("atlas", "compare", "Pythia-14m", "--run")),
+        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": 10**30}, ("atlas", "compare", "Pythia-14m", "--run")),
     ],
 )
 def test_an_edited_run_in_every_view(cli: Cli, tmp_path: Path, run: Any, part: str, value: Any, words: tuple[str, ...]) -> None:

@@ -17,6 +17,17 @@ def llama():
     return tiny_model("llama")
 
 
+@pytest.fixture(scope="session")
+def common_cache(tmp_path_factory: pytest.TempPathFactory):
+    return tmp_path_factory.mktemp("common")
+
+
+@pytest.fixture
+def stored(common_cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have read need not be read again: for tests that are not about reading."""
+    monkeypatch.setattr("layerscope.improving.job.cache_dir", lambda: common_cache)
+
+
 @pytest.fixture
 def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was judged, a prompt teaches, and the head at layer 2 is far ahead."""

@@ -19,6 +19,7 @@ from tests.cli.support import run_main
 from tests.improving.test_improve import some_texts
 
 TEXTS = some_texts(300)
+pytestmark = pytest.mark.usefixtures("stored")
 GRID = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus"), Readout("one-word", "last", "raw")]
 
 
@@ -104,7 +105,7 @@ def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monke
     monkeypatch.setattr(fitting, "Ridge", stopped)
     out = tmp_path / "better"
     with pytest.raises(KeyboardInterrupt):
-        improve(llama, TEXTS, out=out, center_on="all")
+        improve(llama, TEXTS, out=out, center_on="all", store=tmp_path / "store")
     assert not out.exists()
     monkeypatch.setattr(fitting, "Ridge", own)
     todo: dict[str, int] = {}
@@ -116,7 +117,7 @@ def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monke
         def advance(self, units: int) -> None:
             pass
 
-    improve(llama, TEXTS, out=out, center_on="all", progress=Counting())
+    improve(llama, TEXTS, out=out, center_on="all", progress=Counting(), store=tmp_path / "store")
     assert todo["a head|texts"] == 0
     assert not any(count for label, count in todo.items() if label.startswith("its teacher"))
 

@@ -16,6 +16,7 @@ from tests.improving.test_heads import TEXTS, improve
 from tests.improving.test_improve import judge, some_texts
 
 __all__ = ["centered_wins", "judge"]  # fixtures
+pytestmark = pytest.mark.usefixtures("stored")
 
 
 def test_speeds_are_texts_over_seconds() -> None:

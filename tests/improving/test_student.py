@@ -24,6 +24,7 @@ from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
 
 TEXTS = some_texts(480)
+pytestmark = pytest.mark.usefixtures("stored")
 QUICK = {"max_steps": 40, "eval_steps": 10, "learning_rate": 2e-3, "save_steps": 10}
 
 

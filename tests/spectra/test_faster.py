@@ -57,7 +57,7 @@ def test_another_interface_is_refused_with_the_line_that_upgrades(offered, old, 
         monkeypatch.delattr(layerscope_gpu, "INTERFACE")
     else:
         monkeypatch.setattr(layerscope_gpu, "INTERFACE", offered)
-    with pytest.raises(LayerscopeError, match=rf"{old} is too old\. pip install --upgrade .*{old}"):
+    with pytest.raises(LayerscopeError, match=rf"{old} is too old\. pip install -U .*{old}"):
         faster.on(THERE)
 
 

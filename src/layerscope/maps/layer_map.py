@@ -266,6 +266,6 @@ def map_of(run: Any) -> LayerMap:
     if found is None:
         raise LayerscopeError(
             f"{run.name}: this run kept no map. `improve` and `evaluate` keep one of at least {LEAST} texts; "
-            "for a profile ask for it: profile(…, map=True), or --map."
+            "for a profile ask for it: profile(…, map=True), `layerscope profile --map`."
         )
     return found
