@@ -309,7 +309,7 @@ class Converted(Origin):
 
 @dataclass(frozen=True)
 class Installed(Origin):
-    """A folder of an installed package, ready to read."""
+    """A folder of an installed package, or a file of it, ready to read."""
 
     folder: Callable[[], Path]
     label: str
@@ -323,7 +323,7 @@ class Installed(Origin):
         return self.folder()
 
     def is_cached(self, entry: Entry) -> bool:
-        return self.installed() and self.folder().is_dir()
+        return self.installed() and self.folder().exists()
 
     def fetch(self, entry: Entry) -> Path:
         folder = self.folder()  # says what to install where the package is missing

@@ -1,0 +1,56 @@
+"""A corpus and an image set that another package adds are read by their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import layerscope
+from layerscope.data.catalogue import CORPORA
+from layerscope.data.images.sets import IMAGE_SETS
+from tests.cli.support import run_main
+from tests.plugins.support import install
+from tests.tiny_images import tiny_image_model
+
+CORPUS = """
+from pathlib import Path
+from layerscope.catalogue import Installed
+from layerscope.data.catalogue import CorpusEntry
+
+RAIN = CorpusEntry(
+    name="rain", summary="ten lines", license="CC0-1.0",
+    origin=Installed(lambda: Path(__file__).parent / "rain.txt", "rain 1.0"),
+)
+"""
+IMAGES = """
+from pathlib import Path
+import numpy as np
+from layerscope.catalogue import Installed
+from layerscope.data.images.imageset import ImageSetEntry
+
+def read(split, folder):
+    return np.arange(12 * 64, dtype=np.uint8).reshape(12, 8, 8), np.arange(12) % 2
+
+SQUARES = ImageSetEntry(
+    name="squares", summary="twelve", license="CC0-1.0", splits=("all",), classes=("even", "odd"), read=read,
+    origin=Installed(lambda: Path(__file__).parent, "squares 1.0"),
+)
+"""
+
+
+def test_a_corpus_from_outside_is_profiled(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("outside_rain", CORPUS, "RAIN", CORPORA, tmp_path, monkeypatch)
+    (tmp_path / "site" / "rain.txt").write_text("\n".join(f"it rains for the {i}. time" for i in range(10)), encoding="utf-8")
+    words = ("--data", "rain", "-m", "prompt_entropy", "--max-length", 8, "--out", tmp_path / "run", "--offline", "-q")
+    ended = run_main(monkeypatch, capsys, "profile", model_folder, *words)
+    assert ended.code == 0, ended
+    assert layerscope.load_run(tmp_path / "run").manifest["corpus"]["name"] == "rain"
+
+
+def test_an_image_set_from_outside_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("outside_squares", IMAGES, "SQUARES", IMAGE_SETS, tmp_path, monkeypatch)
+    run = layerscope.profile(tiny_image_model("vit"), "squares", metrics=["prompt_entropy"], progress=False)
+    assert run.manifest["counts"]["prompts"] == 12
