@@ -10,7 +10,7 @@ INSTALL := $(BIN)/pip install -q --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test slow docs docs-site tutorials release release-check integrations faults audit nightly paper lint format bench clean
+.PHONY: help setup browser demo test slow docs docs-site tutorials release release-check integrations faults audit nightly paper lint format bench simulate clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,7 +91,7 @@ audit: $(STAMP) ## known vulnerabilities of the pinned packages; needs the advis
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
 	$(BIN)/python tests/packaging/audit.py $(AUDIT)/bin/pip-audit
 
-nightly: test slow faults audit integrations bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, other programs, benchmarks, the paper on small models
+nightly: test slow faults audit integrations bench simulate paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, other programs, benchmarks, the paper on small models
 nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
@@ -109,6 +109,9 @@ format: $(STAMP) ## let ruff rewrite the code
 
 bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against the released method's way
 	$(BIN)/python benchmarks/all.py
+
+simulate: $(STAMP) ## the statistics on data whose truth is known: bias, coverage, false positives, power
+	for part in picking correlation intervals; do $(BIN)/python benchmarks/simulate.py $$part || exit 1; done
 
 clean: ## remove .venv and what the demo wrote
 	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT) $(INTEGRATIONS) $(DEMO_OUT) build

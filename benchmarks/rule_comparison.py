@@ -102,7 +102,11 @@ def compare(models: Sequence[Judged]) -> list[Case]:
     cases += _cases("fixed_depth, chosen on the other families", models, lambda m: nearest(blind[m.family], m.n_blocks))
     for metric in ATLAS_METRICS:
         rule = get_rule(f"lowest_{metric}")
-        cases += _cases(f"lowest_{metric}", models, lambda m, r=rule: r(read[m.model]).layer)  # type: ignore[misc]
+        name = f"lowest_{metric}" + ("[signed]" if metric == "curvature" else "")
+        cases += _cases(name, models, lambda m, r=rule: r(read[m.model]).layer)  # type: ignore[misc]
+    # of the absolute cosine: where the signed angle is largest
+    most = lambda m: int(read[m.model].curves["curvature"].value.argmax())  # noqa: E731
+    cases += _cases("lowest_curvature[absolute]", models, most)
     for metric in PAPER_WAY:
         cases += _cases(f"lowest_{metric}, per task", models, lambda m, k=metric: lowest_per_task(m, k))  # type: ignore[misc]
     cases += evidence_cases(models)

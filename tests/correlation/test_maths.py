@@ -103,17 +103,17 @@ def test_the_null_is_the_measure_of_the_surrogates(measure: str) -> None:
 
 @pytest.mark.parametrize("n", [12, 13])
 def test_surrogates_keep_what_they_say(n: int) -> None:
-    """Both keep the way from the first layer to the last; one the spectrum about it, one the steps between neighbors."""
+    """Both keep the bend and the last layer; one the spectrum about the bend, one the steps between neighbors."""
     y = np.random.default_rng(0).normal(size=n).cumsum()
     curves = maths.surrogate_curves(y, 50, seed=4)
-    line = np.linspace(y[0], y[-1], n)
-    spectrum = np.abs(np.fft.rfft(curves["random phase"] - line))
-    np.testing.assert_allclose(
-        spectrum[:, 1:], np.broadcast_to(np.abs(np.fft.rfft(y - line))[1:], spectrum[:, 1:].shape), atol=1e-9
-    )
-    steps = np.diff(curves["permuted increments"])
-    np.testing.assert_allclose(np.sort(steps), np.broadcast_to(np.sort(np.diff(y)), steps.shape), atol=1e-9)
-    np.testing.assert_allclose(curves["permuted increments"][:, -1], y[-1])
+    shape = maths.kept_shape(y[None, :-1])[0]
+    spectrum = np.abs(np.fft.rfft(curves["random phase"][:, :-1] - shape))
+    wanted = np.abs(np.fft.rfft(y[:-1] - shape))[1:]
+    np.testing.assert_allclose(spectrum[:, 1:], np.broadcast_to(wanted, spectrum[:, 1:].shape), atol=1e-9)
+    steps = np.diff(curves["permuted increments"][:, :-1] - shape)
+    np.testing.assert_allclose(np.sort(steps), np.broadcast_to(np.sort(np.diff(y[:-1] - shape)), steps.shape), atol=1e-9)
+    for drawn in curves.values():
+        np.testing.assert_allclose(drawn[:, -1], y[-1])
     again = maths.surrogate_curves(y, 50, seed=4)
     for kind, drawn in curves.items():
         np.testing.assert_array_equal(drawn, again[kind])
@@ -137,11 +137,19 @@ def _smooth(n: int, scale: float) -> Callable[[np.random.Generator], np.ndarray]
     return lambda rng: factor @ rng.normal(size=n)
 
 
+def _valley(n: int, rng: np.random.Generator) -> np.ndarray:
+    """A dip somewhere in the middle, a jump at the last layer, and smooth noise: the shape that curves of one network share."""
+    depth = np.linspace(0, 1, n)
+    dip = np.exp(-0.5 * ((depth - rng.uniform(0.4, 0.6)) / rng.uniform(0.15, 0.25)) ** 2)
+    return -rng.uniform(1, 3) * dip + 0.4 * _smooth(n, n / 8)(rng) + rng.uniform(1, 3) * (depth == 1)
+
+
 CURVES: dict[str, Callable[[int], Callable[[np.random.Generator], np.ndarray]]] = {
     "walks": lambda n: lambda rng: rng.normal(size=n).cumsum(),
     "drifting walks": lambda n: lambda rng: (rng.normal(size=n) + 0.5 * rng.choice([-1, 1])).cumsum(),
     "smooth": lambda n: _smooth(n, n / 8),
     "smoother": lambda n: _smooth(n, n / 4),
+    "valleys and a last layer apart": lambda n: lambda rng: _valley(n, rng),
 }
 TRIALS = 300
 
@@ -157,7 +165,7 @@ def test_unrelated_smooth_curves_are_called_related_one_time_in_twenty(measure: 
     """Shuffling the layers, which was the null before, calls 26 to 94 % of these pairs related."""
     rng, draw = np.random.default_rng(7), CURVES[kind](n)
     beyond = sum(_p(measure, draw(rng), draw(rng), trial) <= 0.05 for trial in range(TRIALS))
-    assert 0 < beyond <= 0.08 * TRIALS, beyond / TRIALS
+    assert beyond <= 0.08 * TRIALS, beyond / TRIALS
 
 
 def _cycle(n: int) -> Callable[[np.random.Generator], np.ndarray]:
@@ -172,15 +180,15 @@ def _cycle(n: int) -> Callable[[np.random.Generator], np.ndarray]:
 @pytest.mark.parametrize(
     ("null", "draw"), [("random phase", _cycle(25)), ("permuted increments", CURVES["walks"](25))], ids=["cycles", "walks"]
 )
-def test_each_null_is_exact_for_its_own_kind_of_curves(null: str, draw: Callable[..., np.ndarray], measure: str) -> None:
-    """Neither is for the other's, which is why the larger p-value counts."""
+def test_each_null_holds_its_level_for_its_own_kind_of_curves(null: str, draw: Callable[..., np.ndarray], measure: str) -> None:
+    """Neither does for the other's, which is why the larger p-value counts. Keeping the bend makes them careful."""
     rng, beyond = np.random.default_rng(11), 0
     for trial in range(500):
         x, y = draw(rng), draw(rng)
         values = maths.null_values(measure, x[None], maths.surrogate_curves(y, 99, trial)[null])[0]
         strength = maths.MEASURES[measure].strength
         beyond += (1 + (strength(values) >= strength(np.array(maths.association(measure, x, y)))).sum()) / 100 <= 0.05
-    assert 0.03 <= beyond / 500 <= 0.07, beyond / 500
+    assert 0 < beyond / 500 <= 0.07, beyond / 500
 
 
 @pytest.mark.parametrize("kind", ["walks", "smooth"])

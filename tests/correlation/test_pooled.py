@@ -48,9 +48,9 @@ def unrelated(measure: str, trials: int = 1000) -> pd.DataFrame:
 
 @pytest.mark.parametrize("measure", SIMULATED)
 def test_over_tasks_five_in_a_hundred_unrelated_models_are_found(measure: str) -> None:
-    """By the null that is exact for these curves, and no more by the larger of the two."""
+    """No more than that by the null that suits these curves, nor by the larger of the two."""
     found = unrelated(measure)
-    assert ALLOWED[0] <= (found["p_increments"] <= 0.05).mean() <= ALLOWED[1]
+    assert 0 < (found["p_increments"] <= 0.05).mean() <= ALLOWED[1]
     assert (found["p"] <= 0.05).mean() <= ALLOWED[1]
 
 
@@ -92,11 +92,13 @@ def test_surrogates_of_several_curves_stay_as_alike() -> None:
     for n in (12, 13):
         ys = rng.normal(size=(4, n)).cumsum(axis=1)
         drawn = maths.surrogate_curves(ys, 20, 3)
-        lines = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
-        for curves in drawn["random phase"]:
-            np.testing.assert_allclose((curves - lines) @ (curves - lines).T, _centered_products(ys - lines), atol=1e-8)
-        for curves in drawn["permuted increments"]:
-            np.testing.assert_allclose(np.diff(curves) @ np.diff(curves).T, np.diff(ys) @ np.diff(ys).T, atol=1e-8)
+        shape = maths.kept_shape(ys[:, :-1])
+        about = ys[:, :-1] - shape
+        for curves in drawn["random phase"][..., :-1]:
+            np.testing.assert_allclose((curves - shape) @ (curves - shape).T, _centered_products(about), atol=1e-8)
+        for curves in drawn["permuted increments"][..., :-1]:
+            steps = np.diff(curves - shape)
+            np.testing.assert_allclose(steps @ steps.T, np.diff(about) @ np.diff(about).T, atol=1e-8)
         alone = maths.surrogate_curves(ys[0], 20, 3)
         together = maths.surrogate_curves(ys[:1], 20, 3)
         for kind in alone:

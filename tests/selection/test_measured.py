@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layerscope.selection import select
-from layerscope.selection.measured import measure, optimism
+from layerscope.selection.measured import measure
 from tests.selection.support import READOUT, evaluation
 
 
@@ -31,7 +31,6 @@ def test_noise_is_not_promised_as_a_gain() -> None:
     scores = [*(0.5 + 0.005 * rng.standard_normal(20)), 0.5]
     made = evaluation({"a": scores}, half=0.03)
     found = measure(made)
-    assert optimism(found) > 0.5 * (found.score.max() - 50)
     assert found.tied().sum() >= 20
     choice = select(made)
     assert choice.abstained

@@ -139,7 +139,7 @@ def correlation_tables(model: str, convention: str = "english", metrics_on: str 
         raise LayerscopeError(f"the atlas has no metrics of {known.name} on {where}.")
     family = known.family.split("-")[0].split("_")[0]  # relatives are one unit of a test over models
     facts = {"model": known.name, "family": family, "source": "atlas", "convention": convention, "metrics_on": where}
-    notes = []
+    notes = ["curvature is the released code's (absolute cosine); rank correlations of the signed angle have the opposite sign."]
     if not known.family.startswith("bert"):
         notes.append(
             "metrics: final norm at the last layer only; scores: at every layer. They describe different vectors below it."

@@ -19,7 +19,7 @@ class StudySettings(shared.CommandOptions):
     column: str | None = option(None, panel=DATA, help="Column of the texts, if the file has several.")
     limit: int | None = shared.size_option("Use the first N usable texts.")
     max_length: int = shared.length_option(256)
-    final_norm: str = shared.norm_option("raw")
+    final_norm: str | None = shared.norm_option(None, " (default: raw; for scores: applied)")
     seed: int = shared.seed_option("Seed of random draws and of the intervals.")
 
 

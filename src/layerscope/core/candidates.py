@@ -70,15 +70,31 @@ class ScoredCandidates:
         low, high = self._bounds(None if self.draws is None else self.draws - self.draws[reference])
         return self.score - self.score[reference], low, high
 
-    def gain(self, one: Place, other: Place, price: float = 0.0) -> Interval:
-        """One score minus another, less a price, with its 95 % interval over the items."""
+    def gain(self, one: Place, other: Place) -> Interval:
+        """One score minus another with its 95 % interval over the items, where neither was picked by its score."""
         if one == other:
             return Interval(0.0, 0.0, 0.0)
-        value = float(self.score[one] - self.score[other]) - price
+        value = float(self.score[one] - self.score[other])
         if self.draws is None:
             return Interval(value, value, value)
-        low, high = np.nanquantile(self.draws[one] - self.draws[other] - price, [0.025, 0.975])
+        low, high = np.nanquantile(self.draws[one] - self.draws[other], [0.025, 0.975])
         return Interval(value, float(low), float(high))
+
+    def gain_of_pick(self, one: Place, other: Place, among: np.ndarray) -> Interval:
+        """One score minus another, where the one was picked among some candidates, by whatever rule.
+
+        The interval is that of all their gains at once: it holds for whichever of them was picked.
+        """
+        plain = self.gain(one, other)
+        if self.draws is None or one == other:
+            return plain
+        moves = self.draws[among & self.defined] - self.draws[other]
+        moves = np.nan_to_num(moves - moves.mean(axis=-1, keepdims=True))
+        error = moves.std(axis=-1, ddof=1)
+        moving = error > _ROUNDING
+        limit = float(np.quantile((np.abs(moves[moving]) / error[moving, None]).max(axis=0), 0.95)) if moving.any() else 0.0
+        half = limit * float((self.draws[one] - self.draws[other]).std(ddof=1))
+        return Interval(plain.value, plain.value - half, plain.value + half)
 
     def _bounds(self, drawn: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.full((2, *self.score.shape), np.nan)

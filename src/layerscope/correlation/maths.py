@@ -11,13 +11,16 @@ take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix
 | `kendall` | signs of differences | Γ = τ-b |
 
 Neighboring layers are alike. Two curves that have nothing to do with each other then agree far more often than shuffled points
-do, and shuffling the layers is the wrong null. Chance is what surrogate curves give instead: curves as smooth as the scores',
-drawn in two ways (`NULLS`), against the metric's own. The larger of the two p-values counts.
+do, and shuffling the layers is the wrong null. Curves of one network also share a shape, whatever they measure: they bend in the
+middle, and the last layer is apart. Chance is what surrogate curves give instead, which keep the shape of the scores' curve
+(`kept_shape`) and are as smooth about it, drawn in two ways (`NULLS`), against the metric's own. The larger of the two p-values
+counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -154,10 +157,21 @@ NULLS: dict[str, Callable[[Array, int, np.random.Generator], Array]] = {
 }
 
 
-def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> dict[str, Array]:
-    """Curves as smooth as `y`, and with its change from the first layer to the last, by kind of null: (count, n) each.
+def kept_shape(ys: Array) -> Array:
+    """What surrogates keep of curves (k, n), but for their last layer: the way from the first layer on, and one bend.
 
-    Random phase keeps the spectrum about the line from end to end, permuted increments keep the steps between neighbors.
+    The bend is the half and the whole wave over the depth that fit best: a valley, and whether it comes early or late.
+    """
+    n = ys.shape[-1]
+    line = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
+    waves = np.stack([np.sin(np.pi * k * np.linspace(0, 1, n)) for k in (1, 2)])
+    return line + (ys - line) @ np.linalg.pinv(waves) @ waves
+
+
+def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> dict[str, Array]:
+    """Curves with the shape of `y` and as smooth about it, by kind of null: (count, n) each. The last layer stays as it is.
+
+    Random phase keeps the spectrum about the shape, permuted increments keep the steps between neighbors.
     Several curves (k, n), such as those of a model's tasks, are drawn together, (count, k, n) each: all are shifted by the same
     phases, or have their steps in the same order, so that they stay as alike as they are (Prichard & Theiler 1994).
 
@@ -165,7 +179,12 @@ def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> di
     [('permuted increments', (10, 5)), ('random phase', (10, 5))]
     """
     ys = np.atleast_2d(np.asarray(y, dtype=float))
-    drawn = {kind: draw(ys, count, np.random.default_rng([seed, i])) for i, (kind, draw) in enumerate(NULLS.items())}
+    inner, last = ys[:, :-1], np.broadcast_to(ys[:, -1:], (count, len(ys), 1))
+    shape = kept_shape(inner)
+    drawn = {}
+    for i, (kind, draw) in enumerate(NULLS.items()):
+        about = draw(inner - shape, count, np.random.default_rng([seed, i]))
+        drawn[kind] = np.concatenate([shape + about, last], axis=-1)
     return {kind: curves[:, 0] for kind, curves in drawn.items()} if np.ndim(y) == 1 else drawn
 
 
@@ -219,6 +238,33 @@ def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) 
         by_null = {name: float(each[i]) for name, each in p.items()}
         out.append(Chance(max(by_null.values()), by_null, float(mean[widest][i]), float(limit[widest][i])))
     return out
+
+
+RELATED = 0.82
+"""How closely a metric goes with the scores (Pearson's r) in what the power is told for."""
+
+
+def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]], level: float = 0.05) -> float:
+    """The p-value that a metric needs where several are tested: the smallest of all is below it in 5 % of draws."""
+    kind = MEASURES[measure]
+    levels = []
+    for name in NULLS:
+        strength = kind.strength(np.stack([drawn[name] for drawn in nulls]))
+        ranks = strength.shape[1] - strength.argsort(axis=1).argsort(axis=1)
+        levels.append(float(np.quantile(ranks.min(axis=0) / strength.shape[1], level)))
+    return min(levels)
+
+
+def found_at(
+    measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0, count: int = 24
+) -> Array:
+    """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of `x`, are found at a level."""
+    rest = surrogate_curves(x, count, seed + 1)["random phase"]
+    rest = (rest - rest.mean(axis=1, keepdims=True)) / rest.std(axis=1, keepdims=True)
+    mixed = RELATED * (y - y.mean()) / y.std() + math.sqrt(1 - RELATED**2) * rest
+    values = [association(measure, one, y) for one in mixed]
+    found = compare_with(measure, values, {kind: null_values(measure, mixed, drawn) for kind, drawn in curves.items()})
+    return np.array([chance.p <= level for chance in found])
 
 
 def bootstrap_interval(

@@ -9,7 +9,8 @@ scores *in this model*.
 place of its mean correlation among its surrogates, as a normal score z. Under either null z has mean 0, whatever the number of
 layers and the smoothness; of the two nulls the z nearer to zero counts. A t-test over families (the mean z of each family's
 models is one observation) then asks whether z differs from 0 *in models like these*: two-sided for signed measures, upwards for
-distance correlation. Holm's correction is over the metrics, for each measure.
+distance correlation. Holm's correction is over the metrics, for each measure. (Over tasks, and over the layer means, metrics are
+corrected by their common draws: `min_p`.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.statistics import Array, holm, student_cdf
+from layerscope.core.statistics import Array, holm, min_p, student_cdf
 from layerscope.correlation import maths
 
 FEWEST_TASKS = 2
@@ -93,8 +94,20 @@ def largest(found: Sequence[TaskPool]) -> TaskPool | None:
 
 def over_tasks(pools: Mapping[tuple[str, str], list[TaskPool]]) -> pd.DataFrame:
     """One row per metric and measure: the mean over tasks."""
-    rows = [best.row(*key) for key, found in pools.items() if (best := largest(found)) is not None]
-    return adjusted(pd.DataFrame(rows, columns=TASK_COLUMNS))
+    known = {key: best for key, found in pools.items() if (best := largest(found)) is not None}
+    nulls = {key: {name: total / best.tasks for name, total in best.nulls.items()} for key, best in known.items()}
+    return adjusted_together(pd.DataFrame([best.row(*key) for key, best in known.items()], columns=TASK_COLUMNS), nulls)
+
+
+def adjusted_together(table: pd.DataFrame, nulls: Mapping[tuple[str, str], Mapping[str, Array]]) -> pd.DataFrame:
+    """The same table with p corrected over the metrics of each measure by their common draws: the larger p of the two nulls."""
+    for name, group in table.groupby("measure"):
+        kind = maths.MEASURES[str(name)]
+        found = [nulls[str(metric), str(name)] for metric in group["metric"]]
+        value = kind.strength(group["value"].to_numpy(float))
+        by_null = [min_p(value, kind.strength(np.stack([each[null] for each in found]))) for null in maths.NULLS]
+        table.loc[group.index, "p_adjusted"] = np.max(by_null, axis=0)
+    return table.astype({"p_adjusted": float})
 
 
 def adjusted(table: pd.DataFrame, adjust: Callable[[Array], Array] = holm) -> pd.DataFrame:

@@ -219,8 +219,9 @@ def correlate(
     layers = [row for name in map(str, metrics["metric"].unique()) for row in job.layer_means(name, both)]
     rows = list(job.single_tasks(both)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
+    settings |= {"power_at": maths.RELATED, "power": {m: job.power(m) for m in measures} if layers else {}}
     return Correlations(
-        pooled.adjusted(pd.DataFrame(layers, columns=_COLUMNS)),
+        pooled.adjusted_together(pd.DataFrame(layers, columns=_COLUMNS), job.nulls),
         pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), benjamini_hochberg),
         job.undefined,
         {**facts, **settings},
@@ -254,6 +255,8 @@ class _Job:
         self.measures, self.surrogates, self.bootstrap, self.seed = measures, surrogates, bootstrap, seed
         self.undefined: list[dict[str, str]] = []
         self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
+        self.nulls: dict[tuple[str, str], dict[str, maths.Array]] = {}  # by metric and measure, of the layer means
+        self.curves: list[tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = []
 
     def layer_means(self, metric: str, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """One point per layer: means over the same tasks on both sides."""
@@ -262,8 +265,16 @@ class _Job:
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)
-            for row, _ in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
+            self.curves.append((x, y, curves))
+            for row, nulls in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
+                self.nulls[metric, row["measure"]] = nulls
                 yield row
+
+    def power(self, measure: str) -> float:
+        """How often curves like the metrics' that do go with the scores would be found, after the correction for all metrics."""
+        level = maths.corrected_level(measure, [found for (_, m), found in self.nulls.items() if m == measure])
+        found = [maths.found_at(measure, x, y, curves, level, self.seed) for x, y, curves in self.curves]
+        return float(np.concatenate(found).mean())
 
     def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""

@@ -61,7 +61,8 @@ def decide(
     `only` at which places (readouts, layers).
 
     The judge's score claims nothing in points, so that the choice has no gain; `extra` says what the judge says of it: the 95 %
-    `interval` of its score minus the default's, and what the readout (at the default's layer) and then the layer bring.
+    `interval` of its score minus the default's, which holds for whichever is chosen, and what the readout (at the default's
+    layer) and then the layer bring.
     """
     reference = (list(readouts).index(Readout()), len(layers) - 1)
     n_blocks, may = layers[-1], np.full(len(readouts), True) if eligible is None else np.asarray(eligible)
@@ -85,7 +86,7 @@ def decide(
     tied, near = opinion.tied(allowed), _near(opinion, best, allowed)
     chosen = min(zip(*np.nonzero(near), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
     chosen = (int(chosen[0]), int(chosen[1]))
-    gain, weak = judgment.gain(chosen, reference), ""
+    gain, weak = judgment.gain_of_pick(chosen, reference, may[:, None] & within), ""
     if only is None and best != reference and within[reference] and not gain.low > 0:
         weak = "the texts do not show that it is better than what you have"
         chosen, gain = reference, Interval(0.0, 0.0, 0.0)  # the default stays

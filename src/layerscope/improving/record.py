@@ -229,7 +229,7 @@ def manifest_of(
         "conventions": {
             "layer": LAYER,
             "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
-            "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
+            "interval": "95 % for whichever is chosen, texts resampled; a text counts as one that asks and as a neighbor",
             "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
             "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
             "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",

@@ -2,7 +2,7 @@
 
 They keep blocks as they came (a block may be a memory-mapped array: nothing is copied until it is read) and put them into a
 canonical order, so that batches, their order and merges do not matter. Order only matters where random draws meet
-samples (permutations, resamples): it follows `keys` where given (a hash of each text, say), else the values themselves.
+samples (permutations, resamples, folds): it follows `keys` where given (a hash of each text, say), else the values, shuffled.
 """
 
 from __future__ import annotations
@@ -205,13 +205,17 @@ class _Vectors:
         return self._by_keys["order"]
 
     def _order_by_values(self) -> np.ndarray:
-        """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them."""
+        """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them. Then shuffled.
+
+        Folds take every so-manyth sample. In the order of a coordinate that dominates, each fold would hold the same mix of it,
+        far more alike than folds of independent samples are, and intervals would come out too narrow.
+        """
         heads = np.concatenate([_array(_flat(b)[:, :8], 2) for b, _ in self._blocks])
         order = np.lexsort(heads.T[::-1])
         if (heads[order][1:] == heads[order][:-1]).all(-1).any():
             whole = np.concatenate([_array(_flat(b), 2) for b, _ in self._blocks])
             order = np.lexsort(whole.T[::-1])
-        return order
+        return order[np.random.default_rng(len(order)).permutation(len(order))]
 
     def blocks(self, whole: int | None = None) -> Iterator[Tensor]:
         """Float64 blocks in order of arrival: for what does not depend on order.

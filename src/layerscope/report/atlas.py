@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from layerscope.core.statistics import Interval
+from layerscope.correlation.maths import RELATED
 from layerscope.report.panels import NAMES
 from layerscope.report.text import curve_ends, number, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from layerscope.correlation import Correlations, ModelCorrelations, Tables
 
 
-_COLORS = {"supported": "green", "not supported": "red", "cannot be checked": "yellow"}
+_COLORS = {"supported": "green", "not supported": "red", "not shown": "yellow", "cannot be checked": "yellow"}
 
 
 def print_models(models: pd.DataFrame, console: Console | None = None) -> None:
@@ -150,14 +151,18 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         mine = correlations.layers[correlations.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
         layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
         console.print(f"\n{NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)")
-        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "over\ntasks", "beyond")
+        table = numeric_table("metric", "value [95 %]", "by chance", "p, all\nmetrics", "tasks", "over\ntasks", "beyond")
         for row in mine.to_dict(orient="records"):
             table.add_row(*_cells(row, within, correlations.over_tasks, measure))
         console.print(table)
+        power = correlations.facts.get("power", {}).get(measure)
+        if power is not None and (mine["p_adjusted"] >= 0.05).any():
+            console.print(f"where p ≥ 0.05, a relation is not shown; one of r = {RELATED} would be found in {power:.0%} of cases")
     console.print(
-        "by chance: mean and 95 % limit of unrelated curves as smooth as the scores' (of the size, for ρ and τ), by random phase "
-        "or permuted increments, whichever reaches further; p: the larger of the two · tasks: median over single tasks; "
-        "over tasks: Holm p of their mean, all tasks drawn together; beyond: share of them with adjusted p < 0.05",
+        "by chance: mean and 95 % limit of unrelated curves that keep the scores' bend and last layer and are as smooth (of the "
+        "size, for ρ and τ), by random phase or permuted increments, whichever reaches further; p: the larger of the two, "
+        "corrected for all metrics by their common draws · tasks: median over single tasks; over tasks: p of their mean, all "
+        "tasks drawn together; beyond: share of them with adjusted p < 0.05",
         style="dim",
     )
     print_notes(console, tables.notes)

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import whole_layers
-from layerscope.core.statistics import Array, holm
-from layerscope.correlation.maths import Chance, compare_with, null_values, surrogate_curves, undefined_because
+from layerscope.core.statistics import Array, min_p
+from layerscope.correlation.maths import NULLS, Chance, compare_with, null_values, surrogate_curves, undefined_because
 from layerscope.correlation.pooled import FEWEST_FAMILIES, ModelCorrelations, TaskPool, largest, over_models
 from layerscope.correlation.study import MIN_LAYERS
 from layerscope.report.notices import same_model
@@ -26,7 +26,7 @@ MEAN = "mean over tasks"
 CHANCE_SAYS = (
     "Band: what unrelated curves as smooth as these reach in 95 % of cases "
     "(random phase or permuted increments, whichever is wider). "
-    "Thick: beyond chance by both, after Holm's correction over the metrics"
+    "Thick: beyond chance by both, corrected for all metrics"
 )
 OVER_COLUMNS = ["readout", "metric", "sink", "value", "chance", "p", "z", "layers", "tasks"]
 
@@ -101,7 +101,7 @@ def _tables(curve: Curves, score: Scores) -> tuple[pd.DataFrame, pd.DataFrame]:
 def compare(
     metrics: Mapping[Key, Array], target: Array, pools: Pools | None = None
 ) -> dict[Key, tuple[float, float, float, int]]:
-    """(ρ, chance, Holm's p, layers used) of every metric with one curve of scores; not a number where it is undefined.
+    """(ρ, chance, p for all metrics, layers used) of every metric with one curve of scores; not a number where it is undefined.
 
     `pools` takes up what each metric and its surrogates gave. Surrogates come from one seed, so that those of several tasks at
     the same layers have the same phases and the same order of steps: added up draw by draw they were drawn together.
@@ -113,6 +113,7 @@ def compare(
         if undefined_because(metrics[key][mask], target[mask], MIN_LAYERS) is None:
             groups.setdefault(mask.tobytes(), []).append(key)
     compared: dict[Key, tuple[float, Chance]] = {}
+    drawn_for: dict[Key, tuple[float, dict[str, Array]]] = {}
     for name, keys in groups.items():
         mask = used[keys[0]]
         xs, y = np.stack([metrics[key][mask] for key in keys]), target[mask]
@@ -120,35 +121,41 @@ def compare(
         nulls = {kind: null_values("spearman", xs, drawn) for kind, drawn in surrogate_curves(y).items()}
         chances = compare_with("spearman", values, nulls)
         compared |= {key: (float(value), chance) for key, value, chance in zip(keys, values, chances, strict=True)}
-        if pools is not None:
-            for k, key in enumerate(keys):
-                pool = pools.setdefault((key, name), TaskPool(len(y)))
-                pool.add(float(values[k]), {kind: null[k] for kind, null in nulls.items()})
-    for key, p in _by_family(metrics, {key: chance.p for key, (_, chance) in compared.items()}).items():
+        for k, key in enumerate(keys):
+            drawn_for[key] = float(values[k]), {kind: null[k] for kind, null in nulls.items()}
+            if pools is not None:
+                pools.setdefault((key, name), TaskPool(len(y))).add(*drawn_for[key])
+    for key, p in _by_family(metrics, drawn_for).items():
         value, chance = compared[key]
         out[key] = (value, chance.limit, p, out[key][3])
     return out
 
 
-def _by_family(metrics: Mapping[Key, Array], found: Mapping[Key, float]) -> dict[Key, float]:
-    """Holm's p. A family is every metric under one setting of the sink; metrics that know no sink are in both, and adjusted
-    with `keep`."""
+def _by_family(metrics: Mapping[Key, Array], found: Mapping[Key, tuple[float, Mapping[str, Array]]]) -> dict[Key, float]:
+    """p corrected for all metrics by their common draws, from each one's value and its surrogates'.
+
+    A family is every metric under one setting of the sink; metrics that know no sink are in both, and adjusted with `keep`.
+    """
     out: dict[Key, float] = {}
     for sink in ("drop", "keep"):
         has_it = {metric for metric, own in metrics if own == sink}
         family = [key for key in found if key[1] == sink or key[0] not in has_it]
-        out |= dict(zip(family, (float(p) for p in holm(np.array([found[key] for key in family]))), strict=True))
+        if family:
+            value = np.abs([found[key][0] for key in family])
+            by_null = [min_p(value, np.abs(np.stack([found[key][1][kind] for key in family]))) for kind in NULLS]
+            out |= dict(zip(family, np.max(by_null, axis=0).tolist(), strict=True))
     return out
 
 
 def _pooled(metrics: Mapping[Key, Array], pools: Pools) -> list[dict[str, Any]]:
     """A row per metric that has several tasks."""
-    rows = {}
+    rows, drawn = {}, {}
     for key in metrics:
         best = largest([pool for (mine, _), pool in pools.items() if mine == key])
         if best is not None:
             rows[key] = best.row(key[0], "spearman")
-    adjusted = _by_family(metrics, {key: row["p"] for key, row in rows.items()})
+            drawn[key] = rows[key]["value"], {kind: total / best.tasks for kind, total in best.nulls.items()}
+    adjusted = _by_family(metrics, drawn)
     return [
         {"metric": metric, "sink": sink, "value": row["value"], "chance": row["null_95"], "p": adjusted[metric, sink],
          "z": row["z"], "layers": row["layers"], "tasks": row["tasks"]}

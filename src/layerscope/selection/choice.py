@@ -32,12 +32,9 @@ KEYS = (
 )
 NOTHING = Interval(0.0, 0.0, 0.0)
 
-# When a choice is not worth its risk. The two limits are of different risks: a forecast for a model whose family nobody scored
-# is wide (0.24 to 0.33 for every model of the atlas, of which none lost), resamples of the scores themselves are not.
 MOST_RISK = 1 / 3
-"""Without labels: the largest forecast chance that a layer loses to the last one."""
-MOST_LOSSES = 0.2
-"""With scores: the largest share of resamples in which the choice loses to the last layer."""
+"""Without labels: the largest forecast chance that a layer loses to the last one. Such a forecast, for a model whose family
+nobody scored, is wide (0.24 to 0.33 for every model of the atlas, of which none lost)."""
 
 
 @dataclass(frozen=True)

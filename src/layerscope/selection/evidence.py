@@ -97,6 +97,9 @@ def from_run(run: Profile) -> Evidence:
     for metric, rows in table.groupby("metric"):
         rows = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
         curves[str(metric)] = Curve(*(rows[name].to_numpy(dtype=float) for name in ("value", *INTERVAL)))
+    if "curvature" in curves and run.manifest["conventions"].get("curvature_absolute"):
+        bent = curves["curvature"]
+        curves["curvature"] = Curve(np.pi - bent.value, np.pi - bent.high, np.pi - bent.low)
     reading = Reading.of(run.manifest)
     return Evidence(
         model=run.name,
@@ -113,7 +116,10 @@ def from_run(run: Profile) -> Evidence:
 
 @lru_cache(maxsize=64)
 def from_atlas(name: str) -> Evidence:
-    """The evidence on a model of the atlas: its metrics on wikitext, the one corpus that every family has."""
+    """The evidence on a model of the atlas: its metrics on wikitext, the one corpus that every family has.
+
+    Curvature is the signed angle, as in a profile: π minus the published angle of the absolute cosine (`atlas.reproduce.base`).
+    """
     from layerscope import atlas
 
     model = atlas.find_model(name)
@@ -123,7 +129,8 @@ def from_atlas(name: str) -> Evidence:
     for ours, theirs in ATLAS_METRICS.items():
         rows = values[values["metric"] == theirs]
         if len(rows):
-            curves[ours] = Curve.exact(rows.groupby("layer")["value"].mean().reindex(range(blocks + 1)).to_numpy())
+            value = rows.groupby("layer")["value"].mean().reindex(range(blocks + 1)).to_numpy(dtype=float)
+            curves[ours] = Curve.exact(np.pi - value if ours == "curvature" else value)
     return Evidence(
         model=model.name,
         n_blocks=blocks,

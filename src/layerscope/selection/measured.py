@@ -1,12 +1,13 @@
 """The choice from an evaluation's scores, honest about what picking the best of many does to the promise.
 
-Every candidate (readout, layer) is scored on the same resamples of each task's items. The best is taken, what picking it among
-many on the same items is worth is taken off its gain, and weak evidence keeps the last layer.
+Every candidate (readout, layer) is scored on the same resamples of each task's items. `core.picking` chooses, keeps the last
+layer where the evidence is weak, and says what a choice gains that was made on the same items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,13 @@ import pandas as pd
 
 from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
+from layerscope.core.picking import pick
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.statistics import INTERVAL, Z95
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import ItemScores, resampled, same_items
 from layerscope.selection import budget as budgets
-from layerscope.selection.choice import MOST_LOSSES, Choice
+from layerscope.selection.choice import Choice
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -73,29 +75,6 @@ def last_of(scored: ScoredCandidates, row: int) -> Place:
     return row, int(np.flatnonzero(scored.defined[row])[-1])
 
 
-def _winners(scored: ScoredCandidates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The candidates (rows, columns) that win in every draw, and their score there."""
-    assert scored.draws is not None
-    drawn = np.where(scored.defined[..., None], scored.draws, -np.inf)
-    rows, columns = np.unravel_index(drawn.reshape(-1, drawn.shape[-1]).argmax(axis=0), scored.score.shape)
-    return rows, columns, drawn[rows, columns, np.arange(drawn.shape[-1])]
-
-
-def optimism(scored: ScoredCandidates) -> float:
-    """How much better than itself the best candidate looks for having been picked on the same items."""
-    rows, columns, drawn = _winners(scored)
-    return max(0.0, float((drawn - scored.score[rows, columns]).mean()))
-
-
-def _optimism_of_readout(scored: ScoredCandidates, whole: float) -> float:
-    """The part of the optimism that picking the readout makes: how the last layer under each winner's readout moves."""
-    assert scored.draws is not None
-    rows, _, _ = _winners(scored)
-    lasts = {int(row): last_of(scored, int(row)) for row in set(rows)}
-    moved = [scored.draws[(*lasts[int(row)], draw)] - scored.score[lasts[int(row)]] for draw, row in enumerate(rows)]
-    return float(np.clip(np.mean(moved), 0.0, whole))
-
-
 def choose_measured(
     evaluation: Evaluation,
     *,
@@ -131,16 +110,31 @@ def choose_measured(
         name = names[int(np.argwhere(fitting)[0][0])]
         raise LayerscopeError(f"no readout of the evaluation in {evaluation.path} can be used: {name}: {refused[name]}.")
     measured = every.where(open_to)
-    picked, tied = measured.best(), measured.tied()
-    at, warning = _shallower(measured, picked, tied, blocks, budget, tolerance)
+    best, tied = measured.best(), measured.tied()
+    default = last_of(every, names.index(DEFAULT_READOUT)) if DEFAULT_READOUT in names else None
+    stays = default if DEFAULT_READOUT in wanted - set(refused) else None  # else the last layer under the same readout
+
+    def shallower(values: np.ndarray) -> int:
+        score = np.full(every.score.shape, np.nan)
+        score[tuple(np.array(places).T)] = values[: len(places)]
+        drawn = replace(measured, score=score)
+        return places.index(_shallower(drawn, drawn.best(), tied, blocks, budget, tolerance)[0])
+
+    places: list[Place] = [tuple(int(i) for i in place) for place in np.argwhere(open_to)]
+    lasts = tuple({last_of(every, r) for r in range(len(names)) if every.defined[r].any()})
+    picking = pick(
+        every,
+        open_to,
+        lambda place: stays or last_of(every, place[0]),
+        (*lasts, *([] if default is None else [default])),
+        rule=None if budget is None and tolerance is None else shallower,
+        forced=budget is not None or layer is not None,
+        seed=seed,
+    )
+    at, same_last = picking.place, last_of(every, picking.place[0])
+    reference = default or same_last
+    _, warning = _shallower(measured, best, tied, blocks, budget, tolerance)
     warnings = [warning] if warning else []
-    same_last = last_of(every, at[0])
-    reference = last_of(every, names.index(DEFAULT_READOUT)) if DEFAULT_READOUT in names else same_last
-    price = optimism(measured) if at != reference and open_to.sum() > 1 else 0.0
-    # the price of picking is split as the picking was
-    by_readout = price if at == same_last else 0.0 if same_last == reference else _optimism_of_readout(measured, price)
-    fallback = reference if DEFAULT_READOUT in wanted - set(refused) else same_last
-    risk = _risk(every, at, fallback, price if fallback == reference else price - by_readout)
     if not every.facts["paired"]:
         warnings.append(
             "items are not stored for every task: layers were compared as if scored on different items, which is careful."
@@ -148,31 +142,27 @@ def choose_measured(
     if every.facts["left_out"]:
         warnings.append(f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out.")
     tasks, candidates = every.facts["tasks"], int(open_to.sum())
-    abstained = risk > MOST_LOSSES and budget is None and layer is None
+    abstained = not picking.moved and best != at and budget is None and layer is None
     on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
-    picking = {"gain_same_readout": float(every.score[at] - every.score[same_last]), "optimism": price}
-    many = f"best of {candidates} on {on}; {price:.2f} points were taken off for picking it on the same items"
+    many = f"best of {candidates} on {on}"
     if abstained:
-        reason = (
-            f"layer {layers[at[1]]} is {many}, and would lose to the last in {risk:.0%} of resamples: the last layer is kept."
-        )
-        at = same_last = fallback
-        price = by_readout = 0.0
+        reason = f"layer {layers[best[1]]} is {many}, but equal candidates can differ as much: the last layer is kept."
     elif layer is not None:
         reason = f"layer {layer} was asked for; its gain was measured on {on}."
     else:
-        reason = f"{many}." if at == picked else f"earliest layer near the {many}."
+        how = "" if at == best else "near the " if budget is None and tolerance is None else "earliest layer near the "
+        reason = f"{how}{many}; the gain leaves out what picking it on the same items is worth."
     name, number = names[at[0]], layers[at[1]]
     conventions = evaluation.manifest.get("conventions", {})
     return Choice(
         layer=number,
         readout=name,
-        gain=every.gain(at, reference, price),
-        risk_of_loss=_risk(every, at, reference, price),
+        gain=picking.gain(at, reference),
+        risk_of_loss=picking.risk(at, reference),
         tied=tuple(sorted({layers[k] for k in np.flatnonzero(tied[at[0]])} | {number})),
         rule="measured",
-        gain_readout=every.gain(same_last, reference, by_readout),
-        gain_layer=every.gain(at, same_last, price - by_readout),
+        gain_readout=picking.gain(same_last, reference),
+        gain_layer=picking.gain(at, same_last),
         layers=blocks,
         model=str(evaluation.manifest["model"]["name"]),
         reason=reason,
@@ -191,21 +181,13 @@ def choose_measured(
             "reference": f"{names[reference[0]]}/layer {layers[reference[1]]}",
             "score": float(every.score[at]),
             "reference_score": float(every.score[reference]),
-            **picking,
+            "gain_same_readout": float(every.score[at] - every.score[same_last]),
+            "optimism": float(every.score[at] - every.score[reference]) - picking.gain(at, reference).value,
             "tasks": tasks,
             "candidates": candidates,
             "tied_candidates": [{"readout": names[r], "layer": layers[k]} for r, k in np.argwhere(tied)],
         },
     )
-
-
-def _risk(every: ScoredCandidates, one: Place, other: Place, price: float) -> float:
-    """The share of draws in which one candidate, less a price, is below another."""
-    if one == other:
-        return 0.0
-    assert every.draws is not None
-    moves = every.draws[one] - every.draws[other] - price
-    return float((np.sum(moves < 0) + 0.5) / (len(moves) + 1))
 
 
 def _passed_over(every: ScoredCandidates, fitting: np.ndarray, at: Place, refused: dict[str, str]) -> tuple[str, ...]:

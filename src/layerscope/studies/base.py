@@ -115,6 +115,7 @@ class Study(ABC):
     paper: ClassVar[str] = ""  # such as "Fig. 6, App. F"
     models: ClassVar[tuple[int, int | None]]  # least and most; (0, 0): none
     texts: ClassVar[bool] = True  # whether it reads a corpus
+    final_norm: ClassVar[str] = "raw"  # what states are measured, unless the user says otherwise
     options: ClassVar[tuple[Option, ...]] = ()
 
     @abstractmethod

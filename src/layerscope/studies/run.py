@@ -88,7 +88,7 @@ def study(
     limit: int | None = None,
     column: str | None = None,
     seed: int = 0,
-    final_norm: str = "raw",
+    final_norm: str | None = None,
     max_length: int = 256,
     offline: bool = False,
     overwrite: bool = False,
@@ -103,6 +103,7 @@ def study(
       torch modules with their `tokenizer`.
     - `data`: texts, as for `layerscope.profile`.
     - `out`: a folder, which is resumed if it holds this very study.
+    - `final_norm`: `raw` unless the study says otherwise (`scores`: `applied`).
     - `options`: the study's own options.
 
     Options of the models (dtype, device, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size) can be
@@ -119,6 +120,7 @@ def study(
     command = Command("study", shared, **ways)
     filled = chosen.fill(options)
     chosen.check_models(len(models))
+    final_norm = final_norm or chosen.final_norm
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final_norm", str(final_norm), FINAL_NORMS)
     if max_length < 1:

@@ -58,6 +58,7 @@ class Scores(Study):
     title = "Scores by layer, and whether the metrics find the best one"
     paper = "Fig. 1, 3, 8, 9, Table 2"
     models = (1, None)
+    final_norm = "applied"  # as the scores are: else the same layer is another vector in the two
     options = (
         Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`", filled=True),
         Option("items", 0, "maximum items to score per task; 0: all", least=0),

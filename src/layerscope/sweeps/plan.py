@@ -33,7 +33,7 @@ _TOP = ("name", "about", "out", "offline", "defaults", "models", "corpora", "pro
 _MODEL = ("name", "revisions", "checkpoints")
 _CORPUS = ("data", "column", "limit", "text_filter", "name")
 _DEFAULTS: dict[str, Any] = {
-    "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": "raw", "dtype": None, "seed": 0,
+    "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": None, "dtype": None, "seed": 0,
 }  # fmt: skip
 _STEP = ("name", "about", "study", "profile", "evaluate", "probe", "models", "options", *_DEFAULTS)
 _RECIPES = "layerscope.sweeps.recipes"
@@ -292,7 +292,7 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         own["data"] = _located(own["data"], base)
     if kind == "profile":
         limit = "max_length" if reads_texts else "limit"
-        own = {"final_norm": settings["final_norm"], "seed": settings["seed"], limit: settings[limit], **own}
+        own = {"final_norm": settings["final_norm"] or "raw", "seed": settings["seed"], limit: settings[limit], **own}
     steps: list[Step] = []
     names = set(taken)
     for spec in _entries(specs, f"{where}.models"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,10 @@ from layerscope.core.valley import LEAST_SHARE, find_valley
 from layerscope.correlation import same_tasks
 
 NO_SCORES = "none: uses no scores"
+
+
+ENOUGH = 0.8
+"""The power of a test below which a claim that it did not find is not shown rather than not supported."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,14 @@ class Row:
     printed: float | None = None
     item: str = ""
     convention: str = NO_SCORES
+    power: float | None = 1.0  # of the test behind `holds`: how often it finds a true claim; None: not known
 
     @property
     def verdict(self) -> str:
-        """In words."""
-        return "cannot be checked" if self.ours is None else "supported" if self.holds else "not supported"
+        """In words. What a test did not find that lacks the power to find it is not shown: no verdict against the claim."""
+        if self.ours is None or self.holds:
+            return "cannot be checked" if self.ours is None else "supported"
+        return "not supported" if self.power is not None and self.power >= ENOUGH else "not shown"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -67,7 +75,7 @@ TITLES = {
     "entropy_prompt": "prompt entropy (nats)",
     "entropy_sentence": "prompt entropy, older code (nats)",
     "entropy_dataset": "dataset entropy (nats)",
-    "curvature": "curvature (radians)",
+    "curvature": "curvature (absolute cosine, radians)",
     "infonce": "InfoNCE",
     "lidar": "LiDAR (entropy, nats)",
     "dime": "DiME (nats)",
@@ -75,9 +83,28 @@ TITLES = {
 }
 
 
+ABSOLUTE, SIGNED = "curvature", "curvature[signed]"
+ESTIMATED = "π − the published value, exact where every angle is obtuse"
+
+
 def curve(model: str, metric: str, dataset: str = "wikitext") -> Array:
-    """A metric's published values from the first layer to the last."""
+    """A metric's published values from the first layer to the last.
+
+    The published curvature is the released code's, of the absolute cosine. `SIGNED` is the paper's formula, estimated from it:
+    nearly all angles between steps are obtuse, and π minus the one is close to the other (curvature_conventions.csv).
+    """
+    if metric == SIGNED:
+        return math.pi - curve(model, ABSOLUTE, dataset)
     return metric_values(model, dataset, metric)["value"].to_numpy(float)
+
+
+def named(metric: str) -> str:
+    """The metric's name with its convention, where there are two.
+
+    >>> named("curvature"), named("lidar")
+    ('curvature[absolute]', 'lidar')
+    """
+    return "curvature[absolute]" if metric == ABSOLUTE else metric
 
 
 DEPTH = "depth (layer / blocks)"

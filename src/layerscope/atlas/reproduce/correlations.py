@@ -12,15 +12,17 @@ from functools import lru_cache
 import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
-from layerscope.atlas.reproduce.base import Item, Row, correlation_chart
+from layerscope.atlas.reproduce.base import ABSOLUTE, ESTIMATED, SIGNED, Item, Row, correlation_chart, named
 from layerscope.core.charts import Chart
-from layerscope.core.statistics import Interval, holm
+from layerscope.core.statistics import INTERVAL, Interval, holm
 from layerscope.correlation import Correlations, correlate, over_models
+from layerscope.correlation.maths import RELATED
 
 ORDER = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]
 SHORT = {
     "entropy_prompt": "prompt\nentropy",
     "entropy_dataset": "dataset\nentropy",
+    "curvature": "curvature\n(absolute)",
     "infonce": "InfoNCE",
     "lidar": "LiDAR",
     "dime": "DiME",
@@ -50,6 +52,12 @@ def layer_correlations(model: str, convention: str, measures: tuple[str, ...]) -
     return model_correlations(model, convention, measures).layers
 
 
+def told_power(model: str, convention: str, measures: tuple[str, ...], measure: str) -> tuple[float, str]:
+    """How often a metric that does go with the scores would be found, as a number and in words."""
+    power = float(model_correlations(model, convention, measures).facts["power"][measure])
+    return power, f"power {power:.0%} at r = {RELATED}"
+
+
 @lru_cache(maxsize=4)
 def models_together(convention: str, measure: str) -> pd.DataFrame:
     """The test over families of models, one row per metric."""
@@ -67,21 +75,27 @@ def tasks_row(model: str, convention: str, measures: tuple[str, ...], measure: s
     table = model_correlations(model, convention, measures).over_tasks
     table = table[table["measure"] == measure]
     count, note = beyond_chance(table)
-    values = ", ".join(f"{row.metric} {row.value:.2f} (Holm {row.p_adjusted:.2f})" for row in table.itertuples())
+    values = ", ".join(f"{named(str(row.metric))} {row.value:.2f} ({row.p_adjusted:.2f})" for row in table.itertuples())
     note = f"mean of single tasks, drawn together: {values}; {note}; claim: all of them"
-    return Row(model, f"{measure} over tasks: beyond chance", count, count == len(ORDER), note, int(table["tasks"].max()))
+    return Row(
+        model, f"{measure} over tasks: beyond chance", count, count == len(ORDER), note, int(table["tasks"].max()), power=None
+    )
 
 
 def models_row(convention: str, measure: str) -> Row:
     """How many metrics are beyond chance over families of models."""
     table = models_together(convention, measure)
     count = int((table["p_adjusted"] < 0.05).sum())
-    values = ", ".join(f"{row.metric} z {row.z:+.2f} (p {row.p:.2f}, Holm {row.p_adjusted:.2f})" for row in table.itertuples())
+    values = ", ".join(
+        f"{named(str(row.metric))} z {row.z:+.2f} (p {row.p:.2f}, Holm {row.p_adjusted:.2f})" for row in table.itertuples()
+    )
     note = (
         f"t over {int(table['families'].max())} families of {len(EVERY_MODEL)} models: {values}. With so few families only a "
         "relation that holds in each of them can be found; claim: all of them"
     )
-    return Row(f"{len(EVERY_MODEL)} models", f"{measure} over models: beyond chance", count, count == len(ORDER), note)
+    return Row(
+        f"{len(EVERY_MODEL)} models", f"{measure} over models: beyond chance", count, count == len(ORDER), note, power=None
+    )
 
 
 def pick(table: pd.DataFrame, metric: str, measure: str) -> pd.Series:
@@ -94,15 +108,15 @@ def described(row: pd.Series) -> str:
     return (
         f"95 %{Interval.from_row(row).ends(2, signed=False)}; unrelated curves as smooth give {row['null_mean']:.2f} "
         f"(95 % below {row['null_95']:.2f}); p = {row['p_phase']:.3f} by random phase, {row['p_increments']:.3f} by permuted "
-        f"increments; Holm {row['p_adjusted']:.3f}"
+        f"increments; for all metrics {row['p_adjusted']:.3f}"
     )
 
 
 def beyond_chance(table: pd.DataFrame) -> tuple[int, str]:
-    """How many of the metrics are beyond chance by both nulls after Holm's correction, and by each null alone, in words."""
+    """How many of the metrics are beyond chance by both nulls, corrected for all metrics; by each null alone (Holm), in words."""
     alone = {name: int((holm(table[column].to_numpy(float)) < 0.05).sum()) for name, column in _BY_NULL.items()}
     each = ", ".join(f"{count} by {name} alone" for name, count in alone.items())
-    return int((table["p_adjusted"] < 0.05).sum()), f"of {len(table)} metrics, Holm p < 0.05 by both nulls; {each}"
+    return int((table["p_adjusted"] < 0.05).sum()), f"of {len(table)} metrics, p < 0.05 by both nulls; {each}"
 
 
 def bars(model: str, convention: str, measure: str, title: str) -> Chart:
@@ -115,12 +129,22 @@ def bars(model: str, convention: str, measure: str, title: str) -> Chart:
 def distance_rows(model: str, convention: str, measures: tuple[str, ...]) -> Iterator[Row]:
     """Six distance correlations, and how many are beyond chance: of the layer means, and in the mean over tasks."""
     table = layer_correlations(model, convention, measures)
+    power, told = told_power(model, convention, measures, "dcor")
     for metric in ORDER:
         row = pick(table, metric, "dcor")
-        note = described(row) + "; claim: strong, judged as beyond chance"
-        yield Row(model, f"dcor {metric}", float(row["value"]), bool(row["p_adjusted"] < 0.05), note, int(row["tasks"]))
+        note = described(row) + f"; claim: strong, judged as beyond chance; {told}"
+        yield Row(
+            model,
+            f"dcor {named(metric)}",
+            float(row["value"]),
+            bool(row["p_adjusted"] < 0.05),
+            note,
+            int(row["tasks"]),
+            power=power,
+        )
     count, note = beyond_chance(table[table["measure"] == "dcor"])
-    yield Row(model, "dcor: beyond chance", float(count), count == len(ORDER), f"{note}; claim: all of them")
+    note = f"{note}; claim: all of them; {told}"
+    yield Row(model, "dcor: beyond chance", float(count), count == len(ORDER), note, power=power)
     yield tasks_row(model, convention, measures, "dcor")
 
 
@@ -166,21 +190,33 @@ def _fig8_rows(convention: str) -> Iterator[Row]:
     """Eighteen correlations: the signs are the claim. A sign within what chance gives supports nothing."""
     table = layer_correlations(MODEL_8, convention, MEASURES)
     for measure in MEASURES:
+        power, told = told_power(MODEL_8, convention, MEASURES, measure)
         for metric in ORDER:
             row = pick(table, metric, measure)
             beyond = bool(row["p_adjusted"] < 0.05)
-            holds, claim = beyond, "claim: strong, judged as beyond chance"
-            if measure != "dcor":
-                sign = 1 if metric == "infonce" else -1
-                as_claimed = bool(sign * row["value"] > 0)
-                holds = beyond and as_claimed
+            if measure == "dcor":
+                note = f"{described(row)}; claim: strong, judged as beyond chance; {told}"
+                yield Row(MODEL_8, f"dcor {named(metric)}", float(row["value"]), beyond, note, int(row["tasks"]), power=power)
+                continue
+            sign = 1 if metric == "infonce" else -1
+            both = [(named(metric), row), *([(SIGNED, _reversed(row))] if metric == ABSOLUTE else [])]
+            for name, mine in both:
+                as_claimed = bool(sign * mine["value"] > 0)
                 claim = "claim: positive" if sign > 0 else "claim: negative"
                 claim += ", and it is" if as_claimed else ", and it is the opposite"
                 claim += "" if beyond else ", but within what chance gives"
-            note = f"{described(row)}; {claim}"
-            yield Row(MODEL_8, f"{measure} {metric}", float(row["value"]), holds, note, int(row["tasks"]))
+                claim += f"; the paper's formula, estimated: {ESTIMATED}" if name == SIGNED else ""
+                note, tasks = f"{described(mine)}; {claim}; {told}", int(row["tasks"])
+                could = 1.0 if beyond else power  # a sign that is sure and not the claimed one is a finding
+                yield Row(MODEL_8, f"{measure} {name}", float(mine["value"]), beyond and as_claimed, note, tasks, power=could)
     yield from (tasks_row(MODEL_8, convention, MEASURES, measure) for measure in ("spearman", "kendall"))
     yield models_row(convention, "spearman")
+
+
+def _reversed(row: pd.Series) -> pd.Series:
+    """A rank correlation with the metric turned around: its sign and the ends of its interval change places."""
+    ends = dict(zip(INTERVAL, (-row[INTERVAL[1]], -row[INTERVAL[0]]), strict=True))
+    return pd.Series({**row, "value": -row["value"], **ends})
 
 
 def _fig8_charts(convention: str) -> list[Chart]:
@@ -215,7 +251,7 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
         mine = table[table["measure"] == measure]
         largest = float(mine["value"].abs().max())
         found_some = bool((mine["p_adjusted"] < 0.05).any())
-        note = f"largest of the six in size; {'some' if found_some else 'none'} with Holm p < 0.05; claim: moderate to strong"
+        note = f"largest of the six in size; {'some' if found_some else 'none'} with p < 0.05; claim: moderate to strong"
         yield Row(MODEL_9, f"{measure}, largest", largest, largest >= MODERATE, note, int(mine["tasks"].iloc[0]))
 
 

@@ -8,11 +8,15 @@ from functools import partial
 import numpy as np
 
 from layerscope.atlas.reproduce.base import (
+    ABSOLUTE,
+    ESTIMATED,
+    SIGNED,
     Item,
     Row,
     curve,
     metric_charts,
     middle,
+    named,
     spread,
     trend,
     valley,
@@ -37,7 +41,7 @@ def _rows_2(convention: str) -> Iterator[Row]:
             holds, note = move > bert, f"claim: moves more than BERT ({bert:.2f})"
             if model == "bert-base":
                 holds, note = move < min(moves["Pythia-410m"], moves["mamba-370m"]), "claim: BERT moves less than both"
-            yield Row(model, f"range of {metric}", move, holds, note + "; highest − lowest before the last layer")
+            yield Row(model, f"range of {named(metric)}", move, holds, note + "; highest − lowest before the last layer")
     entropy = {model: curve(model, "entropy_prompt") for model in MODELS_2}
     level = {model: float(values.mean()) for model, values in entropy.items()}
     claims = {
@@ -76,7 +80,7 @@ def _rows_10(convention: str) -> Iterator[Row]:
             pythia, mamba = (reach(curve(model, metric)) for model in MODELS_10)
             holds += pythia > mamba
             note = f"Mamba's is {mamba:.3f}; claim: Pythia's is larger"
-            yield Row("Pythia-410m", f"range of {metric}{where}", pythia, pythia > mamba, note)
+            yield Row("Pythia-410m", f"range of {named(metric)}{where}", pythia, pythia > mamba, note)
         counts[where] = holds
     for where, holds in counts.items():
         note = (
@@ -109,11 +113,11 @@ def _where(metric: str) -> list[Row]:
     change = np.abs(values[-1] - values[0])
     ratio = float(middle(change).mean() / _elsewhere(change).mean())
     note = "step 1 to the end; claim: the middle changes most"
-    first = _row_4(f"{metric}: change, middle / elsewhere", ratio, ratio > 1, note)
+    first = _row_4(f"{named(metric)}: change, middle / elsewhere", ratio, ratio > 1, note)
     later = np.abs(values[-1] - values[1])
     early = float(later[1:EARLY_4].mean() / middle(later).mean())
     note = "step 1000 to the end, layers 1–4 against the middle third; claim: early layers hardly change; judged as below 0.25"
-    return [first, _row_4(f"{metric}: late change, early / middle", early, early < 0.25, note)]
+    return [first, _row_4(f"{named(metric)}: late change, early / middle", early, early < 0.25, note)]
 
 
 def _rows_4(convention: str) -> Iterator[Row]:
@@ -125,12 +129,17 @@ def _rows_4(convention: str) -> Iterator[Row]:
     first, second, last = (float(middle(entropy[i]).mean()) for i in (0, 1, -1))
     levels = f"{first:.2f} at step 1, {second:.2f} at 1000, {last:.2f} at the end; claim: it falls"
     yield _row_4("entropy_prompt: trend in the middle", falls, falls <= -0.9, f"Spearman with the step; {levels}")
-    bends = trend([float(middle(v).mean()) for v in bend])
-    levels = f"{middle(bend[0]).mean():.2f} at step 1, {middle(bend[-1]).mean():.2f} at the end"
-    note = f"Spearman with the step; {levels}; claim: it becomes smoother (falls)"
-    yield _row_4("curvature: trend in the middle", bends, bends < 0, note)
+    for name, angles in ((named(ABSOLUTE), bend), (SIGNED, np.pi - bend)):
+        bends = trend([float(middle(v).mean()) for v in angles])
+        levels = f"{middle(angles[0]).mean():.2f} at step 1, {middle(angles[-1]).mean():.2f} at the end"
+        note = f"Spearman with the step; {levels}; claim: it becomes smoother (falls)" + _how(name)
+        yield _row_4(f"{name}: trend in the middle", bends, bends < 0, note)
     lowest = int(np.argmin(lidar[-1])) / (lidar.shape[1] - 1)
     yield _row_4("lidar: depth of the lowest", lowest, 1 / 3 <= lowest <= 2 / 3, "claim: lowest in the middle layers")
+
+
+def _how(metric: str) -> str:
+    return f"; the paper's formula, estimated: {ESTIMATED}" if metric == SIGNED else ""
 
 
 def _elsewhere(values: Array) -> Array:
@@ -186,12 +195,12 @@ def _rows_12(convention: str) -> Iterator[Row]:
     yield Row(LARGER_12, "valley of entropy_prompt", larger, larger > dips[-1], note)
     rises = trend(dips)
     yield Row("14m to 1b", "valley: trend with size", rises, rises >= 0.9, "Spearman; claim: larger models dip more")
-    for metric, sign, said in (("curvature", -1, "lower"), ("lidar", 1, "higher")):
+    for metric, sign, said in ((ABSOLUTE, -1, "lower"), (SIGNED, -1, "lower"), ("lidar", 1, "higher")):
         means = [float(curve(model, metric).mean()) for model in MODELS_12]
         slope = trend(means)
         shown = ", ".join(f"{size} {mean:.2f}" for size, mean in zip(SIZES_12, means, strict=True))
-        note = f"Spearman; claim: {said} in larger models; means over layers: {shown}"
-        yield Row("14m to 1b", f"{metric}: trend with size", slope, sign * slope > 0, note)
+        note = f"Spearman; claim: {said} in larger models; means over layers: {shown}" + _how(metric)
+        yield Row("14m to 1b", f"{named(metric)}: trend with size", slope, sign * slope > 0, note)
 
 
 FIG12 = _item(

@@ -1,0 +1,195 @@
+"""The statistics on data whose truth is known: false positives, power, bias and coverage, before and after.
+
+    python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
+    python benchmarks/simulate.py correlation [--trials 300]    # the null of `correlate`
+    python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
+
+Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of version 0.2, kept here to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from layerscope.core.candidates import DRAWS, ScoredCandidates
+from layerscope.core.picking import pick
+from layerscope.core.statistics import Z95
+from layerscope.correlation import maths
+from layerscope.metrics import get_metric, interval
+
+RESULTS = Path(__file__).parent / "results"
+LAYERS = 13
+HUMP = 5.0  # points, in the middle
+
+
+def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) -> ScoredCandidates:
+    """Scores (points) of readouts × layers on so many items of each task, neighboring layers alike, and resamples of them."""
+    shape, size = truth.shape, truth.size
+    near = np.linalg.cholesky(0.9 ** np.abs(np.subtract.outer(np.arange(LAYERS), np.arange(LAYERS))))
+    score, spread = np.zeros(size), np.zeros((size, size))
+    for _ in range(tasks):
+        values = 30 * (rng.standard_normal((items, shape[0], LAYERS)) @ near.T).reshape(items, size)
+        values += 35 * rng.standard_normal((items, 1))  # how hard an item is, for all candidates
+        score += (truth.ravel() + values.mean(0)) / tasks
+        spread += np.cov(values.T) / items / tasks**2
+    draws = score[:, None] + np.linalg.cholesky(spread + 1e-9 * np.eye(size)) @ rng.standard_normal((size, DRAWS))
+    return ScoredCandidates(score.reshape(shape), draws.reshape(*shape, DRAWS))
+
+
+def before(given: ScoredCandidates, last: tuple[int, int]) -> tuple[tuple[int, ...], float, float, float] | None:
+    """Version 0.2: the mean lead of the winners of resamples was taken off; kept unless it lost in more than 20 % of them."""
+    assert given.draws is not None
+    best, flat = given.best(), given.draws.reshape(-1, DRAWS)
+    winners = flat.argmax(0)
+    price = max(0.0, float((flat[winners, np.arange(DRAWS)] - given.score.ravel()[winners]).mean()))
+    moves = given.draws[best] - given.draws[last] - price
+    if best == last or (np.sum(moves < 0) + 0.5) / (DRAWS + 1) > 0.2:
+        return None
+    low, high = np.quantile(moves, [0.025, 0.975])
+    return best, float(given.score[best] - given.score[last]) - price, float(low), float(high)
+
+
+def after(given: ScoredCandidates, last: tuple[int, int], seed: int) -> tuple[tuple[int, ...], float, float, float] | None:
+    """The rule of today."""
+    found = pick(given, np.full(given.score.shape, True), lambda place: last, seed=seed)
+    if not found.moved:
+        return None
+    gain = found.gain(found.place, last)
+    return found.place, gain.value, gain.low, gain.high
+
+
+def picking(trials: int) -> Iterator[dict[str, object]]:
+    """Moves away from the last layer, and what they promise, on flat and humped truths."""
+    hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
+    for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
+        for items, tasks, readouts in ((200, 1, 1), (200, 1, 6), (200, 10, 1), (200, 10, 6), (1379, 1, 1), (1379, 1, 6)):
+            truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
+            rng, told = np.random.default_rng([items, tasks, readouts]), {"before": [], "after": []}  # type: ignore[var-annotated]
+            count = trials if name == "flat" else max(20, trials // 8)
+            for seed in range(count):
+                given = scored(rng, truth, items, tasks)
+                for rule, said in (("before", before(given, last)), ("after", after(given, last, seed))):
+                    if said is not None:
+                        place, value, low, high = said
+                        true = float(truth[place] - truth[last])
+                        told[rule].append((value - true, low <= true <= high, true, low > 0))
+            for rule, rows in told.items():
+                moved = np.array(rows, dtype=float).reshape(-1, 4)
+                bias = moved[:, 0]
+                yield {
+                    "truth": name, "items": items, "tasks": tasks, "readouts": readouts, "rule": rule, "trials": count,
+                    "moves": len(moved) / count, "bias": bias.mean(), "bias_se": bias.std() / max(1, len(bias)) ** 0.5,
+                    "coverage": moved[:, 1].mean(), "true_gain": moved[:, 2].mean(), "sure": moved[:, 3].mean(),
+                }  # fmt: skip
+
+
+def curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
+    """A curve over n layers that has nothing to do with any other of its kind but its shape."""
+    depth, place = np.linspace(0, 1, n), np.arange(n)
+    if kind == "walk":
+        return rng.standard_normal(n).cumsum()
+    smooth = np.exp(-0.5 * (np.subtract.outer(place, place) / (n / 8)) ** 2) + 1e-6 * np.eye(n)
+    smooth = np.linalg.cholesky(smooth) @ rng.standard_normal(n)
+    if kind == "smooth":
+        return smooth
+    dip = np.exp(-0.5 * ((depth - rng.uniform(0.4, 0.6)) / rng.uniform(0.15, 0.25)) ** 2)
+    return -rng.uniform(1, 3) * dip + 0.4 * smooth + rng.uniform(1, 3) * (depth == 1)
+
+
+def line_only(y: np.ndarray, count: int, seed: int) -> dict[str, np.ndarray]:
+    """Version 0.2's surrogates: they kept the line from the first layer to the last."""
+    return {k: draw(y[None], count, np.random.default_rng([seed, i]))[:, 0] for i, (k, draw) in enumerate(maths.NULLS.items())}
+
+
+def correlation(trials: int) -> Iterator[dict[str, object]]:
+    """How often unrelated curves are called related at p ≤ 0.05, and related ones (y + 0.3 × an unrelated one) are found."""
+    for n in (13, 25):
+        for kind in ("walk", "smooth", "valley and last layer apart"):
+            rng, found = np.random.default_rng(n), {}  # type: ignore[var-annotated]
+            for trial in range(trials):
+                x, y = curve(rng, kind, n), curve(rng, kind, n)
+                mixed = y / y.std() + 0.3 * x / x.std()
+                for rule, draw in (("before", line_only), ("after", maths.surrogate_curves)):
+                    drawn = draw(y, 99, trial)
+                    for measure in ("spearman", "dcor"):
+                        values = [maths.association(measure, one, y) for one in (x, mixed)]
+                        nulls = {k: maths.null_values(measure, np.stack([x, mixed]), c) for k, c in drawn.items()}
+                        p = [chance.p <= 0.05 for chance in maths.compare_with(measure, values, nulls)]
+                        found.setdefault((rule, measure), []).append(p)
+            for (rule, measure), p in found.items():
+                wrong, right = np.mean(p, axis=0)
+                yield {"layers": n, "curves": kind, "rule": rule, "measure": measure, "trials": trials,
+                       "false_positives": float(wrong), "power": float(right)}  # fmt: skip
+
+
+SPECTRAL = (
+    "dataset_entropy",
+    "effective_rank",
+    "entropy_rank",
+    "rankme",
+    "nesum",
+    "alpha_req",
+    "anisotropy",
+    "intrinsic_dimension",
+)
+VIEWED = ("infonce", "lidar", "dime")
+
+
+def intervals(trials: int) -> Iterator[dict[str, object]]:
+    """How often a metric's 95 % interval holds the mean value of such data, and how wide it is beside the true spread."""
+    prompts, width = 120, 24
+    shape = np.arange(1, width + 1) ** -0.5
+
+    def rows(rng: np.random.Generator, kind: str) -> np.ndarray:
+        z = rng.standard_t(3, (prompts, width)) if kind == "heavy tails" else rng.standard_normal((prompts, width))
+        return z * shape * np.where(np.arange(width) == 0, 8.0 if kind == "one feature dominates" else 1.0, 1.0)
+
+    for kind in ("normal", "one feature dominates", "heavy tails"):
+        for name in (*SPECTRAL, *VIEWED):
+            rng, found = np.random.default_rng(5), []
+            for _ in range(trials if name != "dime" else max(20, trials // 4)):
+                z = rows(rng, kind)
+                if name in VIEWED:
+                    z = z[:, None] + 0.5 * rng.standard_normal((prompts, 4, width)) * shape
+                estimate = get_metric(name)().update(torch.from_numpy(z)).compute()
+                low, high = interval(estimate)
+                found.append((estimate.value, low, high))
+            value, low, high = np.array(found).T
+            held = (low <= value.mean()) & (value.mean() <= high)
+            spread = 2 * Z95 * value.std(ddof=1)
+            yield {
+                "data": kind,
+                "metric": name,
+                "trials": len(value),
+                "coverage": held.mean(),
+                "width": (high - low).mean() / spread,
+            }
+
+
+PARTS = {"picking": (picking, 4000), "correlation": (correlation, 300), "intervals": (intervals, 300)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=list(PARTS))
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    run, trials = PARTS[given.part]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    rows = []
+    for row in run(given.trials or trials):
+        rows.append({**row, "commit": commit})
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+        pd.DataFrame(rows).round(4).to_csv(given.out or RESULTS / f"simulated-{given.part}.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()
