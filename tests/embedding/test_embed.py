@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,7 @@ import layerscope
 from layerscope.core.heads import unit
 from layerscope.embedding.reading import LayerReading
 from layerscope.embedding.writing import Parts, facts_of
+from layerscope.engines import LocalEngine
 from layerscope.errors import DataError, InvalidValueError, RunFolderError
 from layerscope.exporting.verifying import pooled_vectors
 from tests.improving.test_improve import some_texts
@@ -128,3 +133,60 @@ def test_rows_without_a_text_are_left_out_and_vectors_need_a_parquet_file(model,
         layerscope.embed(model, TEXTS, tmp_path / "v.csv")
     with pytest.raises(InvalidValueError, match="fitted on texts"):
         layerscope.embed(model, TEXTS, tmp_path / "w.parquet", readout="plain/mean/raw/keep/corpus")
+
+
+class Away(LocalEngine):
+    """Workers as they are elsewhere: what they are sent is pickled, and they load the model themselves."""
+
+    remote = True
+
+    def run(self, work, items, advance=lambda n: None):
+        yield from super().run(pickle.loads(pickle.dumps(work)), items, advance)
+
+
+def test_workers_give_the_same_vectors(model_folder: Path, tmp_path: Path) -> None:
+    ways = {"layers": [1, 3], "progress": False}
+    here = layerscope.encode(str(model_folder), TEXTS, **ways)
+    there = layerscope.encode(str(model_folder), TEXTS, **ways, engine=Away())
+    assert np.allclose(here, there, atol=1e-5)
+    out = layerscope.embed(str(model_folder), TEXTS, tmp_path / "v.parquet", **ways, engine=Away())
+    assert np.allclose(np.stack(pq.read_table(out).column("layer_3").to_pylist()), here[1], atol=1e-5)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_exported_folder_is_read_as_it_says_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    layerscope.export(tiny_model("llama"), 2, readout="plain/mean/raw", out=folder, normalize=True)
+    found = layerscope.encode(str(folder), TEXTS, progress=False)
+    expected = layerscope.encode(tiny_model("llama"), TEXTS, layers=2, readout="plain/mean/raw", progress=False)
+    assert np.allclose(found, unit(expected), atol=1e-4)
+    out = layerscope.embed(str(folder), TEXTS, tmp_path / "v.parquet", progress=False)
+    assert layerscope.search(str(folder), TEXTS[3], out, top=1, progress=False)["text"][0] == TEXTS[3]
+
+
+KILLED = """
+import sys, layerscope
+from layerscope.embedding import writing
+writing.BLOCK = 64
+layerscope.embed(sys.argv[1], sys.argv[2], sys.argv[3], layers=[1, 2, 3], progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_to_the_same_file(model_folder: Path, tmp_path: Path) -> None:
+    texts, out = tmp_path / "t.txt", tmp_path / "v.parquet"
+    texts.write_text("\n".join(some_texts(1500)))
+    words = [sys.executable, "-c", KILLED, str(model_folder), str(texts), str(out)]
+    parts = tmp_path / ".v.parquet.embedding"
+    for count in (2, 5):  # killed twice, each time further on
+        process = subprocess.Popen(words)
+        while process.poll() is None and len(list(parts.glob("part-*.parquet"))) < count:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        assert not out.exists()
+    assert len(list(parts.glob("part-*.parquet"))) >= 5
+    subprocess.run(words, check=True)
+    table = pq.read_table(out)
+    assert table.column("text").to_pylist() == texts.read_text().splitlines()
+    assert not parts.exists()

@@ -48,8 +48,28 @@ def test_a_result_is_short_in_a_console(result) -> None:
     assert repr(result).startswith("<Improved ")
 
 
+def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
+    texts = some_texts()
+    assert result.search(texts[3], top=2)["text"][0] == texts[3]
+    assert result.search(texts[3], [texts[1], texts[3]], top=1)["cosine"][0] == pytest.approx(1, abs=1e-4)
+    assert result.candidates is result.table
+    table = result.about()
+    assert sorted(table["text"]) == sorted(texts)
+    assert table["cosine"].is_monotonic_increasing
+    assert table["cluster"].str.startswith("cluster ").all()
+    assert not (table["nearest"] == table["text"]).any()
+
+
+def test_a_profile_has_what_is_guessed(llama) -> None:
+    run = layerscope.profile(llama, some_texts(), metrics=["prompt_entropy", "sink_ratio"], max_length=32, progress=False)
+    assert run.layers == [0, 1, 2, 3]
+    assert run["prompt_entropy"].index.tolist() == run.layers
+    assert run.best_layer == layerscope.select(run).layer
+
+
 def test_one_run_makes_a_report(result, tmp_path: Path) -> None:
     assert layerscope.write_report(result, tmp_path / "one.md").read_text().startswith("#")
+    assert result.report(tmp_path / "two.md").is_file()
 
 
 def test_a_parameter_that_is_nearly_right(llama) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from layerscope.cache import cache_dir
 from layerscope.catalogue import MODEL_FORMS, MODEL_NAMES, ZOO_MODELS
+from layerscope.core.runs import no_run
 from layerscope.core.untrusted import exists
 from layerscope.errors import ExportError, LayerscopeError, ModelError, RunFolderError, UnknownNameError
 
-_LOADING = ("improve", "profile", "evaluate", "probe", "export", "embed", "search")  # others name models of the atlas
+_LOADING = ("improve", "profile", "evaluate", "probe", "export", "embed", "search", "compare")  # others name models of the atlas
 _PREVIEW = 20 * 2**20  # bytes: of larger files nothing is read twice
 
 
@@ -62,9 +63,7 @@ def _out(given: Any, values: Mapping[str, Any]) -> None:
         raise ExportError(f"{given} is a file; an export needs a folder. Choose another out=.")
     inside = {file.name for file in given.iterdir()}
     if inside and not (values["command"] == "improve" and "manifest.json" in inside):  # which may be this very run
-        raise ExportError(
-            f"{given} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export."
-        )
+        raise ExportError(f"{given} exists and is not empty. Choose another out=, or overwrite=True to replace what is there.")
 
 
 def _layer(given: Any, values: Mapping[str, Any]) -> None:
@@ -105,14 +104,12 @@ def _runs(given: Any, values: Mapping[str, Any]) -> None:
         return  # one of them is a model
     for run in given:
         if not exists(run) and str(run) not in MODEL_NAMES and not str(run).endswith(".gguf"):
-            raise RunFolderError(
-                f"{run} holds no run: there is no such folder. Give a folder that a layerscope command wrote. "
-                "If it is a model, profile it first: `layerscope profile MODEL --data YOUR_TEXTS`."
-            )
+            raise RunFolderError(no_run(Path(run)))
 
 
-_CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
+_CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     "model": _model,
+    "models": lambda given, values: [_model(one, values) for one in given],
     "data": _data,
     "labels": _labels,
     "readout": _readout,

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import command
+from layerscope.cli.app import command, with_flags
 from layerscope.cli.shared import CHOICE, DATA, METRICS, RESULT, option
 
 
@@ -115,13 +115,10 @@ def compare_command(
         from layerscope.terminal import Console, print_frame, print_notes
 
         console = Console(highlight=False)
-        console.print(escape(found.verdict), style="bold")
+        console.print(escape(with_flags(found.verdict, ["compare"])), style="bold")
         print_frame(console, found.table.to_dict(orient="records"), list(found.table.columns))
         print_notes(console, found.notes)
 
-    best = found.table["model"][0]
-    output.show(
-        found.as_dict(),
-        show,
-        then=f"layerscope improve {shared.shell_quote(best)} --data {shared.shell_quote(data)} --out better",
-    )
+    words, ready = shared.shell_quote(found.table["model"][0], "--data", data), found.table["read"][0] == "as it comes"
+    then = f"layerscope embed {words} --out vectors.parquet" if ready else f"layerscope improve {words} --out better"
+    output.show(found.as_dict(), show, then=then)

@@ -176,7 +176,7 @@ def load_run(path: str | Path) -> AnyRun:
     """
     manifest = read_manifest(path)
     if manifest is None:
-        raise RunFolderError(_no_run(Path(path)))
+        raise RunFolderError(no_run(Path(path)))
     kind = run_kinds.get(str(manifest.get("kind")))
     finished_manifest(path)
     return read_back(kind.name, kind.load, path)
@@ -282,7 +282,7 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
     """The manifest of a finished run, of a given kind where one is named."""
     manifest = read_manifest(path)
     if manifest is None:
-        raise RunFolderError(_no_run(Path(path)))
+        raise RunFolderError(no_run(Path(path)))
     actual = str(manifest.get("kind"))
     if kind is not None and actual != kind:
         raise RunFolderError(f"{path} holds a run of kind {actual!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
@@ -310,7 +310,8 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
     return manifest
 
 
-def _no_run(folder: Path) -> str:
+def no_run(folder: Path) -> str:
+    """What to say of a folder that holds no run."""
     if not exists(folder):
         return (
             f"{folder} holds no run: there is no such folder. Give a folder that a layerscope command wrote. "

@@ -52,7 +52,8 @@ class _Way:
     way: str
     encode: Callable[[Sequence[str]], np.ndarray]
     parameters: float
-    ready: bool
+    ready: bool = False  # read as it comes
+    trained: bool = False  # for embeddings, and it knows the language
     vectors: np.ndarray | None = None
     items: np.ndarray | None = None
 
@@ -134,22 +135,23 @@ def _ways_of(
     loaded: LoadedModel = command.load(given, here=True)
     who, size = loaded.name, loaded.identity["parameters"]
     ready = bool(loaded.identity.get("sentence_encoder")) and not loaded.identity.get("untrained")
-    reading = open_reading(command, given if ready else loaded)
-    if ready and not knows_language(loaded, unseen[:200]):
+    reading, knows = open_reading(command, given if ready else loaded), knows_language(loaded, unseen[:200])
+    if not knows:
         notes.append(f"{who} does not know many words of these texts: another language?")
 
     def today(texts: Sequence[str]) -> np.ndarray:
         return reading.vectors(command.engine, texts, lambda n: None)[0]
 
+    as_it_is = _Way(who, TODAY, today, size, ready, ready and knows and not loaded.identity.get("exported"))
     if ready or seen is None:
-        return [_Way(who, TODAY, today, size, ready)]
+        return [as_it_is]
     better = improve(loaded, seen, seed=seed, offline=command.offline, progress=command.bar)
     notes += [f"{who}: {note}" for note in better.warnings]
     if better.choice.abstained:
         notes.append(f"{who}: no better reading was found on these texts ({better.choice.reason})")
-        return [_Way(who, TODAY, today, size, False)]
+        return [as_it_is]
     gone = sum(p.numel() for block in list(loaded.anatomy.blocks)[better.choice.layer :] for p in block.parameters())
-    return [_Way(who, TODAY, today, size, False), _Way(who, BETTER, better.encode, size - gone, False)]
+    return [as_it_is, _Way(who, BETTER, better.encode, size - gone)]
 
 
 def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -180,41 +182,30 @@ def _agreement(found: Sequence[_Way]) -> pd.DataFrame:
 
 def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
     ratio = speeds[one.name] / speeds[other.name]
-    return f"{ratio:.1f} × as fast" if ratio >= 1 else f"{1 / ratio:.1f} × slower"
+    return f"{ratio:.1f} × as fast as {other.name}" if ratio >= 1 else f"{1 / ratio:.1f} × slower than {other.name}"
 
 
 def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]) -> str:
     """The best by labels; of those that the labels cannot tell from it, the fastest."""
     ranked = sorted(found, key=lambda one: -_score(one, labeled))
-    best, tied = ranked[0], [ranked[0]]
-    if labeled.kind == "classification":
-        tied += [one for one in ranked[1:] if student_interval(best.items - one.items).low <= 0]  # type: ignore[operator]
-    pick = max(tied, key=lambda one: speeds[one.name])
-    unit_name = (
-        "% of the labeled texts have a right nearest neighbor" if labeled.kind == "classification" else "rank correlation × 100"
-    )
-    said = f"Use {pick.name}: {_score(pick, labeled):.1f} {unit_name}"
+    best, classes = ranked[0], labeled.kind == "classification"
+    tied = [one for one in ranked[1:] if classes and student_interval(best.items - one.items).low <= 0]  # type: ignore[operator]
+    pick = max([best, *tied], key=lambda one: speeds[one.name])
+    what = "% of the labeled texts have a right nearest neighbor" if classes else "rank correlation × 100"
+    said = f"Use {pick.name}: {_score(pick, labeled):.1f} {what}"
     if pick is not best:
-        noise = f"within the noise of the best ({best.name}, {_score(best, labeled):.1f})"
-        return f"{said}, {noise}, and it is {_faster(pick, best, speeds)}."
-    rest = [one for one in ranked if one.model != pick.model]
-    if not rest:
-        return f"{said}."
-    return f"{said}; {rest[0].name} has {_score(rest[0], labeled):.1f}, and {pick.name} is {_faster(pick, rest[0], speeds)}."
+        said += f", the best within the noise ({best.name} has {_score(best, labeled):.1f})"
+        return f"{said}; it is {_faster(pick, best, speeds)}."
+    rest = next(one for one in ranked if one.model != pick.model)
+    return f"{said}; {rest.name} has {_score(rest, labeled):.1f}. It is {_faster(pick, rest, speeds)}."
 
 
 def _without_labels(found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]) -> str:
     """A trained encoder first; else the one that the others agree with most. Agreement does not say who is right."""
-    ready = [one for one in found if one.ready]
-    rest = [one for one in found if not one.ready]
-    if not ready:
+    trained = [one for one in found if one.trained]
+    if not trained:
         pick = found[int(np.argmax(others))]
         return f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know."
-    pick = max(ready, key=lambda one: speeds[one.name])
-    if not rest:
-        return f"Use {pick.name}, the fastest of them; which is right only labels can tell (labels=)."
-    near = max(rest, key=lambda one: speeds[one.name] * (one.way == BETTER))
-    return (
-        f"Use {pick.name}: it is {_READY}, and it is {_faster(pick, near, speeds)} as against {near.name}. "
-        "Give labels= to know how both do on your texts."
-    )
+    pick = max(trained, key=lambda one: speeds[one.name])
+    rest = max((one for one in found if one.model != pick.model), key=lambda one: (one.way == BETTER, speeds[one.name]))
+    return f"Use {pick.name}: it is {_READY}. It is {_faster(pick, rest, speeds)}. Only labels= tell how they do on your texts."

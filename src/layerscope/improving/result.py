@@ -15,6 +15,7 @@ from layerscope.core.heads import unit
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.maps.groups import clusters, group_names
 from layerscope.models.sealed import damaged
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder, StoredRun
@@ -109,16 +110,31 @@ class Improved(StoredRun):
 
     def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
         """The texts nearest to a question, with their cosine; without `texts`, among those that the choice was judged on."""
-        vectors: np.ndarray | None = None
-        if texts is None:
-            if self.sampled is None:
-                raise LayerscopeError("this run was read from disk and holds no texts: give them, search(query, texts).")
-            texts, vectors = self.sampled["texts"], self.sampled["after"]
-        found = self.encode(list(texts)) if vectors is None else unit(vectors)
-        cosines = found @ self.encode(query)
+        found = unit(self._judged_on()["after"]) if texts is None else self.encode(list(texts))
+        texts, cosines = self._judged_on()["texts"] if texts is None else texts, found @ self.encode(query)
         best = np.argsort(-cosines, kind="stable")[:top]
         rows = [{"rank": rank, "cosine": float(cosines[i]), "text": texts[i]} for rank, i in enumerate(best, 1)]
         return pd.DataFrame(rows)
+
+    def about(self) -> pd.DataFrame:
+        """What the texts are about, today and better: each text's cluster, named by its words, and its nearest other text.
+
+        `cosine` is low for outliers and 1 for duplicates; the lowest comes first.
+        """
+        given = self._judged_on()
+        table = pd.DataFrame({"text": given["texts"]})
+        for vectors, which in ((given["before"], "_today"), (given["after"], "")):
+            table[f"cluster{which}"] = group_names(clusters(vectors), given["texts"])
+            cosines = unit(vectors) @ unit(vectors).T
+            np.fill_diagonal(cosines, -np.inf)
+            table[f"nearest{which}"] = [given["texts"][i] for i in cosines.argmax(1)]
+            table[f"cosine{which}"] = cosines.max(1)
+        return table.sort_values("cosine", ignore_index=True)
+
+    def _judged_on(self) -> dict[str, Any]:
+        if self.sampled is None:
+            raise LayerscopeError("this run was read from disk and holds no texts. Give them, or run improve again.")
+        return self.sampled
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the table of candidates is left out."""
