@@ -41,6 +41,11 @@ def _model(given: Any, values: Mapping[str, Any]) -> None:
     raise UnknownNameError("model", text, names, MODEL_FORMS)
 
 
+def _models(given: Any, values: Mapping[str, Any]) -> None:
+    for one in given:
+        _model(one, values)
+
+
 def _data(given: Any, values: Mapping[str, Any]) -> None:
     from layerscope.data.corpus import preview, refuse_missing
 
@@ -107,9 +112,9 @@ def _runs(given: Any, values: Mapping[str, Any]) -> None:
             raise RunFolderError(no_run(Path(run)))
 
 
-_CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+_CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "model": _model,
-    "models": lambda given, values: [_model(one, values) for one in given],
+    "models": _models,
     "data": _data,
     "labels": _labels,
     "readout": _readout,
