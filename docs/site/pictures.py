@@ -25,7 +25,6 @@ SCRIPTS = {
 # commands that draw a file, and studies whose figure is in their folder
 COMMANDS = {"atlas-correlation.png": ["correlate", "--atlas", "Pythia-410m"]}
 STUDIES = {
-    "study-theory.png": ["theory"],
     "study-compare-controlled.png": [
         "compare", "controlled-ar", "controlled-mlm", "controlled-mamba", "-n", "100", "--max-length", "128",
     ],

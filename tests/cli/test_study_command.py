@@ -29,7 +29,7 @@ def test_the_list(cli: Cli) -> None:
     for name in ("extreme", "sublayers", "checkpoints", "scale", "compare"):
         assert name in ended.out
     assert "--set levels=0.0,0.1" in cli("study", "list", "extreme").out
-    for name, call in (("theory", "theory"), ("extreme", "extreme MODEL"), ("compare", "compare MODEL OTHER")):
+    for name, call in (("extreme", "extreme MODEL"), ("compare", "compare MODEL OTHER")):
         assert cli("study", "list", name).err.splitlines()[-1] == f"Next: layerscope study {call}"
     held = json.loads(cli("study", "list", "compare", "--json").out)
     assert held[0]["models"] == {"least": 2, "most": None}

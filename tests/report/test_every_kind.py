@@ -103,7 +103,6 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         "robustness": ([model], {"data": many[:12], "labels": "none", "kinds": ["typos"], "levels": [0.5]}),
         "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "sublayers": ([model], {"data": texts[:4]}),
-        "theory": ([], {"matrices": 20, "starts": 1, "steps": 2}),
     }
     return found[name]
 

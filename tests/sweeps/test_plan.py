@@ -205,24 +205,24 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
             "defaults": {"data": str(home / "first.txt"), "limit": 3, "max_length": 16},
             "steps": [
                 {"study": "extreme", "models": [f"{home / 'step-20'}?label=mine"], "options": {"levels": [0, 1]}, "seed": 4},
-                {"study": "theory"},
+                {"study": "alpha"},
                 {"name": "short", "profile": {"metrics": ["prompt_entropy"]}, "models": [str(home / "step-100")]},
                 {"evaluate": {"tasks": "small"}, "models": ["org/a", "org/b?dtype=bfloat16"]},
                 {"name": "classes", "probe": {"data": "labeled.csv"}, "models": ["org/a"]},
             ],
         }
     )
-    grid, extreme, theory, short, first, second, classes = plan.steps
+    grid, extreme, alpha, short, first, second, classes = plan.steps
     assert (grid.name, grid.kind, grid.settings) == ("step-20--lee", "profile", {"max_length": 8})
     assert (extreme.models[0].label, extreme.model, extreme.settings["seed"]) == ("mine", "mine", 4)
     assert extreme.corpus is not None
     assert (extreme.corpus.limit, extreme.settings["max_length"]) == (3, 16)
-    assert (theory.kind, theory.models, theory.corpus) == ("study", (), None)
+    assert (alpha.kind, alpha.models, alpha.corpus) == ("study", (), None)
     assert (short.name, short.settings["max_length"], short.settings["metrics"]) == ("short", 16, ["prompt_entropy"])
     assert [first.name, second.name] == ["evaluate-org-a", "evaluate-org-b-dtype-bfloat16"]
     assert [step.options_of(step.models[0]).get("dtype") for step in (first, second)] == [None, "bfloat16"]
     assert (classes.kind, classes.settings) == ("probe", {"data": "labeled.csv"})
-    assert [step.name for step in plan.only(["theory", "short"]).steps] == ["theory", "short"]
+    assert [step.name for step in plan.only(["alpha", "short"]).steps] == ["alpha", "short"]
     with pytest.raises(UnknownNameError, match=r"step of sweep 'shot'. Did you mean 'short'"):
         plan.only(["shot"])
 
@@ -234,7 +234,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
         ({"stages": []}, "unknown key 'stages'. Did you mean 'steps'"),
         ({"defaults": {"lenght": 3}}, "unknown key 'lenght'"),
         ({"steps": [{"models": []}]}, "names no `study`"),
-        ({"steps": [{"study": "theory", "profile": {}}]}, "or more than one of them"),
+        ({"steps": [{"study": "alpha", "profile": {}}]}, "or more than one of them"),
         ({"steps": [{"study": "extrem", "models": ["a"]}]}, r"steps\[0\]: unknown study 'extrem'. Did you mean 'extreme'"),
         ({"steps": [{"study": "extreme", "models": []}]}, "takes 1 model"),
         ({"steps": [{"study": "extreme", "models": ["a"], "options": {"level": 1}}]}, "Did you mean 'levels'"),
@@ -260,7 +260,7 @@ def test_the_papers_recipe_has_every_study() -> None:
         assert {"infonce", "lidar", "dime"} <= set(by_name[name].options["metrics"])
     assert by_name["training"].options["steps"][-1] == "step143000"
     small = {step.study for step in read_plan("paper-small").steps}
-    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "theory", "scores", "finetune"}
+    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "scores", "finetune"}
     for each in (plan, read_plan("paper-small")):
         assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
         of_images = [step.settings for step in each.steps if step.kind == "profile"]

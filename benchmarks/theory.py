@@ -5,10 +5,13 @@ then climbs from random cases towards a violation. It needs no model and no text
 
 Table: `margin` rows (one per statement, kind and search, with the counter-example), `point` and `dataset_entropy` rows for the
 figure. Figure: Theorem 1 as a cloud of matrices; Theorems 5 and 6 with and without the trace. Verdict: a sentence per statement.
+
+    python benchmarks/theory.py --out runs/theory
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -17,15 +20,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from layerscope.core.columns import VALUE, names
-from layerscope.core.statistics import percentile_interval
-from layerscope.metrics.intervals import RESAMPLES
-from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, style_axis
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.inequalities.theorems import STATEMENTS, collisions, draw_theorem5, emptiness
-from layerscope.studies.inequalities.trials import (
+from inequalities.theorems import STATEMENTS, collisions, draw_theorem5, emptiness
+from inequalities.trials import (
     KINDS,
     SLACK,
     Trial,
@@ -36,6 +32,14 @@ from layerscope.studies.inequalities.trials import (
     shares,
     unit,
 )
+
+import layerscope
+from layerscope.core.columns import VALUE, names
+from layerscope.core.statistics import percentile_interval
+from layerscope.metrics.intervals import RESAMPLES
+from layerscope.progress import Progress
+from layerscope.report.drawing import COLORS, style_axis
+from layerscope.studies.base import STUDIES, Option, Result, Study
 from layerscope.studies.shared.figures import Figure, draw_band, grid
 from layerscope.studies.shared.models import Request
 from layerscope.studies.shared.numbers import in_short, join_words
@@ -236,4 +240,16 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     style_axis(axis, "Theorems 5 and 6: the difference is the missing trace", "prompts N (D = 16)", "dataset entropy S₂ (nats)")
 
 
-STUDY = Theory()
+def main() -> None:
+    """Run it and print the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=None)
+    for option in Theory.options:
+        parser.add_argument(f"--{option.name}", type=int, default=option.default, help=option.help)
+    given = vars(parser.parse_args())
+    STUDIES.add(Theory())
+    print("\n".join(layerscope.study("theory", **given).verdict))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,12 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from inequalities import theorems, trials
+from inequalities.theorems import STATEMENTS
+from inequalities.trials import Statement, search
+from theory import Theory
 
 from layerscope.metrics.entropy import matrix_entropy
 from layerscope.metrics.ranks import effective_rank as library_rank
-from layerscope.studies.inequalities import theorems, trials
-from layerscope.studies.inequalities.theorems import STATEMENTS
-from layerscope.studies.inequalities.trials import Statement, search
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
 
 
@@ -122,8 +124,8 @@ def test_theorem_7_breaks_where_entropy_is_read_as_matrix_entropy() -> None:
         assert search(statement("Theorem 7", "printed, Z discrete"), kind, 10, seed=0).holds
 
 
-@pytest.mark.usefixtures("figure_files")
-def test_the_study_gives_a_table_a_verdict_and_a_figure(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_study_gives_a_table_a_verdict_and_a_figure(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(STUDIES, "_things", {**STUDIES.all(), "theory": Theory()})
     run = study("theory", out=tmp_path / "run", matrices=80, starts=1, steps=8)
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000
     assert run.verdict[0].startswith("In short: Theorem 1")

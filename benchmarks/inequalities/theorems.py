@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from layerscope.studies.inequalities.trials import (
+from inequalities.trials import (
     KINDS,
     Case,
     Rng,
