@@ -18,7 +18,7 @@ from layerscope.models import open_model
 
 TEXTS = [*(text for text in SHORT if text == text.strip()), LONG[0].strip()]
 FOLDERS = {  # name: model, layer, readout, formats
-    "minilm": ("minilm-l6", 4, "plain/mean/applied", ["onnx", "model2vec"]),
+    "minilm": ("minilm-l6", 4, "plain/mean/applied", ["onnx"]),
     "llama-mean": ("smollm2-135m", 5, "plain/mean/applied", ["gguf"]),
     "llama-last": ("smollm2-135m", 12, "plain/last/raw", ["gguf"]),
     "gemma-mean": ("gemma3-270m", 8, "plain/mean/applied", ["gguf"]),

@@ -1,7 +1,7 @@
 """`make integrations`: the exported folders in the programs that people serve and use embeddings with.
 
     python tests/integrations/run.py                        # every program, one after another
-    python tests/integrations/run.py --only model2vec,onnx  # these alone, by name or its beginning
+    python tests/integrations/run.py --only langchain,onnx  # these alone, by name or its beginning
     python tests/integrations/run.py --llama-libraries FOLDER  # libllama.so that was built before: nothing is compiled
 
 Models are cut and exported once. Every program has an environment of its own, with its packages on top of those of this one (a
@@ -49,7 +49,6 @@ PROGRAMS = {
     "onnxruntime": Program((), "onnx"),
     "langchain": Program(("langchain-huggingface", "langchain-core"), "langchain"),
     "llama-index": Program(("llama-index-core", "llama-index-embeddings-huggingface"), "llama_index"),
-    "model2vec": Program(("model2vec",), "model2vec", allowed=1e-3),
     # its stemmer has no wheel for Linux on ARM, and dense embeddings do without: see check_fastembed.py
     "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
     "duckdb": Program(("duckdb",), "duckdb"),

@@ -113,7 +113,7 @@ def export_command(
         help="Scale vectors to length 1. (default: as in the run or the model's own pipeline)",
     ),
     formats: list[str] = option(
-        [], "--format", panel=RESULT, help="Also write this format: onnx, model2vec, gguf, or one of a plug-in; repeatable."
+        [], "--format", panel=RESULT, help="Also write this format: onnx, gguf, or one of a plug-in; repeatable."
     ),
     onnx: bool = option(False, "--onnx", panel=RESULT, help="Add an ONNX graph, pooling included: short for --format onnx."),
     quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),
