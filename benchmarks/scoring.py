@@ -206,9 +206,9 @@ def ours(context: ScoringContext, jobs: list[ScoreJob], places: int) -> tuple[fl
     with threadpool_limits(1):
         torch.set_num_threads(1)
         for some in (jobs[:1], jobs):
-            scorer = DeviceScoring(replace(context, scoring="device"), torch.device("cpu"), 0)
+            scorer = DeviceScoring(torch.device("cpu"), 0)
             start = time.process_time()
-            results = list(scorer.run(some))
+            results = list(scorer.run(replace(context, scoring="device"), some))
             took.append(time.process_time() - start)
     assert not scorer.left, scorer.left
     each = (took[1] - took[0]) / (len(jobs) - 1)

@@ -41,14 +41,15 @@ _HOST_BYTES = 2**30
 class DeviceScoring:
     """Scores jobs on a device, and notes which tasks it could not score and how many fits converged."""
 
-    context: ScoringContext
     device: torch.device
     workers: int
     left: dict[str, str] = field(default_factory=dict)
     converged: dict[str, float] = field(default_factory=dict)
+    context: ScoringContext = field(init=False)
 
-    def run(self, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+    def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         """Results of jobs as they are done."""
+        self.context = context
         quiet_mteb()
         clear_caches()
         by_task: dict[TaskSpec, list[ScoreJob]] = {}

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from layerscope.cache import cache_dir
-from layerscope.capture import expand_sites
+from layerscope.capture import Site, expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.formatting import describe_size
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import kinds_of, parse_readouts
 from layerscope.core.sites import pick_layers, site_of
@@ -26,7 +29,7 @@ from layerscope.errors import UnknownNameError
 from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.mapping import map_of_evaluation
-from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, failures, warnings
+from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import (
     ScoreJob,
@@ -46,8 +49,12 @@ from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore, Space, text_key
 from layerscope.store.folder import Session, is_complete
 
+log = logging.getLogger(__name__)
+
+_TURN = "vectors"  # of one turn, where not all fit the store; removed after it
+
 # What a run's folder holds besides its tables and its manifest.
-_OWNED = ("results", "texts", "mteb")
+_OWNED = ("results", "texts", "mteb", _TURN)
 
 
 def evaluate(
@@ -155,24 +162,47 @@ class EvaluationJob:
     def _run(self, session: Session) -> Evaluation:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
         texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar)
-        plan.check_room(texts, self.store.budget)
-        collected = time.perf_counter()
-        counts, spaces = self._encode(texts)
-        encoded = time.perf_counter()
+        turns = plan.turns(texts, self.store.budget)
+        notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.budget)]
+        for note in notes:
+            log.warning(note)
+        seconds = {"collect": time.perf_counter() - clock, "encode": 0.0, "score": 0.0}
+        counts: dict[str, Any] = {}
+        jobs: list[ScoreJob] = []
+        results: list[dict[str, Any]] = []
+        scorer = DeviceScoring(plan.model.device, self.scoring_workers) if plan.scoring == "device" else None
+        spaces: dict[str, Space] = {}
+        by_name = {spec.name: spec for spec in plan.specs}
+        for turn in turns:
+            job = self if len(turns) == 1 else replace(self, store=EmbeddingStore(folder.path / _TURN, None))
+            here = {name: texts[name] for name in turn.tasks}
+            context = job._context(folder)
+            mine = [
+                ScoreJob(by_name[name], readout, site.name, site.layer)
+                for name in turn.tasks
+                for readout in plan.readouts
+                for site in turn.sites
+            ]
+            clock = time.perf_counter()
+            unscored = any(read_result(one.file(context)) is None for one in mine)
+            if len(turns) == 1 or unscored:
+                found, spaces = job._encode(here, turn.sites)
+                counts = _added(counts, found)
+            encoded = time.perf_counter()
+            results += job._score(context, mine, scorer)
+            jobs += mine
+            seconds["encode"] += encoded - clock
+            seconds["score"] += time.perf_counter() - encoded
+            if len(turns) > 1 and unscored:  # a turn that was done before must not take what a later one has begun
+                spaces = {}
+                clear_caches()
+                shutil.rmtree(folder.path / _TURN, ignore_errors=True)
+        counts = {"encoded": 0, "truncated": {}, **counts, "texts": len({text for some in texts.values() for text in some})}
         context = self._context(folder)
-        jobs = [
-            ScoreJob(spec, readout, site.name, site.layer)
-            for spec in plan.specs
-            if spec.name in texts
-            for readout in plan.readouts
-            for site in plan.sites
-        ]
-        scorer = DeviceScoring(context, plan.model.device, self.scoring_workers) if plan.scoring == "device" else None
-        results = self._score(context, jobs, scorer)
         scores = score_table(results, plan.model.n_blocks)
         by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
-        made = map_of_evaluation(plan, texts, labels, spaces, scores)
+        made = map_of_evaluation(plan, texts, labels, spaces, scores) if spaces else None
         del spaces  # until here they could not be pruned
         manifest = make_manifest(
             Evaluation.kind,
@@ -182,9 +212,9 @@ class EvaluationJob:
             counts=counts,
             undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
             failed=failed + failures(results),
-            warnings=warnings(plan, counts, facts),
+            warnings=notes + warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
-            seconds={"collect": collected - clock, "encode": encoded - collected, "score": time.perf_counter() - encoded},
+            seconds=seconds,
             engine=self.engine.facts(),
             scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts())},
         )
@@ -192,7 +222,7 @@ class EvaluationJob:
         run._map = made
         return run
 
-    def _encode(self, texts: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, Space]]:
+    def _encode(self, texts: dict[str, list[str]], sites: Sequence[Site]) -> tuple[dict[str, Any], dict[str, Space]]:
         """One pass per template over the texts that are not in the store yet.
 
         Also returns the spaces: what nobody holds may be pruned by another process before it is scored.
@@ -202,7 +232,7 @@ class EvaluationJob:
         for name, readouts in plan.by_template().items():
             template = get_template(name)
             space = open_space(self.store, plan.model, template, plan.max_length, plan.store_dtype)
-            encode = EncodePass(plan.model, template, plan.sites, kinds_of(readouts), space, plan.max_length, self.batch_size)
+            encode = EncodePass(plan.model, template, sites, kinds_of(readouts), space, plan.max_length, self.batch_size)
             passes.append((encode, encode.missing(every)))
         total = len(every) * len(passes)
         self.bar.begin(f"{plan.model.name}|texts", total, total - sum(len(missing) for _, missing in passes))
@@ -236,7 +266,22 @@ class EvaluationJob:
         missing = [job for job, result in stored.items() if result is None]
         self.bar.begin("scoring|scores", len(jobs), len(jobs) - len(missing))
         results = [result for result in stored.values() if result is not None]
-        for result in score_all(context, missing, self.scoring_workers) if scorer is None else scorer.run(missing):
+        for result in score_all(context, missing, self.scoring_workers) if scorer is None else scorer.run(context, missing):
             results.append(result)
             self.bar.advance(1)
         return results
+
+
+def _in_turns(turns: Sequence[Turn], budget: int | None) -> str:
+    """What a user should know before a long run begins."""
+    total, most = (describe_size(some(turn.bytes for turn in turns)) for some in (sum, max))
+    return (
+        f"vectors take {total}, and the embedding store may have {describe_size(budget or 0)}: tasks are encoded and scored in "
+        f"{len(turns)} turns of at most {most}, and vectors go after their turn."
+    )
+
+
+def _added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts of another turn, on top. A text that is cut in two turns counts in each."""
+    cut = {name: counts.get("truncated", {}).get(name, 0) + count for name, count in more["truncated"].items()}
+    return {**more, "encoded": counts.get("encoded", 0) + more["encoded"], "truncated": cut}

@@ -26,6 +26,15 @@ Texts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Tasks and sites whose vectors are in the store at the same time, and the bytes that they take."""
+
+    tasks: tuple[str, ...]
+    sites: tuple[Site, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
 class EvaluationPlan:
     """Which tasks are scored at which sites under which readouts of one model, and how texts become vectors."""
 
@@ -62,17 +71,34 @@ class EvaluationPlan:
             grouped.setdefault(readout.template, []).append(readout)
         return grouped
 
-    def check_room(self, texts: Texts, budget: int | None) -> None:
-        """Refuse what the store cannot hold, before anything is encoded: every readout of these texts at every site."""
+    def turns(self, texts: Texts, budget: int | None) -> list[Turn]:
+        """How the tasks go through a store of limited size: all at once if they fit, else in turns, the largest first.
+
+        A task that does not fit alone is read a few layers at a time. What does not fit even so is refused.
+        """
         kinds = sum(len(kinds_of(readouts)) for readouts in self.by_template().values())
+        each = kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)  # bytes of a text at one site
         count = len({text for some in texts.values() for text in some})
-        need = count * kinds * len(self.sites) * self.model.width * (2 if self.store_dtype == "float16" else 4)
-        if budget is not None and need > budget:
-            raise LayerscopeError(
-                f"{len(self.readouts)} readouts of {count} texts take {describe_size(need)}, and the embedding store may have "
-                f"{describe_size(budget)}. Raise store_size=, store float16 (store_dtype=), or give fewer readouts= or layers=: "
-                "sample= finds the best on a part of each task."
-            )
+        names = sorted(texts, key=lambda name: -len(texts[name]))
+        if budget is None or count * each * len(self.sites) <= budget:
+            return [Turn(tuple(texts), self.sites, count * each * len(self.sites))]
+        out: list[Turn] = []
+        for name in names:
+            need = len(texts[name]) * each
+            fit = min(budget // max(1, need), len(self.sites))
+            if fit == 0:
+                raise LayerscopeError(
+                    f"{len(self.readouts)} readouts of {len(texts[name])} texts take {describe_size(need)} at one layer, and the "
+                    f"embedding store may have {describe_size(budget)}. Raise store_size=, store float16 (store_dtype=), or give "
+                    "fewer readouts=: sample= finds the best on a part of each task."
+                )
+            whole = need * len(self.sites)
+            if out and fit == len(self.sites) == len(out[-1].sites) and out[-1].bytes + whole <= budget:
+                out[-1] = Turn((*out[-1].tasks, name), self.sites, out[-1].bytes + whole)
+            else:
+                parts = [self.sites[i : i + fit] for i in range(0, len(self.sites), fit)]
+                out += [Turn((name,), sites, need * len(sites)) for sites in parts]
+        return out
 
     def conventions(self) -> dict[str, Any]:
         """The conventions of the scores."""
