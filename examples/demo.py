@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from layerscope.capture import expand_sites
+from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError
@@ -23,6 +24,7 @@ from layerscope.models import load
 from layerscope.profiling import profile
 from layerscope.report.drawing import save_figure
 from layerscope.report.sections.profile import plot_profiles, print_run
+from layerscope.report.sources import Block
 from layerscope.report.write import write_report
 from layerscope.terminal import Console
 
@@ -32,6 +34,7 @@ TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minu
 UNSEEN = 400  # other questions, on which nothing was chosen or fitted
 LENGTH = 64
 SHOTS = 16
+KINDS = ("an abbreviation", "a description", "a thing", "a person", "a place", "a number")  # in the order of the labels
 PROFILE = ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink_first"]
 
 
@@ -54,16 +57,21 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     seen = set((better.sampled or {})["texts"])
     unseen = [text for text in labels if text not in seen][:UNSEEN]
     today, now = timed(last_layer(MODEL), unseen), timed(better.encode, unseen)
-    better.neighbors = neighbor_table(unseen, today.vectors, now.vectors)
+    hidden = np.array([labels[text] for text in unseen])
+    shown = typical(today.vectors, now.vectors, hidden)
+    first = [*shown, *(i for i in range(len(unseen)) if i not in set(shown))]
+    better.neighbors = neighbor_table([unseen[i] for i in first], today.vectors[first], now.vectors[first])
+    better.manifest["examples"] = "Five questions that nothing was fitted on, of the middle by what was gained"
     print_improved(better, console)
 
     console.print(f"\n[bold]2. The labels that were hidden[/]: six kinds of answers, a probe on {SHOTS} examples of each")
-    hidden = np.array([labels[text] for text in unseen])
     before, after = (few_shot_accuracy(one.vectors, hidden) for one in (today, now))
-    console.print(
-        f"accuracy on {len(unseen):,} questions that nothing was fitted on: today {before:.1f} %, now [bold]{after:.1f} %[/]; "
-        f"{today.per_second:.0f} → [bold]{now.per_second:.0f} texts per second[/]; from the same weights, untrained"
+    proved = (
+        f"Accuracy on {len(unseen):,} questions that nothing was fitted on: today {before:.1f} %, now {after:.1f} %; "
+        f"{today.per_second:.0f} → {now.per_second:.0f} texts per second; from the same weights, untrained."
     )
+    console.print(proved)
+    proof = Block("proof", f"The labels that were hidden: a probe on {SHOTS} examples of each of six kinds", MODEL, [proved])
 
     console.print("\n[bold]3. The folder[/], loaded by sentence-transformers alone")
     difference = reload_difference(better, unseen[:20])
@@ -74,7 +82,10 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     print_run(run, console)
     curves = plot_profiles([run], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3)
     figure = save_figure(curves, out / "why.png")
-    return [out / "better", figure, write_report([better, run], out / "report.html")]
+    made = better.map()
+    asked = [KINDS[labels[text]] for text in (better.sampled or {})["texts"][: len(made)]]
+    better._map = replace(made, columns={"asks for": asked, **made.columns})
+    return [out / "better", figure, write_report([better, proof, run], out / "report.html")]
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,20 @@ class Timed:
 
     vectors: np.ndarray
     per_second: float
+
+
+def typical(today: np.ndarray, now: np.ndarray, labels: np.ndarray, count: int = 5) -> list[int]:
+    """Which texts stand for all: the middle, sorted by how many more of their three nearest have their label now."""
+    found = []
+    for vectors in (today, now):
+        rows = unit(vectors)
+        cosines = rows @ rows.T
+        np.fill_diagonal(cosines, -np.inf)
+        nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :3]
+        found.append((labels[nearest] == labels[:, None]).sum(1))
+    order = np.lexsort((np.arange(len(labels)), found[1] - found[0]))
+    start = (len(order) - count) // 2
+    return [int(i) for i in order[start : start + count]]
 
 
 def timed(encode: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]) -> Timed:

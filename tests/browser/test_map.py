@@ -287,3 +287,23 @@ def test_a_sentence_of_the_readers_is_asked(open_page: Open, tmp_path: Path) -> 
         page.keyboard.press("ArrowLeft")
         assert opened.texts("#map .side h3") == ["You asked", "today, layer 5", "better, layer 4"]
         page.goto(path.as_uri())  # so that the window can be handed on
+
+
+def test_neighborhood_change_stands_beside_the_metrics_and_in_the_tables(open_page: Open, page_file: Path) -> None:
+    opened = start(open_page, page_file)
+    assert opened.texts("#grid figcaption .name")[-1] == "Neighborhood change"
+    opened.page.locator("[data-switch=table] select").select_option("maps")
+    assert opened.texts("#table thead th")[-1] == "neighborhood change"
+    assert opened.page.locator("#table tbody tr").count() == 14
+    assert "Measured on lee" in opened.texts("#curves-says")[0]
+
+
+def test_a_hundred_layers_fit(open_page: Open, tmp_path: Path) -> None:
+    made = synthetic_map(30, 100, ("today",))
+    opened = start(open_page, made.save(tmp_path / "map.html"), 390)
+    opened.page.locator("#map .items button").first.click()
+    assert opened.page.locator("#map figure rect.cell").count() == 10 * 101
+    assert opened.page.evaluate("() => document.documentElement.scrollWidth") == 390
+    opened.page.locator("#map input[type=range]").focus()
+    opened.page.keyboard.press("Home")
+    assert layer(opened) == "layer 0 of 100"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from layerscope.core.readout import Readout
 from layerscope.report.contents import gather
 from layerscope.report.drawing import new_figure, save_figure
 from layerscope.report.page import page as make_page
@@ -564,3 +565,33 @@ def test_there_is_one_tooltip_at_most(open_page: Open, full_report: Path) -> Non
     page.keyboard.press("ArrowRight")
     charts.nth(1).hover()
     assert page.locator(".tip").count() == 1
+
+
+def test_neighbors_are_read_on_a_phone_without_scrolling_aside(open_page: Open, tmp_path: Path) -> None:
+    opened = open_page(write_report([synthetic_improvement()], tmp_path / "report.html"), 390)
+    box = opened.page.locator("#chosen .inline").bounding_box()
+    last = opened.page.locator("#chosen .inline td", has_text="after 0.1").bounding_box()
+    assert box["x"] <= last["x"]
+    assert last["x"] + last["width"] <= box["x"] + box["width"] + 1
+    told = "(node) => getComputedStyle(node, '::before').content"
+    assert opened.page.locator("#chosen .inline td", has_text="after 0.1").evaluate(told) == '"nearest now"'
+
+
+def test_tables_are_there_before_anybody_scrolls(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report, 1280, 700)
+    opened.page.wait_for_function("() => document.querySelectorAll('#table tbody tr').length > 3")
+    assert opened.page.evaluate("() => scrollY") == 0
+
+
+def test_scores_of_a_hundred_layers_and_twenty_readouts_fit(open_page: Open, tmp_path: Path) -> None:
+    readouts = [Readout(*READOUTS[0].split("/")[:1], pooling, norm, sink, centering).name
+                for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")
+                for sink in ("keep", "drop") for centering in ("none", "corpus")][:20]  # fmt: skip
+    path = write_report([synthetic_evaluation("large", "llama", 100, ["STSBenchmark", "Topics"], readouts)], tmp_path / "r.html")
+    opened = open_page(path)
+    for width in (1280, 390):
+        opened.page.set_viewport_size({"width": width, "height": 5200})
+        opened.settle()
+        assert opened.errors == []
+        assert opened.page.locator("#score-chart path.line").count() == 20
+        assert opened.page.evaluate("() => document.documentElement.scrollWidth") == width

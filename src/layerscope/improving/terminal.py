@@ -76,7 +76,7 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
 
 
 def _neighbors(result: Improved) -> Table:
-    title = "Five of your texts, drawn at random, with their nearest neighbors"
+    title = f"{result.manifest.get('examples', 'Five of your texts, drawn at random')}, with their nearest neighbors"
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("text", "nearest today", "nearest now"):
         table.add_column(name, overflow="fold", max_width=_WIDTH)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.charts import Figure
 from layerscope.core.runs import view
 from layerscope.core.untrusted import parse_json
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError, printable
@@ -96,6 +97,10 @@ class LayerMap:
             order = {name: i for i, name in enumerate(dict.fromkeys(columns[_CLUSTER]), 1)}
             columns[_CLUSTER] = [f"cluster {order[name]}" for name in columns[_CLUSTER]]
         return replace(self, texts=None, pictures=None, columns=columns)
+
+    def plot(self, layers: Sequence[int] | None = None, color: str | None = None) -> Figure:
+        """Some layers side by side, a row per reading, as a matplotlib figure; `color` names a column."""
+        return view("map", "plot")(self, layers, color)
 
     def save(self, out: str | Path = "map.html") -> Path:
         """Write the map as a page."""
@@ -224,8 +229,9 @@ def make_map(
         groups = clusters(kept[0])
     shown = None if texts is None else [_shown(text) for text in texts]
     usable = {str(name): found for name, values in (columns or {}).items() if (found := _column(values)) is not None}
-    usable[_CLUSTER] = group_names(groups, shown)
-    if texts is not None:
+    said = kind == "texts"  # names of files tell nothing of what is in them
+    usable[_CLUSTER] = group_names(groups, shown if said else None)
+    if texts is not None and said:
         usable[_LENGTH] = [len(text) for text in texts]
     where = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)
     return LayerMap(model, about, kind, blocks, total, shown, usable, made, where, pictures)

@@ -255,6 +255,7 @@ def _curves(curves: Curves) -> dict[str, Any]:
         "label": curves.label,
         "blocks": curves.n_blocks,
         "norm": curves.final_norm,
+        "texts": curves.facts.get("texts"),
         "parts": parts,
         "valley": None
         if valley is None

@@ -12,14 +12,15 @@ from layerscope.report.choosing import grid_of
 from layerscope.report.sources import Block, Section, of_run
 
 _SHOWN = 20
-_NEIGHBORS = "Five of the texts, drawn at random, with their nearest neighbors"
+_NEIGHBORS = "{}, with their nearest neighbors"
 
 
 def from_improvement(run: Any) -> Block:
     """The choice first, then five of the texts with their nearest neighbors today and now."""
     tables, better = {}, not run.manifest["evidence"]["kept_default"]
+    neighbors = _NEIGHBORS.format(run.manifest.get("examples", "Five of the texts, drawn at random"))
     if better:
-        tables[_NEIGHBORS] = neighbors_side_by_side(run.neighbors)
+        tables[neighbors] = neighbors_side_by_side(run.neighbors)
     if len(run.table):
         tables[f"The best {_SHOWN} layers and readouts"] = run.table.head(_SHOWN)
     facts = {"kind": "improve", "texts": run.manifest["texts"]["name"], "layerscope": run.manifest.get("layerscope")}
@@ -41,8 +42,8 @@ def from_improvement(run: Any) -> Block:
         choice=run.choice,
         lead=page_words(run),
         grid=grid_of(run),
-        inline=[_NEIGHBORS],
-        private=[_NEIGHBORS],
+        inline=[neighbors],
+        private=[neighbors],
     )
 
 

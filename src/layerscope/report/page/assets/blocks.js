@@ -20,7 +20,7 @@ function inlineTable(table) {
   const [first, ...rest] = table.columns;
   const rows = first.map((value, i) => {
     const repeated = i > 0 && first[i - 1] === value;
-    return el("tr", { class: repeated ? "same" : null }, el("td", {}, repeated ? "" : String(value)), rest.map((column) => el("td", {}, known(column[i]) || typeof column[i] === "string" ? String(column[i]) : "–")));
+    return el("tr", { class: repeated ? "same" : null }, el("td", {}, repeated ? "" : String(value)), rest.map((column, j) => el("td", { "data-head": table.head[j + 1] }, known(column[i]) || typeof column[i] === "string" ? String(column[i]) : "–")));
   });
   const head = el("thead", {}, el("tr", {}, table.head.map((name) => el("th", { scope: "col" }, name))));
   return el("div", { class: "scroll inline", tabindex: "0", role: "region", "aria-label": table.title }, el("table", {}, el("caption", {}, table.title), head, el("tbody", {}, rows)));

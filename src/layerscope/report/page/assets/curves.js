@@ -31,6 +31,7 @@ const curveCharts = [];
 function buildCurves() {
   if (!data.curves.length) return;
   $("curves").hidden = false;
+  $("curves-says").append(` Measured on ${distinct(data.curves.map((c) => c.texts).filter(Boolean)).join("; ") || "texts that the run does not name"}.`);
   function rebuild() {
     for (const chart of curveCharts.splice(0)) chart.drop();
     for (const metric of data.metrics.filter(inSet)) {

@@ -21,6 +21,7 @@ function buildMaps() {
     body.replaceChildren();
     held = mapView(body, map, readings, several);
     section.dataset.ready = "yes";
+    performance.mark("layerscope-map");
   }
   open();
   on(["map"], open);
@@ -33,7 +34,7 @@ const plainNumber = (v) => (Number.isInteger(v) ? String(v) : fmt(v));
 const short = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
 function mapView(body, map, readings, several) {
-  const n = map.n, one = noun(map);
+  const n = map.n, one = noun(map), a = /^[aeiou]/.test(one) ? "an" : "a";
   const textOf = (i, most) => (map.texts ? short(map.texts[i].trim() || "(blank)", most) : `${one} ${i + 1}`);
   const words = (i, most) => el("span", { class: "said", dir: "auto" }, textOf(i, most));
   const picture = (i) => {
@@ -49,7 +50,7 @@ function mapView(body, map, readings, several) {
   // --- what stands on the page
   const sampled = map.total > n ? `${count(n)} of ${count(map.total)} ${map.kind}, drawn at random` : `${count(n)} ${map.kind}`;
   const head = el("p", { class: "lede" }, `${map.about}: ${sampled}. A point is one ${one}; press play and watch them move through the layers of ${map.model}. Click a point for its nearest neighbors at that layer.`);
-  const search = el("input", { type: "search", id: "map-search", placeholder: map.texts ? "a word in your texts" : "", autocomplete: "off", oninput: () => { query = search.value.trim().toLowerCase(); group = null; found(); legend(); draw(); } });
+  const search = el("input", { type: "search", id: "map-search", placeholder: map.kind === "texts" ? "a word in your texts" : "a part of a name", autocomplete: "off", oninput: () => { query = search.value.trim().toLowerCase(); group = null; found(); legend(); draw(); } });
   const controls = el("div", { class: "row" }, several,
     readings.length > 1 ? segments("Read as", "reading", readings.map((r) => [r.name, r.name])) : null,
     choice("Color", "coloring", [...map.columns.map((c) => [c.name, c.name]), ["", "none"]]),
@@ -65,9 +66,10 @@ function mapView(body, map, readings, several) {
   const side = el("div", { class: "card side" });
   const strip = el("figure", { class: "card" }), charts = el("div", { class: "grid" }, strip);
   body.append(head, controls, el("div", { class: "mapped" }, el("figure", { class: "card" }, plot, el("div", { class: "player" }, play, slider, where), trust, keys), side), charts);
+  const beside = data.curves.length ? $("grid") : null;  // where the metrics are
   const curves = [["changed", "Neighborhood change", "share of the 10 nearest that are others than at the layer before", "High: here the model rearranges the " + map.kind + "."],
-    ["trust", "Trust in the map", "trustworthiness, 1 is best", "Low: points that look near may not be. Clicking a point always gives the true neighbors."]].map(([name, title, unit, means]) =>
-    lineChart(charts, { name: title, unit: "", means: () => unit + ". " + means, legend: readings.length > 1, series: () => readings.filter((r) => r.layers.length > 1).map((r, i) => (
+    ["trust", "Trust in the map", "trustworthiness, 1 is best", "Low: points that look near may not be. Clicking a point always gives the true neighbors."]].flatMap((row) => [[charts, row], ...(beside && row[0] === "changed" ? [[beside, row]] : [])]).map(([host, [name, title, unit, means]]) =>
+    lineChart(host, { name: title, unit: "", means: () => unit + ". " + means, legend: readings.length > 1, series: () => readings.filter((r) => r.layers.length > 1).map((r, i) => (
       { key: r.name, name: r.name, color: i, dash: i ? "9 4" : "", marker: i ? "square" : "circle", x: r.layers.map((k) => position(k, map.blocks)), layers: r.layers, y: r[name] })) }));
 
   // --- where the points are
@@ -135,7 +137,7 @@ function mapView(body, map, readings, several) {
     const value = reading.trust[k], poor = known(value) && value < POOR;
     trust.dataset.level = !known(value) ? "none" : poor ? "poor" : "good";
     trust.textContent = !known(value) ? `At this layer all ${map.kind} have the same vector: there is nothing to see yet.`
-      : (poor ? "This map lies in places. " : "") + `Of a ${one}'s 10 nearest, ${(10 * reading.kept[k]).toFixed(1)} are also nearest on the map (trustworthiness ${value.toFixed(2)}${poor ? ": points that look near may not be; click one for its true neighbors" : ""}).`;
+      : (poor ? "This map lies in places. " : "") + `Of ${a} ${one}'s 10 nearest, ${(10 * reading.kept[k]).toFixed(1)} are also nearest on the map (trustworthiness ${value.toFixed(2)}${poor ? ": points that look near may not be; click one for its true neighbors" : ""}).`;
     if (!quick) { set({ cursor: position(number, map.blocks) }); owner = null; }
     else curves.forEach((chart) => chart.visible && chart.follow());
     panel(quick);
@@ -192,7 +194,7 @@ function mapView(body, map, readings, several) {
     const height = top + near.length * row + 32;
     const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Which of the neighbors at layer ${layers[k]} are neighbors at the other layers: ` + near.map((j) => `${textOf(j, 30)}: layers ${ranges(layers.filter((_, l) => reading.known[l] && reading.of(l, who).includes(j)))}`).join("; ") });
     near.forEach((j, y) => {
-      root.append(svg("text", { x: left - 6, y: top + y * row + 13, "text-anchor": "end" }, textOf(j, 17), svg("title", {}, textOf(j, 200))));
+      root.append(svg("text", { x: left - 6, y: top + y * row + 13, "text-anchor": "end" }, map.kind === "texts" ? textOf(j, 17) : textOf(j, 200).slice(-17), svg("title", {}, textOf(j, 200))));
       layers.forEach((_, l) => root.append(svg("rect", { class: "cell", x: (left + l * cell).toFixed(2), y: top + y * row, width: Math.max(0.6, cell - (cell > 5 ? 1 : 0.2)).toFixed(2), height: row - 3, css: { fill: reading.known[l] && reading.of(l, who).includes(j) ? "var(--accent)" : "var(--grid)" } })));
     });
     root.append(svg("rect", { x: left + k * cell - 1, y: top - 3, width: Math.max(3, cell + 1), height: near.length * row + 3, fill: "none", css: { stroke: "var(--ink)" }, "stroke-width": 1.6, rx: 2 }));

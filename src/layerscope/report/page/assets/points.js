@@ -78,8 +78,8 @@ function pointCanvas(host, label) {
   const pen = canvas.getContext("2d");
   let width = 0, height = 0, scale = 1, sheets = null, sheetKey = "";
   const MARGIN = 14;
-  const side = () => Math.min(width, height * 1.35) / 2 - MARGIN;
-  const place = (at, i) => [width / 2 + at[2 * i] * side(), height / 2 - at[2 * i + 1] * (height / 2 - MARGIN)];
+  const side = () => Math.min(width, height) / 2 - MARGIN;  // the same both ways: a distance is a distance
+  const place = (at, i) => [width / 2 + at[2 * i] * side(), height / 2 - at[2 * i + 1] * side()];
   function resize() {
     width = Math.max(200, host.clientWidth);
     height = Math.round(Math.max(260, Math.min(560, width * 0.78)));
@@ -117,7 +117,7 @@ function pointCanvas(host, label) {
       ring(view.picked, radius + 4, 2.2);
     }
     if (view.star) {
-      const [x, y] = [width / 2 + view.star[0] * side(), height / 2 - view.star[1] * (height / 2 - MARGIN)];
+      const [x, y] = [width / 2 + view.star[0] * side(), height / 2 - view.star[1] * side()];
       pen.lineWidth = 2.4;
       pen.strokeStyle = ink;
       pen.beginPath();

@@ -66,6 +66,14 @@ const TABLES = {
       };
     },
   },
+  maps: {
+    title: "Map by layer",
+    runs: () => data.maps,
+    make(map) {
+      const cells = (r) => r.layers.map((k, i) => ({ cells: [word(r.name), layerCell(k), ...["trust", "kept", "changed"].map((name) => cellOf(r[name][i], fmt))] }));
+      return { head: ["reading", "layer", "trustworthiness", "neighbors kept on the map", "neighborhood change"], rows: map.readings.flatMap(cells), file: map.label + "-map" };
+    },
+  },
   correlations: {
     title: "Correlations of metric and score",
     runs: () => data.correlations.map((c) => ({ label: data.curves[c.curves].label + (data.scores.length > 1 ? " with " + data.scores[c.scores].label : ""), pair: c })),
@@ -115,15 +123,15 @@ function buildTables() {
     if (rows.length > MOST_ROWS && !all) $("table").append(el("button", { type: "button", class: "plain", css: { margin: "10px" }, onclick: () => { all = true; paint(); } }, `Show all ${rows.length} rows`));
     if (focused !== null && focused !== undefined) { const again = $("table").querySelector(`[data-at="${focused}"]`); if (again) again.focus(); }
   }
-  function remake() {
+  function remake(anyway) {
     all = false;
     const held = TABLES[state.table].runs();
     made = TABLES[state.table].make(held[Math.min(state.tableRun, held.length - 1)]);
     if (sort && sort.at >= made.head.length) sort = null;
-    if (!chart.visible) { chart.stale = true; return; }
+    if (!chart.visible && anyway !== true) { chart.stale = true; return; }
     paint();
   }
-  const chart = { stale: true, visible: false, width: 0, paint() { chart.stale = false; remake(); }, draw() { remake(); } };
+  const chart = { stale: true, visible: false, width: 0, paint() { chart.stale = false; remake(true); }, draw() { remake(); } };
   pending.set($("table"), chart);
   watcher.observe($("table"));
   refillRuns();

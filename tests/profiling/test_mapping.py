@@ -1,0 +1,45 @@
+"""The map of a profile: texts and images, the same whatever their order, and another run than one without."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.data.images import ImageSet
+from layerscope.errors import RunFolderError
+from tests.tiny import tiny_model
+from tests.tiny_images import SIDE, tiny_image_model
+
+TEXTS = [f"the {word} number {i} runs" for i in range(8) for word in ("cat", "dog", "star")]
+
+
+def test_texts_are_where_their_vectors_are(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    given = {"metrics": ["dataset_entropy"], "progress": False, "map": True}
+    made = layerscope.profile(model, TEXTS, out=tmp_path / "run", **given).map()
+    assert (made.texts, made.total, made.kind) == (TEXTS, 24, "texts")
+    assert made.readings[0].layout.layers == [0, 1, 2, 3]
+    turned = layerscope.profile(model, TEXTS[::-1], **given).map()
+    order = [turned.texts.index(text) for text in TEXTS]
+    back = np.argsort(order)
+    near = turned.readings[0].layout.near[:, order]
+    assert np.mean(back[near][:, :, 0] == made.readings[0].layout.near[:, :, 0]) > 0.9  # equal distances may swap
+    assert layerscope.load_run(tmp_path / "run").map().texts == TEXTS
+    with pytest.raises(RunFolderError, match="map"):
+        layerscope.profile(model, TEXTS, out=tmp_path / "run", metrics=["dataset_entropy"], progress=False)
+
+
+def test_images_have_pictures_and_classes() -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    images = ImageSet.of(list(rng.integers(0, 255, (20, SIDE, SIDE, 3), dtype=np.uint8)), [i % 2 for i in range(20)], ["a", "b"])
+    made = layerscope.profile(tiny_image_model("vit"), images, metrics=["dataset_entropy"], progress=False, map=True).map()
+    assert (made.kind, made.columns["class"]) == ("images", ["a", "b"] * 10)
+    assert "length" not in made.columns
+    assert Image.open(io.BytesIO(made.pictures)).size == (5 * 32, 5 * 32)
+    assert made.without_texts().pictures is None
