@@ -124,7 +124,7 @@ def test_correlations_show_what_chance_reaches() -> None:
     found = correlations()
     shown = found._repr_html_()
     assert "img" in read(shown)
-    assert "Holm p" in shown
+    assert "p, all metrics" in shown
 
 
 def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:

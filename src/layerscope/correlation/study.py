@@ -192,10 +192,10 @@ def correlate(
       same for all tasks); `scores` with task, layer, score. Only layers that are in both are used.
 
     Neighboring layers are alike, so shuffling them is not a valid null. Instead the metric's curve is compared with `surrogates`
-    random curves of each of two kinds that are as smooth as the scores: random phase, and permuted increments. `p` is the larger
-    of the two p-values. `p_adjusted` is corrected by Holm's method over the metrics, for the layer means and for the mean over
-    tasks, and by Benjamini and Hochberg's over all metrics and tasks, within tasks. The report and the atlas use the same null
-    and the same numbers.
+    random curves of each of two kinds, random phase and permuted increments that keep the scores' shape and are as smooth.
+    `p` is the larger of the two p-values. `p_adjusted` is corrected over the metrics: by their common draws for the layer means
+    and for the mean over tasks, by Benjamini and Hochberg's method over all metrics and tasks within tasks. The report and the
+    atlas use the same null and the same numbers.
     """
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):

@@ -48,7 +48,7 @@ def markdown(report: Report) -> str:
             [metric_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["chance"]), _two(r["p"]), r["n"]]
             for r in own.to_dict(orient="records")
         ]
-        parts += _table(["metric", "Spearman's ρ", "chance reaches", "Holm p", "layers"], rows)
+        parts += _table(["metric", "Spearman's ρ", "chance reaches", "p, all metrics", "layers"], rows)
         over = pair.over_tasks[pair.over_tasks["readout"] == score.reference]
         if not over.empty:
             parts += ["", f"The mean of the correlations with each of {int(over['tasks'].max())} tasks, drawn together:", ""]
@@ -56,7 +56,7 @@ def markdown(report: Report) -> str:
                 [metric_title(r["metric"], r["sink"]), f"{r['value']:+.2f}", _two(r["chance"]), _two(r["p"])]
                 for r in over.sort_values("value", key=abs, ascending=False).to_dict(orient="records")
             ]
-            parts += _table(["metric", "mean ρ", "chance reaches", "Holm p"], rows)
+            parts += _table(["metric", "mean ρ", "chance reaches", "p, all metrics"], rows)
     if report.over_models is not None and not report.over_models.table.empty:
         table = report.over_models.table
         parts += ["", f"## Metric against score, over {int(table['models'].max())} models", ""]

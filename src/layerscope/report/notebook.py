@@ -99,8 +99,8 @@ def correlations_html(found: Correlations) -> str:
     parts.append(_drawn(lambda: plot_charts(correlation_charts(found), "metrics against scores"), says))
     table = found.layers[["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]]
     ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
-    named = table.rename(columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "Holm p"})
-    parts.append(table_html(named, "an interval that passes the chance mark is not enough: judge by Holm p"))
+    named = table.rename(columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "p, all metrics"})
+    parts.append(table_html(named, "an interval that passes the chance mark is not enough: judge by p"))
     return _page(parts, found.facts.get("notes") or ())
 
 

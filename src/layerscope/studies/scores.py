@@ -80,7 +80,7 @@ class Scores(Study):
             "choices": "per task, the layer with the lowest value of the metric "
             + ("on the task's own texts" if request.options["task_texts"] else "on the corpus"),
             "metrics_on": "each task's own texts" if request.options["task_texts"] else "the corpus",
-            "chance": "smooth-curve nulls: random phase and permuted increments; p is the larger, Holm over the metrics",
+            "chance": "smooth-curve nulls: random phase and permuted increments; p is the larger, corrected for all metrics",
         }
         warnings = [f"{each.label}: {line}" for each in found for line in [*each.profile.manifest["warnings"], *each.notes]]
         return Result(table, _verdict(found), conventions, warnings)
@@ -206,7 +206,7 @@ def _verdict(found: list[_Found]) -> list[str]:
         rows, sure = _clear(each.found.layers)
         beyond, of = beyond + len(sure), of + len(rows)
         out.append(
-            f"  Beyond unrelated curves as smooth (distance correlation, Holm over {len(rows)} metrics): "
+            f"  Beyond unrelated curves of the same shape (distance correlation, corrected for {len(rows)} metrics): "
             f"{join_words(sure) or 'none'}. It depends on the null: "
             f"{int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
             f"{int((rows['p_increments'] < 0.05).sum())} by permuted increments, before the correction."
