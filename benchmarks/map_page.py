@@ -10,6 +10,7 @@ of `improve`. The question is read by `smollm2-135m` at all 31 layers, plainly a
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -92,12 +93,13 @@ def ask_row(texts: int = 1000) -> str:
         sides.append(_Side.of(range(len(sites)), vectors, encode, readout.centering == "corpus"))
     taken = []
     for i in range(8):
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         for side in sides:
             side.nearest(f"How do I reset the card that I lost {i} days ago?")
-        taken.append(time.perf_counter() - start)
-    seconds = statistics.median(taken[1:])
-    return f"A question: {seconds:.2f} s (median of 7), `smollm2-135m`, {texts:,} texts, {len(sites)} layers, 2 readings."
+        taken.append((time.perf_counter() - start, time.process_time() - worked))
+    seconds, worked = (statistics.median(column) for column in zip(*taken[1:], strict=True))
+    told = f"{seconds:.2f} s, of which {worked:.2f} s of computing on one or two cores (medians of 7)"
+    return f"A question: {told}, `smollm2-135m`, {texts:,} texts, {len(sites)} layers, 2 readings."
 
 
 def main() -> None:
@@ -105,7 +107,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    head = ["# The map on the page", "", "`python benchmarks/map_page.py`, 2 cores, chromium without a GPU.", ""]
+    head = [
+        "# The map on the page",
+        "",
+        f"`python benchmarks/map_page.py`, 2 cores, chromium without a GPU, load {os.getloadavg()[0]:.1f}.",
+        "",
+    ]
     text = "\n".join([*head, *page_rows(), "", ask_row()]) + "\n"
     print(text)
     if given.out:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from layerscope.capture import expand_sites
 from layerscope.core.heads import unit
@@ -44,10 +45,14 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     rows = TASKS.get(TASK).splits()["train"]
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
+    out.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame({"text": list(labels), "asks for": [KINDS[label] for label in labels.values()]})
+    table.to_csv(out / "questions.csv", index=False)  # what they ask for colors the map, and is not looked at
     # a second demo reads its vectors from the store, and writes the folder again
     better = improve(
         MODEL,
-        list(labels),
+        out / "questions.csv",
+        column="text",
         out=out / "better",
         sample=texts,
         max_length=LENGTH,
@@ -82,9 +87,6 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     print_run(run, console)
     curves = plot_profiles([run], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3)
     figure = save_figure(curves, out / "why.png")
-    made = better.map()
-    asked = [KINDS[labels[text]] for text in (better.sampled or {})["texts"][: len(made)]]
-    better._map = replace(made, columns={"asks for": asked, **made.columns})
     return [out / "better", figure, write_report([better, proof, run], out / "report.html")]
 
 

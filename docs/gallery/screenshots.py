@@ -58,6 +58,20 @@ def main(source: Path, prefix: str) -> None:
             page.wait_for_timeout(1200)  # the charts out of view are drawn too
             return page
 
+        if "questions" in source.name:  # of this one, the map
+            for name, width, height, scheme in (
+                ("map", 1280, 1020, "light"),
+                ("map-dark", 1280, 1020, "dark"),
+                ("map-phone", 390, 860, "light"),
+            ):
+                page = window(width, height, scheme)
+                page.evaluate("() => document.querySelector('#map').scrollIntoView({ behavior: 'instant' })")
+                page.locator("#map .items button").first.click()
+                page.evaluate("() => document.querySelector('#map .mapped').scrollIntoView({ behavior: 'instant' })")
+                page.wait_for_timeout(600)
+                save(page, Path(f"{prefix}-{name}.png"))
+            browser.close()
+            return
         page = window(1280, 860)
         save(page, Path(f"{prefix}-top.png"))
         if page.locator("#curves").is_visible():

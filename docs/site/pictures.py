@@ -18,6 +18,7 @@ DOCS = Path(__file__).resolve().parents[1]
 SCRIPTS = {
     "draw_architecture.py": ["architecture.png"],
     "draw_improve.py": ["improve.png"],
+    "draw_map.py": ["map.png"],
     "draw_one_token.py": ["study-one-token.png"],
     "draw_penalties.py": ["study-penalties.png"],
     "draw_scaling.py": [f"scaling-{axis}.png" for axis in ("prompts", "tokens", "width", "blocks", "views", "workers")],

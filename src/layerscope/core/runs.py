@@ -125,7 +125,6 @@ _MORE_VIEWS = {  # of what is not a run in a folder
     ("training", "plot"): "layerscope.report.watch:plot_watch",
     ("map", "read"): "layerscope.maps:read_map",
     ("map", "of"): "layerscope.maps.layer_map:map_of",
-    ("map", "plot"): "layerscope.report.mapping:plot_map",
     ("map", "write"): "layerscope.report.write:write_report",
     ("map", "html"): f"{_NOTEBOOK}:map_html",
     ("choice", "html"): f"{_NOTEBOOK}:choice_html",

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.charts import Figure
 from layerscope.core.runs import view
 from layerscope.core.untrusted import parse_json
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError, printable
@@ -98,10 +97,6 @@ class LayerMap:
             columns[_CLUSTER] = [f"cluster {order[name]}" for name in columns[_CLUSTER]]
         return replace(self, texts=None, pictures=None, columns=columns)
 
-    def plot(self, layers: Sequence[int] | None = None, color: str | None = None) -> Figure:
-        """Some layers side by side, a row per reading, as a matplotlib figure; `color` names a column."""
-        return view("map", "plot")(self, layers, color)
-
     def save(self, out: str | Path = "map.html") -> Path:
         """Write the map as a page."""
         return view("map", "write")([self], out)
@@ -132,7 +127,7 @@ class LayerMap:
 
 def on_grid(points: np.ndarray) -> tuple[np.ndarray, float]:
     """Points as whole numbers from 0 to `STEPS`, and what the ends stand for. The few that lie far out are put at the edge."""
-    limit = 1.1 * max(float(np.quantile(np.abs(layer), 0.995)) for layer in points) or 1.0
+    limit = 1.15 * float(np.median([np.quantile(np.abs(layer), 0.995) for layer in points if layer.any()] or [1.0]))
     return np.rint((np.clip(points / limit, -1, 1) + 1) / 2 * STEPS).astype(np.uint16), limit
 
 

@@ -47,7 +47,7 @@ class _Side:
     def nearest(self, text: str) -> dict[str, Any]:
         """The nearest texts at every layer, with their cosines."""
         asked = unit(self.encode(text)[:, None] - self.mean)[:, 0]
-        cosines = np.einsum("lnd,ld->ln", self.rows, asked)
+        cosines = (self.rows @ asked[:, :, None])[:, :, 0]
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBORS]
         found = np.take_along_axis(cosines, order, 1)
         return {"layers": self.layers, "near": order.tolist(), "cosine": np.round(found.astype(float), 4).tolist()}

@@ -1,12 +1,17 @@
 // What a map is made of: packed points and neighbors, their inks, and a canvas that draws thousands of them in a frame.
 const STEPS = 4096;
 async function inflate(packed) {
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+  const text = atob(packed), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 // Low bytes come first, then high ones.
-const twoBytes = (bytes) => { const n = bytes.length / 2; return Uint16Array.from({ length: n }, (_, i) => bytes[i] | (bytes[n + i] << 8)); };
+function twoBytes(bytes) {
+  const n = bytes.length / 2, out = new Uint16Array(n);
+  for (let i = 0; i < n; i++) out[i] = bytes[i] | (bytes[n + i] << 8);
+  return out;
+}
 
 // Both are written as changes from the layer before.
 async function unpackReading(reading, n) {
@@ -19,9 +24,9 @@ async function unpackReading(reading, n) {
     points.push(now.map((v) => (v / (STEPS - 1)) * 2 - 1));
     last = now;
   }
-  for (let at = 0, next = 0; at < near.length; at++) {
-    const text = Math.floor(at / k);
-    near[at] = same[at] < k ? near[(text - n) * k + same[at]] : other[next++];
+  for (let text = 0, next = 0; text < layers * n; text++) {
+    const before = (text - n) * k;
+    for (let at = text * k; at < (text + 1) * k; at++) near[at] = same[at] < k ? near[before + same[at]] : other[next++];
   }
   const of = (layer, i) => near.subarray((layer * n + i) * k, (layer * n + i + 1) * k);
   return { ...reading, points, of, known: reading.trust.map(known) };
@@ -96,7 +101,7 @@ function pointCanvas(host, label) {
     pen.clearRect(0, 0, width, height);
     const of = view.colors.of, half = radius + 1, size = 2 * half;
     for (const pass of view.faded ? [true, false] : [false]) {  // what is pointed out lies above the rest
-      pen.globalAlpha = pass ? 0.13 : 0.86;
+      pen.globalAlpha = pass ? 0.2 : 0.86;
       for (let i = 0; i < n; i++) {
         if (view.faded && view.faded(i) !== pass) continue;
         const [x, y] = place(view.at, i);

@@ -1,0 +1,46 @@
+"""The map of the demo's questions on paper: `python docs/draw_map.py`.
+
+It is drawn from docs/gallery/questions/map.npz, which `make demo` keeps in demo/better.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from layerscope.maps import read_map
+from layerscope.report.drawing import COLORS, new_figure
+
+SOURCE = Path(__file__).parent / "gallery" / "questions"
+LAYERS = {"today": (0, 15, 30), "better": (5, 15, 29)}
+COLUMN = "asks for"
+
+
+def draw(into: Path) -> None:
+    """Three layers of each reading, side by side, colored by what a question asks for (which the model was never told)."""
+    given = read_map(SOURCE)
+    assert given is not None
+    values = given.columns[COLUMN]
+    names = sorted(set(values), key=lambda name: (-values.count(name), name))
+    figure = new_figure(9.6, 6.6)
+    axes = figure.subplots(len(LAYERS), 3)
+    for row, reading in zip(axes, given.readings, strict=True):
+        layout = reading.layout
+        for axis, layer in zip(row, LAYERS[reading.name], strict=True):
+            at = layout.layers.index(layer)
+            for name, color in zip(names, COLORS, strict=False):
+                some = layout.points[at][np.array([value == name for value in values])]
+                axis.scatter(some[:, 0], some[:, 1], s=13, color=color, linewidths=0, alpha=0.85, label=name)
+            used = "" if layer != reading.at else ", what is used today" if reading.name == "today" else ", chosen"
+            axis.set_title(f"{reading.name}: layer {layer}{used} (trust {layout.trust[at]:.2f})", fontsize=8)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.spines[:].set_color("#d5d7db")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8, markerscale=1.6)
+    figure.savefig(into / "map.png", dpi=110)
+
+
+if __name__ == "__main__":
+    draw(Path(__file__).parent / "images")
