@@ -263,9 +263,14 @@ def test_the_papers_recipe_has_every_study() -> None:
     assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "scores", "finetune"}
     for each in (plan, read_plan("paper-small")):
         assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
-        of_images = [step.settings for step in each.steps if step.kind == "profile"]
+        of_images = [step.settings for step in each.steps if step.kind == "profile" and "data" in step.settings]
         assert all(step["data"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"]) for step in of_images)
     assert any("LLM2Vec" in spec.label for spec in by_name["scores"].models)  # Table 2
+    # as the published metrics were made: their final norm, and once with the released code's settings
+    assert by_name["architectures"].settings["final_norm"] == "hf"
+    released = [step.settings for name, step in by_name.items() if name.startswith("published-")]
+    assert [settings["preset"] for settings in released] == ["released"] * 3
+    assert any("aimv2" in step.name for step in plan.steps)
     with pytest.raises(UnknownNameError, match=r"unknown recipe 'papr'. Did you mean 'paper'"):
         read_plan("papr")
 
