@@ -17,7 +17,7 @@ from layerscope.errors import printable
 
 
 class Console(RichConsole):
-    """Shows colors that we choose. Escapes in what is shown do not reach the terminal, and `[/b]` in a name is no error."""
+    """Shows colors that we choose. Escapes in what is shown do not reach the terminal, and `[/b]` in a name is not an error."""
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
         """The pieces of what is shown; those that hold what a terminal obeys are cleaned."""
@@ -26,7 +26,7 @@ class Console(RichConsole):
             yield piece if whole else Segment(printable(piece.text), piece.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text with its markup, or as it stands where it is no markup."""
+        """A text with its markup, or as it stands where it is not markup."""
         try:
             return super().render_str(text, **options)
         except MarkupError:

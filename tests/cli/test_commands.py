@@ -173,8 +173,8 @@ def test_verify(cli: Cli, tmp_path: Path) -> None:
     table = pd.read_parquet(file)
     table.assign(value=2 * table["value"]).to_parquet(file)
     assert cli("verify", tmp_path / "run").code == 3  # nothing shows what was written
-    assert_refused(cli("verify", tmp_path / "nothing"), "is no folder")
-    assert_refused(cli("verify", tmp_path / "cache"), "is no folder")
+    assert_refused(cli("verify", tmp_path / "nothing"), "is not a folder")
+    assert_refused(cli("verify", tmp_path / "cache"), "is not a folder")
 
 
 @pytest.mark.parametrize("word", ["tune", "auto", "optimize"])

@@ -79,7 +79,7 @@ def test_modules_that_are_no_list(folder: Path) -> None:
 
 def test_a_model_type_that_is_no_text(folder: Path) -> None:
     change(folder / "config.json", model_type={})
-    with pytest.raises(ModelError, match="names a model_type that is no text"):
+    with pytest.raises(ModelError, match="names a model_type that is not text"):
         load(folder)
 
 

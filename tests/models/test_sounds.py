@@ -151,7 +151,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"RIFFxxxx")
     with pytest.raises(DataError, match="PCM WAV"):
         read_wav(tmp_path / "bad.wav")
-    with pytest.raises(DataError, match="no WAV file"):
+    with pytest.raises(DataError, match="neither a WAV file"):
         load_sounds(tmp_path / "none")
 
 

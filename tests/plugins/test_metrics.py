@@ -372,7 +372,7 @@ def curvature(states: Tensor) -> float:
     ("given", "told"),
     [
         (lambda states: 1.0, "a function with a name of its own"),
-        (7, "7 is no metric: give a name, a metric's class, or a function"),
+        (7, "7 is not a metric: give a name, a metric's class, or a function"),
         (curvature, r"two metrics are called 'curvature': .*Rename one of them"),
     ],
 )

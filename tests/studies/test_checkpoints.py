@@ -115,7 +115,7 @@ def test_which_steps_are_meant(steps: Path) -> None:
         find_steps(["org/name"], [])
     with pytest.raises(LayerscopeError, match="given twice"):
         find_steps(["org/name"], ["step1", "1"])
-    with pytest.raises(LayerscopeError, match="is no model and holds none"):
+    with pytest.raises(LayerscopeError, match="is not a model and holds no models"):
         find_steps([steps / "logs"], [])
     assert step_number("org/pythia-410m@step3000") == 3000
     assert step_number("main") == float("inf")

@@ -120,7 +120,7 @@ def verify_command(
         else:
             folder = Path(name)
             if not folder.is_dir():
-                raise RunFolderError(f"{name} is no folder. Give the folder of a run, or `store` for the embedding store.")
+                raise RunFolderError(f"{name} is not a folder. Give the folder of a run, or `store` for the embedding store.")
             stores = list(folder.glob("??/*/space.json"))
             exported = check_export(folder)
             if next(folder.rglob(MANIFEST), None) is None and not stores and not exported:

@@ -13,7 +13,7 @@ _MOST = 40  # columns
 def columns_beside(source: Mapping[str, Any], texts: Sequence[str]) -> dict[str, list[Any]]:
     """The other columns of the file that texts are from, by name: a value per text, of the first row that has it.
 
-    `source` is what reading the file told of it. The file is read in a stream. What is no file, or has changed, gives nothing.
+    `source` is what reading the file told of it. The file is read in a stream; one that is gone or has changed gives nothing.
     """
     if source.get("kind") not in ("file", "folder") or "path" not in source:
         return {}

@@ -76,7 +76,7 @@ def load_sounds(data: str | Path | Sequence[Any], *, limit: int | None = None, o
     path = Path(data).expanduser()
     files = sorted(path.rglob("*.wav")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
-        raise DataError(f"{data} is no WAV file and no folder of WAV files. Give one, or a list of arrays.")
+        raise DataError(f"{data} is neither a WAV file nor a folder of WAV files. Give one, or a list of arrays.")
     read = [read_wav(file) for file in files[:limit]]
     rates = {rate for _, rate in read}
     if len(rates) > 1:

@@ -292,7 +292,7 @@ class Dispatch:
         return self.ray.remote(Actor).options(**options, scheduling_strategy="SPREAD").remote(hide_gpus=not gpus)
 
     def _assign(self) -> None:
-        """Give items to the workers that have the fewest: near the end nobody waits for a worker that has two."""
+        """Give items to the workers that have the fewest: so that near the end no item waits behind another."""
         for count in range(self.work.under_way):
             for member in self.members:
                 if member.opening is None and len(member.items) == count and self.waiting:

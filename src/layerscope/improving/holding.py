@@ -21,7 +21,7 @@ from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 
 GENERIC = "lee"
-"""A corpus of the catalogue that is nobody's domain: news. It is asked only where it is on this machine already."""
+"""A corpus of general texts, news; it is read only if it is on this machine already."""
 
 SENTENCES = 150
 _WORDS = (6, 40)

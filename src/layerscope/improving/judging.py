@@ -45,7 +45,7 @@ LABELED = "labeled"
 """The view of the labeled texts: vectors of them, centered as those of the sample are."""
 
 LONG = 40
-"""Mean tokens above which a text is no sentence any more, and prompts that ask for one word may not be for it."""
+"""Mean tokens above which a text is more than a sentence, and prompts that ask for one word may not suit it."""
 
 
 JudgeGiven = str | LoadedModel | Judge
@@ -113,7 +113,7 @@ def _check_views(judge: Judge) -> Judge:
 class Panel:
     """Everything that judges: an encoder or none, labels or none, a judge of its own kind or none.
 
-    `own` is a judge that was given by name or as an object, or the model's self-consistency where nobody else judges.
+    `own` is a judge that was given by name or as an object, or the model's self-consistency where nothing else judges.
     """
 
     encoder: LoadedModel | None
@@ -332,7 +332,7 @@ def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, te
         )
         return Panel(None, Readout(), labels, panel.notes)
     if not encoder.identity.get("sentence_encoder"):
-        panel.notes.append(f"the judge {encoder.name} is no sentence encoder: its opinion of neighbors may be worth little.")
+        panel.notes.append(f"the judge {encoder.name} is not a sentence encoder: its opinion of neighbors may be worth little.")
     return panel
 
 

@@ -188,7 +188,7 @@ def entropy_rank_of_sums(sums: Tensor) -> Tensor:
 class SumsOfMany:
     """The power sums of several spectra (B, 4), and of those without each fold (B, folds, 4).
 
-    On a GPU they may still be on their way: nobody waits for them before a value is asked for.
+    On a GPU they may still be on their way: the host waits for them only when a value is asked for.
     """
 
     def __init__(self, whole: Tensor, without: Tensor) -> None:

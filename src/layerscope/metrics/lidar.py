@@ -321,7 +321,7 @@ def _is_sound(pivots: Tensor) -> bool:
 
 
 def _seen_from(centers: Tensor, mean: Tensor) -> Tensor:
-    """Centers of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
+    """Centers of prompts seen from the mean; equal prompts differ from it by rounding, which is not a direction."""
     off = centers - mean
     size = torch.linalg.vector_norm(centers, dim=-1, keepdim=True)
     real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)

@@ -124,7 +124,7 @@ def metric_of_function(function: Any) -> type[FunctionMetric]:
     """
     if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
         raise PluginError(
-            f"{function!r} is no metric: give a name, a metric's class, or a function with a name of its own "
+            f"{function!r} is not a metric: give a name, a metric's class, or a function with a name of its own "
             "(def my_metric(states): …)."
         )
     name = function.__name__
@@ -162,7 +162,7 @@ def _code_digest(function: FunctionType) -> str:
 
 
 def in_reading_order(names: Iterable[str]) -> list[str]:
-    """Metric names as tables and figures show them; names that are no metric here (of a published table, say) come last."""
+    """Metric names as tables and figures show them; names that are not metrics here (of a published table, say) come last."""
     known = REGISTRY.all()
     return sorted(dict.fromkeys(names), key=lambda name: (known[name].info.order, name) if name in known else (math.inf, name))
 
@@ -174,7 +174,7 @@ def main_metrics(names: Iterable[str] | None = None) -> list[str]:
 
 
 def metric_title(name: str, sink: str = "keep") -> str:
-    """What a metric is called in titles and tables; its name where it is no metric here."""
+    """What a metric is called in titles and tables; its name where it is not a metric here."""
     known = REGISTRY.all()
     title = known[name].info.title if name in known else name.replace("_", " ")
     return title + (", sink dropped" if sink == "drop" else "")

@@ -30,7 +30,7 @@ def seal(folder: Path) -> None:
 
 
 def check_export(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> list[Check]:
-    """Every file of an exported folder with whether it is what was written; nothing where the folder is no export."""
+    """Every file of an exported folder with whether it is what was written; nothing where the folder is not an export."""
     marker = folder / MARKER
     if not marker.is_file():
         return []

@@ -227,7 +227,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path} is not a model folder: it holds no config.json. {MODEL_FORMS}")
     config: dict[str, Any] = read_json(file, error=ModelError)
     if not isinstance(config.get("model_type", ""), str):
-        raise ModelError(f"{file} names a model_type that is no text: {config['model_type']!r}.")
+        raise ModelError(f"{file} names a model_type that is not text: {config['model_type']!r}.")
     return config
 
 

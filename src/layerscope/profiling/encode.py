@@ -213,7 +213,7 @@ def _run_in_memory(
                 encoder.run_views(plan, shard, bar.advance)
             queued.append(encoder.queue(shard))
             if not waiting and not pending:
-                prefetcher.reader.stop_views()  # all have been read: while a GPU still works, nobody waits for that
+                prefetcher.reader.stop_views()  # all have been read: while a GPU still works, this costs no time
         elif waiting:
             pending.extend(encoder.run_items_of(plan, waiting.popleft(), bar.advance))
         # the host waits for a shard while another one's passes are queued; for the last one when it has queued the metrics

@@ -39,7 +39,7 @@ def make_reducer(model: LoadedModel, sites: Sequence[Site], config: ProfileConfi
 
 @dataclass
 class PendingShard:
-    """A shard whose items have been run: on a GPU its passes are queued, and nobody has waited for them yet."""
+    """A shard whose items have been run: on a GPU its passes are queued, and the host has not waited for them yet."""
 
     shard: np.ndarray
     rows: Sequence[Row]

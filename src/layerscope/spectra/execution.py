@@ -52,7 +52,7 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 class Sent:
-    """A tensor on its way to the host, behind the work that makes it: nobody waits before it is asked for.
+    """A tensor on its way to the host, behind the work that makes it: the host waits only when it asks for it.
 
     A plain copy to the host would wait for all that a GPU has been given since.
 

@@ -82,7 +82,7 @@ def _nodes(grams: Tensor, grid: Grid) -> Tensor:
     """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above its largest."""
     mean = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
     start = (grid.lowest * mean).log()
-    if grams.is_cuda:  # the norm is n means at most: nobody has to wait for it
+    if grams.is_cuda:  # the norm is n means at most: the host need not wait for it
         reach = math.log(grid.highest / grid.lowest * grams.shape[-1])
     else:
         largest = torch.linalg.matrix_norm(grams)  # or more

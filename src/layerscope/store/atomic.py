@@ -139,7 +139,7 @@ def remove_parts(folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = 
     """Remove what killed writers left in a folder, files or whole folders; returns what went.
 
     `of` are the endings of what was being written. A writer is known to be gone where it was of this machine and its process
-    has ended; what others left goes after a day. `all_of_them`: who asks knows that nobody else writes here.
+    has ended; what others left goes after a day. `all_of_them`: the caller knows that no other process writes here.
     """
     gone = []
     for path, found in _parts(folder, of):

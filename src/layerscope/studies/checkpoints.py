@@ -114,7 +114,7 @@ def step_number(name: str) -> float:
 def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Spec]:
     found = {path.name: path for path in sorted(folder.iterdir()) if (path / "config.json").is_file()}
     if not found:
-        raise LayerscopeError(f"{folder} is no model and holds none: no config.json in it or in its folders.")
+        raise LayerscopeError(f"{folder} is not a model and holds no models: there is no config.json in it or in its folders.")
     names = list(found)
     if wanted:
         by_number = {step_number(name): name for name in found}
