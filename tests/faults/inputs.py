@@ -128,7 +128,7 @@ def make_scene(home: Path) -> Scene:
 
 # --- what is made of it ---
 
-ROWS = [{"text": f"text {i}, with words", "label": i % 3, "score": i / 7} for i in range(9)]
+ROWS = [{"text": f"text {i}, with words", "label": i % 3, "score": i / 7} for i in range(24)]
 
 
 def _written(folder: Path, suffix: str) -> Path:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerscope.core.bounds import bounded_lines, check_unpacked
+from layerscope.core.bounds import bounded_lines, check_rows, check_unpacked
 from layerscope.core.parquet import parquet_batches
 from layerscope.core.untrusted import json_problem
-from layerscope.errors import DataError, near_misses, require
+from layerscope.errors import DataError, near_misses, one_line, require
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 CSV_PREVIEW_ROWS = 100
@@ -314,24 +314,26 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
     from openpyxl import load_workbook
 
     records.unit = "row"
+    size = path.stat().st_size
     try:
         with zipfile.ZipFile(path) as packed:
-            check_unpacked(sum(part.file_size for part in packed.infolist()), path.stat().st_size, path)
+            check_unpacked(sum(part.file_size for part in packed.infolist()), size, path)
         book = load_workbook(path, read_only=True, data_only=True)
-    except DataError:
+        sheet, more = book.worksheets[0], [one.title for one in book.worksheets[1:]]
+        if more:
+            log.info("%s: its first sheet is read (%s), not %s", path, sheet.title, ", ".join(more))
+        rows = enumerate(sheet.iter_rows(values_only=True), 1)
+        header = [str(name) for name in next(rows, (0, ()))[1] if name is not None]
+        preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
+        holds = {name: name == column or any(isinstance(row[i], str) for _, row in preview) for i, name in enumerate(header)}
+        chosen = records.facts["column"] = choose_column(column, holds, str(path))
+        for number, row in itertools.chain(preview, rows):
+            check_rows(number, size, path)  # a row far below may come next
+            yield number, records.cell(dict(zip(header, row, strict=False)), chosen, row[header.index(chosen)])
+    except (DataError, GeneratorExit):
         raise
     except Exception as error:  # of many kinds, from files that can say anything
-        raise DataError(f"{path} is not a readable .xlsx file: {error}. Save it again, or as .csv.") from error
-    sheet, more = book.worksheets[0], [one.title for one in book.worksheets[1:]]
-    if more:
-        log.info("%s: its first sheet is read (%s), not %s", path, sheet.title, ", ".join(more))
-    rows = enumerate(sheet.iter_rows(values_only=True), 1)
-    header = [str(name) for name in next(rows, (0, ()))[1] if name is not None]
-    preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
-    holds = {name: name == column or any(isinstance(row[i], str) for _, row in preview) for i, name in enumerate(header)}
-    chosen = records.facts["column"] = choose_column(column, holds, str(path))
-    for number, row in itertools.chain(preview, rows):
-        yield number, records.cell(dict(zip(header, row, strict=False)), chosen, row[header.index(chosen)])
+        raise DataError(f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv.") from error
 
 
 def _short(value: object) -> str:

@@ -14,7 +14,7 @@ from layerscope.core.heads import unit
 from layerscope.data.corpus import TextStream
 from layerscope.embedding.reading import DOCUMENT, QUERY, VECTOR, Layers, in_blocks, open_reading
 from layerscope.embedding.writing import BLOCK, facts_of, vectors_in
-from layerscope.errors import DataError, InvalidValueError
+from layerscope.errors import DataError, InvalidValueError, clean_name
 
 Found = Iterable[tuple[np.ndarray, list[dict[str, Any]]]]
 
@@ -29,7 +29,8 @@ def nearest(query: np.ndarray, blocks: Found, top: int) -> pd.DataFrame:
         best += [(float(cosines[i]), count + int(i), rows[i]) for i in order]
         best = sorted(best, key=lambda one: (-one[0], one[1]))[:top]
         count += len(rows)
-    return pd.DataFrame([{"rank": rank, "cosine": cosine, **row} for rank, (cosine, _, row) in enumerate(best, 1)])
+    ranked = [({"rank": rank, "cosine": cosine}, row) for rank, (cosine, _, row) in enumerate(best, 1)]
+    return pd.DataFrame([{**told, **row, **told} for told, row in ranked])  # a row's own column of that name does not count
 
 
 def search(
@@ -62,12 +63,13 @@ def search(
     with command:
         reading = open_reading(command, model, layers=layers, readout=readout, max_length=max_length)
         if file is not None and told and any(told.get(name) != value for name, value in reading.facts.items()):
-            who = told.get("model", {}).get("name", "another model")
+            model_told = told.get("model")
+            who = clean_name(str(model_told.get("name"))) if isinstance(model_told, dict) else "another model"
             raise DataError(f"the vectors in {data} are of {who}, read otherwise: search with what they were made with.")
         reading.prompt = QUERY
         vector = reading.vectors(command.engine, [query], lambda n: None)[0][0]
         if file is not None and told:
-            return nearest(vector, vectors_in(file, VECTOR), top)
+            return nearest(vector, vectors_in(file, VECTOR, len(vector)), top)
         reading.prompt = DOCUMENT
         stream = TextStream(data, column=column, offline=offline, encoding=encoding)
 

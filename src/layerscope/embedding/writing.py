@@ -17,12 +17,13 @@ import numpy as np
 
 from layerscope.command import Command
 from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.core.parquet import parquet_batches
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row
 from layerscope.embedding.reading import Layers, Reading, in_blocks, open_reading
 from layerscope.engines import Engine
-from layerscope.errors import DataError, InvalidValueError, RunFolderError
+from layerscope.errors import DataError, InvalidValueError, RunFolderError, one_line
 from layerscope.progress import Progress
 from layerscope.store import atomic
 from layerscope.store.folder import config_key
@@ -105,8 +106,8 @@ def facts_of(file: Path) -> dict[str, Any]:
     try:
         told = (pq.read_schema(file).metadata or {}).get(META)
         found = json.loads(told) if told else {}
-    except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
-        raise DataError(f"{file} is not a readable parquet file: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:  # pyarrow's own errors are of these kinds
+        raise DataError(f"{file} is not a readable parquet file: {one_line(str(error))}") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -127,12 +128,13 @@ class Parts:
         mark = hashlib.sha256(json.dumps([self.key, texts]).encode()).hexdigest()
         file = self.work / f"part-{number:06d}.parquet"
         self.files.append(file)
-        if file.is_file() and _mark(file) == mark:
+        if file.is_file() and _mark(file) == mark and _is_whole(file):
             command.bar.advance(len(texts))
             return
         vectors = self.reading.vectors(command.engine, texts, command.bar.advance)
         table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)))
-        atomic.write(file, lambda stream: pq.write_table(table.replace_schema_metadata({META: mark}), stream))
+        marked = table.replace_schema_metadata({META: mark})
+        atomic.write(file, lambda stream: pq.write_table(marked, stream, write_page_checksum=True))
 
     def join(self, place: Path, facts: Mapping[str, Any], coordinates: bool) -> None:
         """One file of all parts, which then go."""
@@ -175,6 +177,19 @@ def _mark(file: Path) -> str:
         return (pq.read_schema(file).metadata or {}).get(META, b"").decode()
     except (OSError, ValueError):  # half a file is none
         return ""
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether every page of a part is what was written: each has a checksum."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as table:
+            return sum(batch.num_rows for batch in table.iter_batches()) == table.metadata.num_rows
+    except (OSError, ValueError, pa.ArrowException):
+        log.warning("%s is damaged: its texts are read again", file)
+        return False
 
 
 def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray]) -> Any:
@@ -227,13 +242,19 @@ def _as(table: Any, schema: Any) -> Any:
     return pa.table(columns, schema=schema)
 
 
-def vectors_in(file: Path, name: str) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
+def vectors_in(file: Path, name: str, width: int) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
     """The vectors of a file that `embed` wrote, a group of rows at a time, and the rows' other columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(file) as table:
-        for batch in table.iter_batches(batch_size=BLOCK):
-            whole = pa.Table.from_batches([batch])
-            others = [one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)]
-            yield _vectors(whole, name), whole.select(others).to_pylist()
+    try:
+        with pq.ParquetFile(file) as table:
+            for batch in parquet_batches(table, file, rows=BLOCK):
+                whole = pa.Table.from_batches([batch])
+                others = [one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)]
+                vectors = _vectors(whole, name)
+                if vectors.shape[1:] != (width,) or not np.isfinite(vectors).all():
+                    raise ValueError(f"its vectors are not {width} numbers each")
+                yield vectors, whole.select(others).to_pylist()
+    except (OSError, ValueError, LookupError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise DataError(f"{file} does not hold the vectors that `embed` writes: {one_line(str(error))}. Embed again.") from error

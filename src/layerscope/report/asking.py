@@ -47,7 +47,7 @@ class _Side:
     def nearest(self, text: str) -> dict[str, Any]:
         """The nearest texts at every layer, with their cosines."""
         asked = unit(self.encode(text)[:, None] - self.mean)[:, 0]
-        cosines = (self.rows @ asked[:, :, None])[:, :, 0]
+        cosines = np.nan_to_num((self.rows @ asked[:, :, None])[:, :, 0])
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBORS]
         found = np.take_along_axis(cosines, order, 1)
         return {"layers": self.layers, "near": order.tolist(), "cosine": np.round(found.astype(float), 4).tolist()}
@@ -84,8 +84,11 @@ class Asker:
             return {"why": self.why}
         if not text.strip():
             return {"why": "Write a sentence first."}
-        with self._turn:
-            return {"readings": {name: side.nearest(text[:MOST_LETTERS]) for name, side in self.sides.items()}}
+        try:
+            with self._turn:
+                return {"readings": {name: side.nearest(text[:MOST_LETTERS]) for name, side in self.sides.items()}}
+        except Exception as error:  # such as half a sign, or a text without tokens
+            return {"why": f"The model cannot read this: {one_line(str(error))}"}
 
     def _sides(self) -> dict[str, _Side]:
         if not isinstance(self.run, Improved):

@@ -19,6 +19,7 @@ from layerscope.core.poolings import POOLINGS
 from layerscope.core.untrusted import is_plain_name, read_json
 from layerscope.errors import ExportError, LayerscopeError, MissingExtraError, one_line
 from layerscope.exporting.draft import Draft, ExportFormat
+from layerscope.models.declared import check_sizes, tensor_shapes
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
@@ -143,13 +144,32 @@ def module_kinds(folder: Path) -> list[str]:
     return kinds
 
 
+def _check_module(place: Path, kind: str) -> None:
+    """Refuse a module that declares other sizes than its weights have, or whose weights are pickled only."""
+    weights = sorted(place.glob("*.safetensors"))
+    if kind not in ("Transformer", "Dense", "LayerNorm") or (kind == "Transformer" and not (place / "config.json").is_file()):
+        return
+    config = read_json(place / "config.json", error=ExportError)
+    if not weights:
+        raise ExportError(f"{place} holds no weights as safetensors, and others are not loaded. Save it again as safetensors.")
+    if kind == "Transformer":
+        check_sizes(place, config, weights)
+        return
+    sizes = {size for file in weights for shape in tensor_shapes(file).values() for size in shape}
+    for name in ("in_features", "out_features", "dimension"):
+        if name in config and config[name] not in sizes:
+            raise ExportError(f"{place / 'config.json'} declares {name}={config[name]!r}, which its weights do not have.")
+
+
 def load_folder(folder: Path) -> Any:
     """The folder as a SentenceTransformer."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise MissingExtraError("encoding with an exported folder", "export") from None
-    module_kinds(folder)
+    entries = read_json(folder / "modules.json", expect=list, error=ExportError)
+    for kind, entry in zip(module_kinds(folder), entries, strict=True):
+        _check_module(folder / entry["path"], kind.rpartition(".")[2])
     try:
         options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
         return SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False, **options)

@@ -1,0 +1,162 @@
+"""Files and folders of somebody else, given to `embed` and `search`: a result, or one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from layerscope.core import bounds
+from layerscope.data import load_corpus
+from layerscope.embedding import embed, search, writing
+from layerscope.errors import LayerscopeError
+from tests.faults.inputs import mutate
+from tests.tiny import build_tiny, tiny_tokenizer
+
+LINES = [f"text {i} of words" for i in range(20)]
+META = b"layerscope"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from sentence_transformers import SentenceTransformer, models
+
+    home = tmp_path_factory.mktemp("encoder")
+    build_tiny("bert").save_pretrained(home / "bare")
+    tiny_tokenizer().save_pretrained(home / "bare")
+    words = models.Transformer(str(home / "bare"))
+    width = words.get_embedding_dimension()
+    SentenceTransformer(modules=[words, models.Pooling(width), models.Dense(width, 8)]).save(str(home / "model"))
+    return home / "model"
+
+
+@pytest.fixture(scope="module")
+def vectors(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return embed(encoder, LINES, tmp_path_factory.mktemp("vectors") / "v.parquet", progress=False)
+
+
+def nans(table: pa.Table) -> pa.Table:
+    width = table.schema.field("vector").type.list_size
+    flat = pa.array(np.full(width * len(table), np.nan, np.float32))
+    return replaced(table, pa.FixedSizeListArray.from_arrays(flat, width))
+
+
+def replaced(table: pa.Table, column: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index("vector"), "vector", column)
+
+
+CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "no vectors": lambda table: table.drop(["vector"]),
+    "short ones": lambda table: replaced(table, pa.array([[1.0, 2.0]] * 20, pa.list_(pa.float32(), 2))),
+    "texts": lambda table: replaced(table, pa.array(["x"] * 20)),
+    "nothing": lambda table: replaced(table, pa.nulls(20, table.schema.field("vector").type)),
+    "no numbers": nans,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_only_says_that_embed_wrote_it(encoder: Path, vectors: Path, tmp_path: Path, change: str) -> None:
+    table = pq.read_table(vectors)
+    pq.write_table(CHANGES[change](table).replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet")
+    with pytest.raises(LayerscopeError, match="does not hold the vectors") as caught:
+        search(encoder, "words", tmp_path / "a.parquet", progress=False)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("told", [b'{"model": 3}', b'{"model": {"name": "\\u001b[31m"}}', b"[" * 100_000, b"{"])
+def test_what_a_file_says_of_itself_may_be_anything(encoder: Path, vectors: Path, tmp_path: Path, told: bytes) -> None:
+    pq.write_table(pq.read_table(vectors).replace_schema_metadata({META: told}), tmp_path / "a.parquet")
+    with pytest.raises(LayerscopeError) as caught:
+        search(encoder, "words", tmp_path / "a.parquet", progress=False)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_vectors_beside_a_text_that_fills_the_memory(
+    encoder: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "_LEAST", 2**20)
+    table = pq.read_table(vectors)
+    long = table.set_column(0, "text", pa.array(["a" * 2**20] * 20))
+    pq.write_table(long.replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
+        search(encoder, "words", tmp_path / "a.parquet", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", {"num_labels": 10**9}), ("config.json", {"num_hidden_layers": 10**6}),
+        ("config.json", {"vocab_size": 10**9}), ("2_Dense/config.json", {"out_features": 10**9}),
+    ],
+)  # fmt: skip
+def test_a_folder_that_asks_for_all_memory(encoder: Path, tmp_path: Path, file: str, change: dict[str, Any]) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "model"))
+    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **change}))
+    with pytest.raises(LayerscopeError, match=r"which cannot be|its weights do not have"):
+        embed(folder, LINES, tmp_path / "v.parquet", progress=False)
+
+
+def test_code_and_pickles_of_a_folder_are_not_run(encoder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "model"))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass")
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([*modules, {"idx": 3, "name": "3", "path": "", "type": "evil.Evil"}]))
+    with pytest.raises(LayerscopeError, match="code of the folder's own is not run"):
+        embed(folder, LINES, tmp_path / "v.parquet", progress=False)
+    assert not (tmp_path / "ran").exists()
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(LayerscopeError, match="no weights as safetensors"):
+        embed(folder, LINES, tmp_path / "v.parquet", progress=False)
+
+
+def test_a_damaged_part_is_read_again(encoder: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was killed: one bit of one number, which parquet by itself would not notice."""
+    with monkeypatch.context() as patched:
+        patched.setattr(writing.Parts, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
+    (part,) = tmp_path.rglob("part-*.parquet")
+    whole = np.asarray(pq.read_table(vectors)["vector"].combine_chunks().flatten(), dtype=np.float32)
+    raw = bytearray(part.read_bytes())
+    place = raw.find(whole[:4].tobytes())
+    assert place > 0
+    raw[place + 2] ^= 0x40
+    part.write_bytes(raw)
+    done = embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
+    np.testing.assert_allclose(pq.read_table(done)["vector"].combine_chunks().flatten().to_numpy(), whole, atol=1e-6)
+
+
+def test_documents_of_a_folder_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "private.txt").write_text("the secret")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("hello there")
+    (tmp_path / "docs" / "b.txt").symlink_to(tmp_path / "private.txt")
+    assert list(load_corpus(tmp_path / "docs").texts) == ["hello there"]
+
+
+def test_mutated_workbooks(tmp_path: Path) -> None:
+    workbook = pytest.importorskip("openpyxl").Workbook()
+    workbook.active.append(["text", "n"])
+    for i in range(9):
+        workbook.active.append([f"words {i}", i])
+    workbook.save(tmp_path / "a.xlsx")
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as packed:
+        held = {name: packed.read(name) for name in packed.namelist()}
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        name = sorted(held)[int(rng.integers(len(held)))]
+        with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as packed:
+            for one, content in held.items():
+                packed.writestr(one, mutate(content, rng) if one == name else content)
+        with contextlib.suppress(LayerscopeError):  # anything else is a defect
+            load_corpus(tmp_path / "b.xlsx")
