@@ -3,6 +3,7 @@
 Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
 
     python benchmarks/scoring_shapes.py paper                       # 32 tasks, 25 layers of 1,024 numbers, made-up vectors
+    python benchmarks/scoring_shapes.py plan                        # in how many turns they go through a store of 50 GB
     python benchmarks/scoring_shapes.py describe fifteen.npz --data-dir DIR      # where mteb is: what is scored, as numbers
     python benchmarks/scoring_shapes.py fifteen fifteen.npz         # encode texts of these lengths, then score them
 
@@ -91,6 +92,28 @@ def paper_problems(tenth: float) -> dict[str, tuple[Any, int, np.ndarray | None]
     for name, pairs in SIMILAR.items():
         out[name] = Pairs(np.arange(pairs), pairs + np.arange(pairs), rng.normal(size=pairs).round(1)), 2 * pairs, None
     return out
+
+
+def plan() -> None:
+    """In how many turns the 32 tasks go through a store of 50 GB, and of 10 GB."""
+    from types import SimpleNamespace
+
+    from layerscope.core.readout import Readout
+    from layerscope.evaluation.plan import EvaluationPlan
+
+    counts = {name: 10 * labels * each + test for name, (labels, each, test) in CLASSIFIED.items()}
+    counts |= {name: texts for name, (_, texts, _, _) in CLUSTERED.items()} | {name: texts for name, (_, texts) in PAIRED.items()}
+    counts |= {name: queries + documents for name, (_, queries, documents, _, _) in RANKED.items()}
+    counts |= {name: 2 * pairs for name, pairs in SIMILAR.items()}
+    ends = np.cumsum([0, *counts.values()]).tolist()
+    texts: Any = {name: range(start, end) for name, start, end in zip(counts, ends, ends[1:], strict=False)}
+    model, sites = SimpleNamespace(width=WIDTH), tuple(range(LAYERS))
+    for dtype in ("float32", "float16"):
+        one = EvaluationPlan(model, (), (Readout(),), sites, MAX_LENGTH, 0, store_dtype=dtype)  # type: ignore[arg-type]
+        for budget in (50, 10):
+            turns = one.turns(texts, budget * 10**9)
+            shown = ", ".join(f"{len(t.tasks)} x {len(t.sites)} layers {t.bytes / 1e9:.1f} GB" for t in turns)
+            print(f"{ends[-1]} texts, {dtype}, {budget} GB: {len(turns)} turns ({shown})")
 
 
 def score(vectors: torch.Tensor, problem: Any, memory: int) -> np.ndarray:
@@ -262,7 +285,7 @@ def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; with --out, also write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["paper", "describe", "fifteen"])
+    parser.add_argument("what", choices=["paper", "plan", "describe", "fifteen"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--layers", type=int, default=3, help="of tasks with more than 40,000 texts")
@@ -273,8 +296,8 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args.memory = args.memory or (2**34 if device.type == "cuda" else 2**28)
-    if args.what == "describe":
-        describe(args)
+    if args.what in ("describe", "plan"):
+        describe(args) if args.what == "describe" else plan()
         return
     found = (paper if args.what == "paper" else fifteen)(args, device)
     if device.type == "cuda":

@@ -133,16 +133,19 @@ class _State:
         d = torch.bmm(torch.as_tensor(q, dtype=torch.float32, device=device)[:, None], self.basis)[:, 0]
         first = 1 / np.sqrt(np.einsum("bi,bij,bj->b", q, self.dots, q)) if step == 0 else np.ones(count)
         searches = [_Search(f, s, t) for f, s, t in zip(self.f.tolist(), slope.tolist(), first.tolist(), strict=True)]
-        x, f, g, slopes = self.x.clone(), self.f.copy(), self.basis[:, -1].clone(), slope.copy()
-        open_ = np.arange(count)
-        while len(open_):
+        lengths = torch.as_tensor(first, dtype=torch.float32, device=device)
+        x = torch.addcmul(self.x, lengths[:, None], d)
+        values, g = self.evaluate(self.which, x)
+        f, slopes = values.cpu().numpy(), _dot(g, d)
+        while len(
+            open_ := np.array([i for i, one in enumerate(searches) if not one.ended and not one.done(f[i], slopes[i])], int)
+        ):
+            rows = torch.as_tensor(open_, device=device)
             lengths = torch.tensor([searches[i].length for i in open_], dtype=torch.float32, device=device)
-            rows = slice(None) if len(open_) == count else torch.as_tensor(open_, device=device)
             x[rows] = torch.addcmul(self.x[rows], lengths[:, None], d[rows])
             values, gradients = self.evaluate(self.which[rows], x[rows])
             g[rows] = gradients
             f[open_], slopes[open_] = values.cpu().numpy(), _dot(gradients, d[rows])
-            open_ = np.array([i for i in open_ if not searches[i].done(f[i], slopes[i])], int)
         lengths_ = np.array([search.length for search in searches])
         failed = np.array([search.failed for search in searches])
         self.remember(step, q, lengths_, slope, slopes, x, g)
@@ -154,11 +157,10 @@ class _State:
     ) -> None:
         """Put the step and the change of the gradient in the place of the oldest, and bring the inner products up to date."""
         i, j = step % MEMORY, MEMORY + step % MEMORY
-        y = g - self.basis[:, -1]
         with_s = lengths[:, None] * np.einsum("bk,bkl->bl", q, self.dots)  # of the step, a combination of the old basis
         s_s = lengths * np.einsum("bk,bk->b", with_s, q)
         torch.sub(x, self.x, out=self.basis[:, i])
-        self.basis[:, j] = y
+        y = torch.sub(g, self.basis[:, -1], out=self.basis[:, j])
         old_dots = self.dots[:, -1].copy()
         self.basis[:, -1] = g
         with_g = torch.bmm(g[:, None], self.basis.transpose(1, 2))[:, 0].double().cpu().numpy()
@@ -186,7 +188,7 @@ class _Search:
 
     def __init__(self, f: float, slope: float, first: float) -> None:
         self.f0, self.slope, self.test = f, slope, _DECREASE * slope
-        self.length, self.count, self.failed = first, 0, False
+        self.length, self.count, self.failed, self.ended = first, 0, False, False
         self.best = self.other = (0.0, f, slope)
         self.bracketed, self.stage = False, 1
         self.low, self.high = 0.0, 5 * first
@@ -198,11 +200,12 @@ class _Search:
         t, self.count = self.length, self.count + 1
         allowed = self.f0 + t * self.test
         if f <= allowed and abs(slope) <= -_CURVATURE * self.slope:
+            self.ended = True
             return True
         narrow = self.bracketed and (t <= self.low or t >= self.high or self.high - self.low <= _WIDTH * self.high)
         at_end = (t >= _LARGEST and f <= allowed and slope <= self.test) or (t <= 0 and (f > allowed or slope >= self.test))
         if narrow or at_end or self.count >= _SEARCHES or not np.isfinite(f):
-            self.failed = not f <= self.f0
+            self.failed, self.ended = not f <= self.f0, True
             return True
         if self.stage == 1 and f <= allowed and slope >= 0:
             self.stage = 2

@@ -67,35 +67,31 @@ def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[T
     if n < width:
         basis, lower = torch.linalg.qr(x.transpose(1, 2))
         x = lower.transpose(1, 2).contiguous()
+    x = torch.cat([x, x.new_ones(fits, n, 1)], 2)  # the intercept is the weight of a constant
     size, columns = x.shape[2], 1 if classes == 2 else classes
-    goal = torch.nn.functional.one_hot(codes, classes)[..., -columns:].float() if classes > 2 else codes[..., None].float()
+    goal = torch.nn.functional.one_hot(codes, classes).float() if classes > 2 else codes[..., None].float()
 
     def evaluate(which: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-        whole = len(which) == fits
-        some, wanted = (x, goal) if whole else (x[which], goal[which])
-        weights = points[:, : size * columns].view(-1, size, columns)
-        logits = torch.baddbmm(points[:, None, size * columns :], some, weights)
+        some, wanted = (x, goal) if len(which) == fits else (x[which], goal[which])
+        weights = points.view(-1, size, columns)
+        logits = torch.bmm(some, weights)
         if columns == 1:
-            losses = torch.nn.functional.softplus(logits) - wanted * logits
-            rest = torch.sigmoid(logits)
+            losses, rest = torch.nn.functional.softplus(logits) - wanted * logits, torch.sigmoid(logits)
         else:
             logs = torch.log_softmax(logits, 2)
             losses, rest = -(logs * wanted).sum(2), logs.exp_()
-        values = losses.flatten(1).mean(1, dtype=torch.float64) + weights.flatten(1).square().sum(1).double() / (2 * n)
-        rest = rest.sub_(wanted).div_(n)
-        gradient = torch.empty_like(points)
-        torch.baddbmm(weights, some.transpose(1, 2), rest, beta=1 / n, out=gradient[:, : size * columns].view_as(weights))
-        gradient[:, size * columns :] = rest.sum(1)
-        return values, gradient
+        values = losses.flatten(1).mean(1, dtype=torch.float64) + weights[:, :-1].flatten(1).square().sum(1).double() / (2 * n)
+        gradient = torch.bmm(some.transpose(1, 2), rest.sub_(wanted).div_(n))
+        gradient[:, :-1].add_(weights[:, :-1], alpha=1 / n)
+        return values, gradient.view_as(points)
 
     def largest(which: Tensor, gradients: Tensor) -> Tensor:
-        entries = gradients[:, : size * columns].view(-1, size, columns)
-        if basis is not None:
-            entries = basis[which] @ entries
-        return torch.maximum(entries.abs().amax((1, 2)), gradients[:, size * columns :].abs().amax(1))
+        entries = gradients.view(-1, size, columns)
+        free = entries if basis is None else basis[which] @ entries[:, :-1]
+        return torch.maximum(free.abs().amax((1, 2)), entries[:, -1].abs().amax(1))
 
-    ended = minimize(evaluate, largest, fits, (size + 1) * columns, x.device, tested=(width + 1) * columns, max_steps=max_steps)
-    weights = ended.points.view(fits, size + 1, columns)
+    ended = minimize(evaluate, largest, fits, size * columns, x.device, tested=(width + 1) * columns, max_steps=max_steps)
+    weights = ended.points.view(fits, size, columns)
     if basis is not None:
         weights = torch.cat([basis @ weights[:, :-1], weights[:, -1:]], 1)
     return weights, ended
