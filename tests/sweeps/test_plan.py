@@ -179,7 +179,7 @@ def test_the_example_is_valid() -> None:
         ({"models": [{"name": "x", "revisions": [None]}]}, r"models\[0\].revisions\[0\] must be a name, not empty"),
         ({"models": [{"name": "x", "checkpoints": "y"}]}, "which are folders"),
         ({"models": [{"checkpoints": "/no/such/*"}]}, r"no folder matches '/no/such/\*'"),
-        ({"models": ["x"], "corpus": ["lee"]}, "unknown key 'corpus'. Did you mean 'corpora'"),
+        ({"models": ["x"], "corpra": ["lee"]}, "unknown key 'corpra'. Did you mean 'corpora'"),
         ({"models": ["x"], "corpora": [{"limit": 3}]}, r"corpora\[0\] needs `data`"),
         ({"models": ["x"], "corpora": [{"data": "lee", "limit": "3"}]}, r"corpora\[0\].limit must be a whole number of texts"),
         ({"models": ["x"], "profile": {"max_lenght": 3}}, "profile: unknown key 'max_lenght'. Did you mean 'max_length'"),
@@ -231,7 +231,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
     ("change", "phrase"),
     [
         ({"steps": []}, "steps is an empty list"),
-        ({"stages": []}, "unknown key 'stages'. Did you mean 'steps'"),
+        ({"stesp": []}, "unknown key 'stesp'. Did you mean 'steps'"),
         ({"defaults": {"lenght": 3}}, "unknown key 'lenght'"),
         ({"steps": [{"models": []}]}, "names no `study`"),
         ({"steps": [{"study": "alpha", "profile": {}}]}, "or more than one of them"),
