@@ -278,7 +278,7 @@ def test_a_sentence_of_the_readers_is_asked(open_page: Open, tmp_path: Path) -> 
         page.get_by_text("The model cannot be asked: <b>it sleeps</b>").wait_for()
         page.locator("#map-ask").fill("my own sentence")
         page.keyboard.press("Enter")
-        page.get_by_text("You asked").wait_for()
+        page.get_by_role("heading", name="You asked").wait_for()
         assert opened.texts("#map .side h3") == ["You asked", "today, layer 6", "better, layer 4"]
         texts = run._map.texts or []
         assert opened.texts("#map ol.items .said") == [*texts[3:8], *texts[20:25]]
