@@ -85,16 +85,19 @@ def score(names: list[str], data: Path, out: Path, small: bool) -> None:
         setattr(improve_tasks, name, count)
     done = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=["model", "task"])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    for name in names:
-        model = load(name)
-        for place in heads.places(data, False):
-            if small and (place.name not in heads.SMALL or "Banking" in place.name):
-                continue
-            if ((done["model"] == name) & (done["task"] == place.name)).any():
-                continue
+    models: dict[str, Any] = {}
+    for place in heads.places(data, False):
+        if small and (place.name not in heads.SMALL or "Banking" in place.name):
+            continue
+        left = [name for name in names if not ((done["model"] == name) & (done["task"] == place.name)).any()]
+        if not left:
+            continue
+        task, pool = heads.split(place)  # takes longer than reading the texts
+        pool = pool[: FIT if small else 1000]
+        for name in left:
             start = time.perf_counter()
-            task, pool = heads.split(place)
-            pool = pool[: FIT if small else 1000]
+            model = models.setdefault(name, None) or load(name)
+            models[name] = model
             rows = vectors_of(model, task.texts + pool)
             scored = {k: v[:, : len(task.texts)] for k, v in rows.items()}
             fit = {k: v[:, len(task.texts) :] for k, v in rows.items()}
