@@ -122,6 +122,13 @@ def test_search_finds_what_is_there_and_reads_vectors_that_are_there(model, tmp_
     assert list(direct["text"]) == [TEXTS[i] for i in order]
     with pytest.raises(DataError, match="read otherwise"):
         layerscope.search(model, "x", file, **{**ways, "layers": 1})
+    table = pq.read_table(file)
+    pq.write_table(table.drop_columns("vector"), file)
+    with pytest.raises(DataError, match="does not hold the vectors"):
+        layerscope.search(model, "x", file, **ways)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="parquet"):
+        layerscope.search(model, "x", file, **ways)
     with pytest.raises(InvalidValueError, match="a question with words"):
         layerscope.search(model, " ", TEXTS)
 
