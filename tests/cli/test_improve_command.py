@@ -40,6 +40,7 @@ def test_improve_writes_a_folder_and_says_why(cli: Cli, model_folder: Path, ques
     assert "tiny-llama" in ended.out
     assert "SentenceTransformer(" in ended.out
     assert ended.err.startswith("about ")
+    assert (ended.out + ended.err).count("Next:") == 1
     again = cli("improve", model_folder, *words, "--out", tmp_path / "better", "--json")
     told = json.loads(again.out)
     assert told["choice"]["rule"] == "improve"

@@ -93,7 +93,7 @@ def deep(family: str, blocks: int) -> Any:
 
 def deepest(page: str) -> int:
     """The highest layer that a page names in a command, or 3."""
-    named = re.findall(r"--layer (\d+)|layers=([\d,]+)", page)
+    named = re.findall(r"--layers? (\d+)|layers=\[?([\d, ]+)", page)
     return max([3, *(int(layer) for pair in named for part in pair for layer in part.split(",") if layer)])
 
 

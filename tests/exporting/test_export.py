@@ -15,7 +15,7 @@ from layerscope import Evaluation, evaluate, profile, select, select_with_labels
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
-from layerscope.exporting.describing import UNKNOWN, front_matter, license_of
+from layerscope.exporting.describing import UNKNOWN, front_matter, license_of, size_in_words
 from layerscope.exporting.draft import why_not
 from layerscope.report.contents import gather
 from layerscope.report.headline import kind_of
@@ -367,3 +367,16 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
     done = export(joining_model(), choice=run.path, store=whole.store, out=tmp_path / "x")
     (mark,) = [mark for mark in gather([run]).marks if kind_of(mark) == "chosen"]
     assert (done.layer, done.readout) == (choice.layer, choice.readout) == (mark.layer, mark.readout)
+
+
+@pytest.mark.parametrize(
+    ("own", "filler", "phrase"),
+    [
+        (80, True, "80.0 M parameters instead of 100.0 M"),
+        (100, True, "no fewer than the whole model (a block of zeros takes the place of the next one"),
+        (100, False, "no fewer than the whole model (every block is needed)"),
+    ],
+)
+def test_a_card_says_why_a_model_is_no_smaller(own: int, filler: bool, phrase: str) -> None:
+    facts = {"parameters": own * 10**6, "base": {"parameters": 10**8}, "blocks": {"filler": filler}}
+    assert phrase in size_in_words(facts)
