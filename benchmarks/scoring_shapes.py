@@ -4,6 +4,7 @@ Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
 
     python benchmarks/scoring_shapes.py paper                       # 32 tasks, 25 layers of 1,024 numbers, made-up vectors
     python benchmarks/scoring_shapes.py plan                        # in how many turns they go through a store of 50 GB
+    python benchmarks/scoring_shapes.py fits                        # single fits beside scikit-learn's, CPU seconds, one thread
     python benchmarks/scoring_shapes.py describe fifteen.npz --data-dir DIR      # where mteb is: what is scored, as numbers
     python benchmarks/scoring_shapes.py fifteen fifteen.npz         # encode texts of these lengths, then score them
 
@@ -28,7 +29,7 @@ import torch
 
 from layerscope.evaluation.device.kmeans import Clustering, cluster
 from layerscope.evaluation.device.ranking import MEASURES, Pairs, Ranking, pair_scores, rank_scores
-from layerscope.evaluation.device.regression import Classification, classify
+from layerscope.evaluation.device.regression import Classification, classify, fit
 
 LAYERS, WIDTH, MAX_LENGTH = 25, 1024, 256
 READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]
@@ -114,6 +115,30 @@ def plan() -> None:
             turns = one.turns(texts, budget * 10**9)
             shown = ", ".join(f"{len(t.tasks)} x {len(t.sites)} layers {t.bytes / 1e9:.1f} GB" for t in turns)
             print(f"{ends[-1]} texts, {dtype}, {budget} GB: {len(turns)} turns ({shown})")
+
+
+def fits() -> None:
+    """CPU seconds of one logistic regression, made-up vectors of two tasks' shapes, ours four at a time."""
+    import warnings
+
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    for name, n, labels in (("Banking77", 616, 77), ("MassiveScenario", 144, 18)):
+        gold = np.arange(n) % labels
+        rng = np.random.default_rng(0)
+        spread, centers = 8 / np.sqrt(1 + np.arange(576)), rng.normal(size=(labels, 576)) / 2
+        x = ((centers[gold] + rng.normal(size=(n, 576))) * spread + 5 * rng.normal(size=576)).astype(np.float32)
+        with threadpool_limits(1):
+            start = time.process_time()
+            LogisticRegression(max_iter=100).fit(x, gold)
+            wanted = time.process_time() - start
+        start = time.process_time()
+        _, ended = fit(torch.as_tensor(x).repeat(4, 1, 1), torch.as_tensor(gold).repeat(4, 1), labels)
+        own = (time.process_time() - start) / 4
+        print(f"{name}: scikit-learn {wanted:.3f} s, ours {own:.3f} s = {own / wanted:.2f} x, {ended.steps[0]} steps")
 
 
 def score(vectors: torch.Tensor, problem: Any, memory: int) -> np.ndarray:
@@ -285,7 +310,7 @@ def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; with --out, also write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["paper", "plan", "describe", "fifteen"])
+    parser.add_argument("what", choices=["paper", "plan", "fits", "describe", "fifteen"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--layers", type=int, default=3, help="of tasks with more than 40,000 texts")
@@ -296,8 +321,8 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args.memory = args.memory or (2**34 if device.type == "cuda" else 2**28)
-    if args.what in ("describe", "plan"):
-        describe(args) if args.what == "describe" else plan()
+    if args.what in ("describe", "plan", "fits"):
+        describe(args) if args.what == "describe" else plan() if args.what == "plan" else fits()
         return
     found = (paper if args.what == "paper" else fifteen)(args, device)
     if device.type == "cuda":
