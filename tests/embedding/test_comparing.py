@@ -57,7 +57,7 @@ def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
     texts = some_texts(60)
     (tmp_path / "labels.csv").write_text("text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20])))
     improve, quick = comparing.improve, {"judge": "none", "templates": ["one-word"], "max_length": 96}
-    monkeypatch.setattr(comparing, "improve", lambda *given, **ways: improve(*given, **ways, **quick))
+    monkeypatch.setattr(comparing, "improve", lambda *given, **ways: improve(*given, **{**ways, **quick}))
     ready = tiny_model("bert", seed=3)
     ready.identity["sentence_encoder"] = True
     found = layerscope.compare_models([tiny_model("llama"), ready], texts, labels=tmp_path / "labels.csv", progress=False)

@@ -23,6 +23,7 @@ from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.selection.labels.read import Labeled, read_labels
 
 TODAY, BETTER = "today", "improved"
+JUDGE = "minilm-l6"
 _TIMED = 24
 _READY = "trained for embeddings, and such an encoder beat the improved small models on fifteen tasks (docs/improve-results.md)"
 
@@ -145,7 +146,8 @@ def _ways_of(
     as_it_is = _Way(who, TODAY, today, size, ready, ready and knows and not loaded.identity.get("exported"))
     if ready or seen is None:
         return [as_it_is]
-    better = improve(loaded, seen, seed=seed, offline=command.offline, progress=command.bar)
+    ways: dict[str, Any] = {"judge": "none"} if who == JUDGE else {}  # no model judges itself
+    better = improve(loaded, seen, seed=seed, offline=command.offline, progress=command.bar, **ways)
     notes += [f"{who}: {note}" for note in better.warnings]
     if better.choice.abstained:
         notes.append(f"{who}: no better reading was found on these texts ({better.choice.reason})")
