@@ -14,7 +14,7 @@ from layerscope.core.readout import how_read
 from layerscope.core.templates import names_of
 from layerscope.improving.choose import front
 from layerscope.improving.result import Improved
-from layerscope.improving.words import sentence
+from layerscope.improving.words import right_neighbors, sentence
 from layerscope.terminal import Console, print_facts, print_notes
 
 _WIDTH = 64
@@ -36,6 +36,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
             )
         )
         lines.append(("of which", _parts(evidence)))
+        lines += [("right neighbors", told) for told in right_neighbors(evidence)]
         lines.append(("today", evidence["today"]))
         if evidence.get("trained"):
             lines.append(("trained", evidence["trained"]["words"]))
@@ -153,8 +154,10 @@ def _front_lines(result: Improved) -> list[tuple[str, str]]:
     if len(found) > _SHOWN:
         found = found.iloc[np.unique(np.linspace(0, len(found) - 1, _SHOWN).round().astype(int))]
     rows = [f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {how_read(str(row.readout))})" for row in found.itertuples()]
-    lines = [("score by cost", "\n".join(rows))] if len(rows) > 1 else []
-    other = result.manifest["evidence"].get("as_good")
+    evidence = result.manifest["evidence"]
+    what = "untrained, score by cost" if evidence.get("trained") else "score by cost"
+    lines = [(what, "\n".join(rows))] if len(rows) > 1 else []
+    other = evidence.get("as_good")
     if other:
         cost = result.manifest["evidence"]["relative_cost"]
         told = f"layer {other['layer']}, {how_read(other['readout'])}: as good within the noise, "

@@ -51,7 +51,8 @@ def page_words(result: Improved) -> list[str]:
         f"{evidence['readout_gain']:+.3f}; read alike, layer {choice.layer} instead of {choice.layers} brings "
         f"{evidence['layer_gain']:+.3f}"
     )
-    return [sentence(result), *_right(evidence), numbers, parts]
+    right = [f"Right neighbors are {told}" for told in right_neighbors(evidence)]
+    return [sentence(result), *right, numbers, parts]
 
 
 def often(ratio: float) -> str:
@@ -100,14 +101,14 @@ def _cost(evidence: dict[str, Any]) -> str:
     return f", at {share} today's computation"
 
 
-def _right(evidence: dict[str, Any]) -> list[str]:
-    """Which neighbors are called right, and how many of them are found."""
+def right_neighbors(evidence: dict[str, Any]) -> list[str]:
+    """Which neighbors the sentence calls right, and how many of them are found; nothing where it does not speak of them."""
     if _ratio(evidence) is None:
         return []
     found = evidence["found"]
     whose = f"those by {found['by']}" if found["by"] else "those on which the model's most consistent readings agree"
     before, after = (NEIGHBORS * found[when] for when in ("before", "after"))
-    return [f"Right neighbors are {whose}: of a text's {NEIGHBORS} nearest, {before:.1f} are found today, {after:.1f} now"]
+    return [f"{whose}: of a text's {NEIGHBORS} nearest, {before:.1f} are found today, {after:.1f} now"]
 
 
 def _capital(text: str) -> str:
