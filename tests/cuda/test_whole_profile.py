@@ -112,6 +112,6 @@ def test_a_model_can_be_cut_though_the_user_asked_for_fewer_digits(tmp_path):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        assert layerscope.export(model, tmp_path / "cut", layer=2).exists()
+        assert layerscope.export(model, 2, out=tmp_path / "cut").path.exists()
     finally:
         torch.set_float32_matmul_precision(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from demo import few_shot_accuracy, typical
+from demo import few_shot_accuracy, neighbor_accuracy, typical
 
 from tests.selection.judges.support import planted
 
@@ -14,6 +14,12 @@ def test_the_probe_finds_groups_and_is_at_chance_without_them():
     assert few_shot_accuracy(planted(0.3, count=480), labels, shots=8) > 95
     noise = np.random.default_rng(0).normal(size=(480, 16))
     assert few_shot_accuracy(noise, labels, shots=8) == pytest.approx(100 / 12, abs=5)
+
+
+def test_neighbors_of_the_same_label_are_counted():
+    vectors = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    assert neighbor_accuracy(vectors, np.array([0, 0, 1, 1])) == 100
+    assert neighbor_accuracy(vectors, np.array([0, 1, 1, 1])) == 50
 
 
 def test_typical_texts_are_the_middle_by_what_was_gained():
