@@ -39,7 +39,6 @@ from layerscope.core.readout import Readout, kinds_of, parse_readouts
 from layerscope.core.statistics import spearman
 from layerscope.core.templates import get_template
 from layerscope.evaluation import scoring
-from layerscope.evaluation.device.regression import Classification, classify
 from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
 from layerscope.evaluation.problems import parts_of
@@ -58,6 +57,7 @@ from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel, load
 from layerscope.progress import progress_bar
 from layerscope.store.embeddings import EmbeddingStore
+from layerscope_gpu.scoring.regression import Classification, classify
 
 MAX_LENGTH = 256
 READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]

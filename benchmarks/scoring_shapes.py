@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope.evaluation.device.kmeans import Clustering, cluster
-from layerscope.evaluation.device.ranking import MEASURES, Pairs, Ranking, pair_scores, rank_scores
-from layerscope.evaluation.device.regression import Classification, classify, fit
+from layerscope_gpu.scoring.kmeans import Clustering, cluster
+from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking, pair_scores, rank_scores
+from layerscope_gpu.scoring.regression import Classification, classify, fit
 
 LAYERS, WIDTH, MAX_LENGTH = 25, 1024, 256
 READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]

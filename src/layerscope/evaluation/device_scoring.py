@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope.evaluation.device.kmeans import Clustering, cluster
-from layerscope.evaluation.device.ranking import Pairs, Ranking, pair_scores, rank_scores
-from layerscope.evaluation.device.regression import Classification, classify
 from layerscope.evaluation.problems import NotDescribed, Part, Problem, parts_of
 from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.scoring import (
@@ -32,6 +29,9 @@ from layerscope.evaluation.scoring import (
 )
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.store import checked
+from layerscope_gpu.scoring.kmeans import Clustering, cluster
+from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
+from layerscope_gpu.scoring.regression import Classification, classify
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
 _HOST_BYTES = 2**30

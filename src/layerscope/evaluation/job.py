@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,8 +25,7 @@ from layerscope.core.readout import kinds_of, parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
-from layerscope.errors import UnknownNameError
-from layerscope.evaluation.device_scoring import DeviceScoring
+from layerscope.errors import MissingExtraError, UnknownNameError, require
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
@@ -48,6 +47,9 @@ from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore, Space, text_key
 from layerscope.store.folder import Session, is_complete
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.device_scoring import DeviceScoring
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,8 @@ def evaluate(
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
     if scoring not in (None, *SCORINGS):
         raise UnknownNameError("scoring", str(scoring), SCORINGS)
+    if scoring == "device":
+        _require_device_scoring()
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, sample=sample, seed=seed)
@@ -122,7 +126,7 @@ def evaluate(
             seed=seed,
             unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
             store_dtype=store_dtype,
-            scoring=scoring or ("device" if loaded.device.type == "cuda" else "mteb"),
+            scoring=scoring or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -170,7 +174,11 @@ class EvaluationJob:
         counts: dict[str, Any] = {}
         jobs: list[ScoreJob] = []
         results: list[dict[str, Any]] = []
-        scorer = DeviceScoring(plan.model.device, self.scoring_workers) if plan.scoring == "device" else None
+        scorer = None
+        if plan.scoring == "device":
+            from layerscope.evaluation.device_scoring import DeviceScoring
+
+            scorer = DeviceScoring(plan.model.device, self.scoring_workers)
         spaces: dict[str, Space] = {}
         by_name = {spec.name: spec for spec in plan.specs}
         for turn in turns:
@@ -285,3 +293,16 @@ def _added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
     """Counts of another turn, on top. A text that is cut in two turns counts in each."""
     cut = {name: counts.get("truncated", {}).get(name, 0) + count for name, count in more["truncated"].items()}
     return {**more, "encoded": counts.get("encoded", 0) + more["encoded"], "truncated": cut}
+
+
+def _require_device_scoring() -> None:
+    require("scoring on a device", "gpu", "layerscope_gpu.scoring")
+
+
+def _scores_there() -> bool:
+    """Whether a device can score: the arithmetic is layerscope-gpu's."""
+    try:
+        _require_device_scoring()
+    except MissingExtraError:
+        return False
+    return True

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.evaluation.device.kmeans import Clustering
-from layerscope.evaluation.device.ranking import MEASURES, Pairs, Ranking
-from layerscope.evaluation.device.regression import Classification
+from layerscope_gpu.scoring.kmeans import Clustering
+from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
+from layerscope_gpu.scoring.regression import Classification
 
 Problem = Classification | Clustering | Pairs | Ranking
 Rows = Callable[[Sequence[str]], np.ndarray]

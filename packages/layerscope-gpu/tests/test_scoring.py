@@ -9,8 +9,8 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
 
-from layerscope.evaluation.device.kmeans import Clustering, cluster, v_measures
-from layerscope.evaluation.device.regression import Classification, classify, fit
+from layerscope_gpu.scoring.kmeans import Clustering, cluster, v_measures
+from layerscope_gpu.scoring.regression import Classification, classify, fit
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.evaluation.device.lbfgs import MEMORY, Minimum, minimize
+from layerscope_gpu.scoring.lbfgs import MEMORY, Minimum, minimize
 
 
 @dataclass(frozen=True)
