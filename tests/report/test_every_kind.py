@@ -26,7 +26,6 @@ from tests.report.synthetic import (
     synthetic_study,
     synthetic_sweep,
 )
-from tests.studies.test_diversity import corpus as topics
 from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -95,12 +94,10 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
         "attention": ([model], {"data": texts[:4], "prompts": 2}),
         "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
-        "diversity": ([model], {"data": topics(), "topics": [1, 3], "lengths": [4, 12], "copies": [0, 0.5], "max_length": 64}),
         "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
         "finetune": ([model], {"data": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
         "intervene": ([model], {"data": texts[:4], "tasks": "none", "layer": 1, "least": 1.2, "edits": ["remove"]}),
         "reasoning": ([model], {"data": texts[:4], "stride": 4}),
-        "robustness": ([model], {"data": many[:12], "labels": "none", "kinds": ["typos"], "levels": [0.5]}),
         "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "sublayers": ([model], {"data": texts[:4]}),
     }

@@ -8,6 +8,8 @@ second half among all (`found_again`), dataset entropy of the pooled vectors, an
 Table: a row per aspect (`condition`), level, layer and metric, and `best layer` rows with the middle 95 % of the best layers of
 resampled corpora. Figure: a column per aspect, a color per level, a dot at each best layer. Verdict: for each metric and aspect,
 whether the best layer moves beyond what resampling the texts moves it.
+
+    python benchmarks/study_diversity.py minilm-l6 --max-length 64 --set topics=1,2,4
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from text_vectors import reciprocal_ranks, run_script, vectors_of
 
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval, bootstrap_rows, percentile_interval
@@ -34,7 +37,6 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
 from layerscope.studies.shared.models import Request, canonical, read_specs
 from layerscope.studies.shared.numbers import in_short, join_words, whole_layer
-from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
 
 ASPECTS = ("topic", "length", "duplication")
 # metric: what its best layer has, and its unit
@@ -313,4 +315,5 @@ def verdict(measured: Sequence[MeasuredCorpus]) -> list[str]:
     return [in_short(answer), *out]
 
 
-STUDY = Diversity()
+if __name__ == "__main__":
+    run_script(Diversity())

@@ -8,16 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from study_robustness import PERTURBATIONS, Robustness, gain_over_last
+from text_vectors import probe_hits
 
 from layerscope.errors import DataError
 from layerscope.selection.labels.probes import stratified_folds
-from layerscope.studies.robustness import PERTURBATIONS, gain_over_last
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
-from layerscope.studies.shared.vectors import probe_hits
-from tests.studies.test_diversity import corpus, topic_of
+from tests.benchmarks.test_study_diversity import corpus, topic_of
 from tests.tiny import tiny_model
 
 TEXT = "one two three four five six seven eight nine ten eleven twelve"
+
+
+@pytest.fixture(autouse=True)
+def with_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STUDIES, "_things", {**STUDIES.all(), "robustness": Robustness()})
 
 
 @pytest.mark.parametrize("kind", list(PERTURBATIONS))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from study_diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, has_moved, resamples, word_topics
+from text_vectors import reciprocal_ranks
 
 from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
-from layerscope.studies.diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, has_moved, resamples, word_topics
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
-from layerscope.studies.shared.vectors import reciprocal_ranks
 from tests.tiny import tiny_model
 
 SUBJECTS = {
@@ -17,6 +18,11 @@ SUBJECTS = {
     "kitchen": ["butter", "onions", "recipe", "kettle", "oven", "spoon", "pepper", "flour", "garlic", "supper"],
     "court": ["judge", "lawyer", "verdict", "witness", "appeal", "sentence", "evidence", "crime", "trial", "jury"],
 }
+
+
+@pytest.fixture(autouse=True)
+def with_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STUDIES, "_things", {**STUDIES.all(), "diversity": Diversity()})
 
 
 def corpus(per_topic: int = 12, words: int = 14) -> list[str]:

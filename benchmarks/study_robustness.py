@@ -7,6 +7,8 @@ Without: whether a perturbed text finds its own unchanged text again among all (
 Table: a row per kind of perturbation (`condition`), level, layer and metric, `accuracy:TASK` and `found_again`; `drop` rows are
 the paired change from the unchanged texts. Figure: a column per perturbation, a row per metric, a color per level. Verdict: at
 the highest level, the best layer against the last, chosen on one half of the texts and judged on the other.
+
+    python benchmarks/study_robustness.py smollm2-135m -n 60 --set levels=0.6
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from text_vectors import FOLDS, probe_hits, reciprocal_ranks, run_script, vectors_of
 
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval
@@ -36,7 +39,6 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
 from layerscope.studies.shared.numbers import in_short, layer_table, mean_of, name_layers, whole_layer
-from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
 
 FOUND = "found_again"
 COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]
@@ -242,4 +244,5 @@ def verdict(measured: Scores, seed: int) -> list[str]:
     return [in_short(answer), *out]
 
 
-STUDY = Robustness()
+if __name__ == "__main__":
+    run_script(Robustness())
