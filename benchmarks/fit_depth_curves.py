@@ -6,10 +6,12 @@ import json
 import sys
 from pathlib import Path
 
+from published_gains import Judged, as_dict, fit, judged_models
+
 from layerscope.core.valley import deepest_share
 from layerscope.selection import prior
 from layerscope.selection.evidence import from_atlas
-from layerscope.selection.prior import FILE, Judged, Prior, fit, judged_models
+from layerscope.selection.prior import FILE, Prior
 from layerscope.store.atomic import write_text
 
 
@@ -32,7 +34,7 @@ def fit_atlas() -> Prior:
 def main() -> int:
     """Write the file, or with `--check` say whether it is what the atlas gives."""
     file = Path(prior.__file__).with_name(FILE)
-    text = json.dumps(fit_atlas().as_dict(), indent=1) + "\n"
+    text = json.dumps(as_dict(fit_atlas()), indent=1) + "\n"
     if "--check" in sys.argv[1:]:
         same = file.is_file() and file.read_text(encoding="utf-8") == text
         print(f"{file.name} {'is' if same else 'is NOT'} what the atlas gives.")

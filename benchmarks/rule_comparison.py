@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from fit_depth_curves import valley_depths
+from published_gains import Judged, fit
 
 from layerscope.errors import LayerscopeError
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, from_atlas
-from layerscope.selection.prior import Judged, fit
 from layerscope.selection.rules import choose_by_evidence, get_rule, nearest
 
 Chosen = int | Mapping[str, int] | None

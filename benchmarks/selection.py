@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import sys
 
+from published_gains import FAMILIES, judged_models
 from rule_comparison import compare, coverage, summarize
 
-from layerscope.selection.prior import FAMILIES, judged_models
 from layerscope.store.atomic import plain
 
 

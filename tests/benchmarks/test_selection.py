@@ -9,9 +9,10 @@ from importlib import resources
 import numpy as np
 import pytest
 from fit_depth_curves import fit_atlas, valley_depths
+from published_gains import FAMILIES, Judged, as_dict, fit, judged_models, left_out
 from rule_comparison import Case, compare, coverage, evidence_cases, summarize
 
-from layerscope.selection.prior import FAMILIES, FILE, Judged, fit, judged_models, left_out
+from layerscope.selection.prior import FILE
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_gains_are_those_of_the_published_tables(models: tuple[Judged, ...]) -> 
 
 def test_the_shipped_curves_are_what_the_atlas_gives() -> None:
     held = json.loads(resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8"))
-    made = fit_atlas().as_dict()
+    made = as_dict(fit_atlas())
     for group, families in made["curves"].items():
         assert set(held["curves"][group]) == set(families)
         for family, curve in families.items():
