@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerscope.core.picking import pick
 from layerscope.selection import select
-from layerscope.selection.measured import measure
+from layerscope.selection.measured import choose_measured, measure
 from tests.selection.support import READOUT, evaluation
 
 
@@ -90,3 +91,45 @@ def test_stored_items_pair_the_layers(tmp_path: Path) -> None:
     unpaired = select(evaluation({"a": [float(items[k].mean()) for k in range(3)]}, half=0.05))
     assert any("not stored" in warning for warning in unpaired.warnings)
     assert unpaired.abstained
+
+
+def test_a_lead_of_which_nothing_is_known_moves_nothing() -> None:
+    made = evaluation({"a": [0.2, 0.5, 0.61, 0.6]}, half=np.nan)
+    choice = select(made)
+    assert (choice.layer, choice.abstained, choice.expected_gain) == (3, True, 0.0)
+    assert "not known" in choice.reason
+    assert any("not known" in warning for warning in choice.warnings)
+    forced = choose_measured(made, layer=2)
+    assert (forced.layer, forced.ci_low, forced.risk_of_loss) == (2, None, None)
+    assert forced.expected_gain == pytest.approx(1.0)
+
+
+def test_without_items_several_tasks_tell_how_certain_a_lead_is() -> None:
+    rng = np.random.default_rng(0)
+    sure = {f"t{i}": [0.3, 0.5, 0.7 + 0.01 * rng.standard_normal(), 0.6] for i in range(8)}
+    choice = select(evaluation(sure, half=np.nan))
+    assert (choice.layer, choice.abstained) == (2, False)
+    assert choice.ci_low is not None
+    assert choice.ci_low > 5
+    assert any("from task to task" in warning for warning in choice.warnings)
+    luck = {f"t{i}": [0.3, 0.5, 0.61 + 0.1 * (-1) ** i, 0.6] for i in range(8)}
+    assert select(evaluation(luck, half=np.nan)).abstained
+
+
+def test_a_last_layer_is_as_uncertain_as_the_others() -> None:
+    found = measure(evaluation({"a": [0.2, 0.5, 0.61, 0.6]}, half=0.02))
+    assert found.draws is not None
+    assert found.draws.std(axis=-1).min() > 0.5  # points
+
+
+def test_under_a_budget_ties_are_those_of_the_scores_that_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rules = evaluation({"a": [0.2, 0.50, 0.52, 0.53, 0.2]}, half=0.02), []
+
+    def spy(*given: object, rule: object = None, **more: object) -> object:
+        rules.append(rule)
+        return pick(*given, rule=rule, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("layerscope.selection.measured.pick", spy)
+    assert select(made, budget=1.0).layer in (1, 2)
+    # layer 1 ties with what was measured; in these scores it is far behind
+    assert rules[0](np.array([20.0, 30.0, 52.0, 53.0, 20.0])) == 2

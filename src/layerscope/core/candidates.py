@@ -119,10 +119,17 @@ class ScoredCandidates:
         if self.draws is None:
             tied[best] = True
             return tied
-        lead = self.score[best] - self.score[known]
-        moves = np.nan_to_num((self.draws[best] - self.draws[known]) - lead[:, None])  # (candidates, draws)
-        error = moves.std(axis=1, ddof=1)
-        moving = error > _ROUNDING
-        limit = float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95)) if moving.any() else 0.0
-        tied[known] = lead <= limit * error + _ROUNDING
+        tied[known] = self.score[best] - self.score[known] <= self.slack(best, known)[known]
         return tied
+
+    def slack(self, best: Place, known: np.ndarray) -> np.ndarray:
+        """How far each known candidate may trail the best one and still be tied with it; known from the draws alone."""
+        slack = np.zeros(self.score.shape)
+        if self.draws is not None:
+            lead = self.score[best] - self.score[known]
+            moves = np.nan_to_num((self.draws[best] - self.draws[known]) - lead[:, None])  # (candidates, draws)
+            error = moves.std(axis=1, ddof=1)
+            moving = error > _ROUNDING
+            limit = float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95)) if moving.any() else 0.0
+            slack[known] = limit * error + _ROUNDING
+        return slack

@@ -66,6 +66,8 @@ class Picking:
         score = np.array([self.scored.score[place] for place in self.places])
         lead, moves = float(score[a] - score[b]), self._moves[a] - self._moves[b]
         error = float(moves.std(ddof=1))
+        if self.scored.draws is None:
+            return Interval(lead), math.nan
         if error < _TINY:
             return Interval(lead, lead, lead), float(lead < 0)
         at = self.places.index(self.place)
@@ -114,7 +116,7 @@ def pick(
 
     `replaced` says, for each candidate, what is kept if it does not clearly beat it. `also`: further places that gains will be
     asked about. `rule` chooses from the scores of `Picking.places`, the best by default; only allowed ones are to be chosen.
-    `forced`: the choice is made whatever it gains.
+    `forced`: the choice is made whatever it gains. Without draws no lead is known to be more than luck: nothing else moves.
 
     >>> rng = np.random.default_rng(0)
     >>> items = rng.normal(size=(3, 400)) + [[0.0], [0.5], [0.0]]
@@ -135,7 +137,7 @@ def pick(
     noise = moves @ rng.standard_normal((moves.shape[1], _FEWER[0] if rule else _NOISES)) / math.sqrt(moves.shape[1] - 1)
     # one limit for all, not one by each candidate's own error: those whose error came out too small would be picked
     leads = moves[: len(open_to)] - moves[back]
-    needed = float(np.quantile(leads.max(axis=0), 1 - LEVEL)) * math.sqrt(1 + NOISE**2)
+    needed = float(np.quantile(leads.max(axis=0), 1 - LEVEL)) * math.sqrt(1 + NOISE**2) if scored.draws is not None else math.inf
 
     def choose(values: np.ndarray) -> np.ndarray:
         own = values[: len(open_to)]

@@ -6,8 +6,10 @@ layer where the evidence is weak, and says what a choice gains that was made on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +19,16 @@ from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
 from layerscope.core.picking import pick
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
-from layerscope.core.statistics import INTERVAL, Z95
+from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights, student_quantile
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.run import ItemScores, resampled, same_items
+from layerscope.evaluation.run import DEFAULT_GAIN, ItemScores, resampled, same_items
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import Choice
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
+
+_TASKS = 5  # fewer say too little about how much tasks differ
 
 Entry = tuple[str, str, str]  # task, split, subset
 WhyNot = Callable[[Readout], str | None]
@@ -34,7 +38,8 @@ WhyNot = Callable[[Readout], str | None]
 def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int = 0) -> ScoredCandidates:
     """Means over tasks in points, each task with equal weight, for the candidates that every task has.
 
-    `facts` has the `tasks`, whether all candidates are `paired` (scored on the same items), and how many were `left_out`.
+    `facts` has the `tasks`, whether all candidates are `paired` (scored on the same items), and how many were `left_out`. Where
+    nothing is known of a task's items, draws are over tasks (`by_tasks`) if there are enough of them, and otherwise None.
     """
     table = with_readout(evaluation.gains.dropna(subset=["score"]))
     if readouts is not None:
@@ -54,7 +59,8 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
     at = tuple(np.array([(names.index(name), layers.index(layer)) for name, layer in everywhere]).T)
     score, draws = np.full((len(names), len(layers)), np.nan), np.full((len(names), len(layers), DRAWS), np.nan)
     score[at], draws[at] = 0.0, 0.0
-    paired = True
+    paired, by_tasks = True, False
+    each = {task: np.zeros(len(everywhere)) for task in weight}
     for number, (key, rows) in enumerate(entries):
         entry = (str(key[0]), str(key[1]), str(key[2]))
         by = rows.set_index(["readout", "layer"])
@@ -64,10 +70,21 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
         # each task's items are its own, so its resamples must not follow another task's order
         order = np.random.default_rng([seed, number]).permutation(DRAWS)
         score[at] += share * own
-        draws[at] += share * (own[:, None] + moved[:, order])
-        paired &= in_pairs
-    facts = {"paired": paired, "tasks": sorted(weight), "left_out": len(counts) - len(everywhere)}
-    return ScoredCandidates(score, draws, names, layers, "evaluation", facts)
+        each[entry[0]] += 100 * weight[entry[0]] * own
+        draws[at] += share * own[:, None] + (0 if moved is None else share * moved[:, order])
+        paired, by_tasks = paired and in_pairs, by_tasks or moved is None
+    facts = {"paired": paired, "by_tasks": by_tasks, "tasks": sorted(weight), "left_out": len(counts) - len(everywhere)}
+    if by_tasks and len(weight) >= _TASKS:
+        draws[at] = score[at][:, None] + _spread(np.stack(list(each.values())), seed)
+    known = not by_tasks or len(weight) >= _TASKS
+    return ScoredCandidates(score, draws if known else None, names, layers, "evaluation", facts)
+
+
+def _spread(points: np.ndarray, seed: int) -> np.ndarray:
+    """Deviations (candidates, draws) of the means of points (tasks, candidates) over tasks drawn anew, as wide as Student's t."""
+    count = len(points)
+    wider = math.sqrt(count / (count - 1)) * student_quantile(0.975, count - 1) / Z95
+    return wider * (bootstrap_weights(count, DRAWS, [seed, count]) / count @ (points - points.mean(0))).T
 
 
 def last_of(scored: ScoredCandidates, row: int) -> Place:
@@ -111,6 +128,7 @@ def choose_measured(
         raise LayerscopeError(f"no readout of the evaluation in {evaluation.path} can be used: {name}: {refused[name]}.")
     measured = every.where(open_to)
     best, tied = measured.best(), measured.tied()
+    slack = cache(lambda place: measured.slack(place, measured.defined))
     default = last_of(every, names.index(DEFAULT_READOUT)) if DEFAULT_READOUT in names else None
     stays = default if DEFAULT_READOUT in wanted - set(refused) else None  # else the last layer under the same readout
 
@@ -118,7 +136,9 @@ def choose_measured(
         score = np.full(every.score.shape, np.nan)
         score[tuple(np.array(places).T)] = values[: len(places)]
         drawn = replace(measured, score=score)
-        return places.index(_shallower(drawn, drawn.best(), tied, blocks, budget, tolerance)[0])
+        top = drawn.best()
+        # what is tied is told by the same scores: by those that were measured, the choice would know what the gain is judged by
+        return places.index(_shallower(drawn, top, score[top] - score <= slack(top), blocks, budget, tolerance)[0])
 
     places: list[Place] = [tuple(int(i) for i in place) for place in np.argwhere(open_to)]
     lasts = tuple({last_of(every, r) for r in range(len(names)) if every.defined[r].any()})
@@ -135,9 +155,13 @@ def choose_measured(
     reference = default or same_last
     _, warning = _shallower(measured, best, tied, blocks, budget, tolerance)
     warnings = [warning] if warning else []
-    if not every.facts["paired"]:
+    if every.draws is None:
+        warnings.append("neither items nor intervals are stored for every task: how certain the scores are is not known.")
+    elif every.facts["by_tasks"]:
+        warnings.append("items are not stored for every task: layers were compared by how they differ from task to task.")
+    elif not every.facts["paired"]:
         warnings.append(
-            "items are not stored for every task: layers were compared as if scored on different items, which is careful."
+            "items are not stored for every task: layers were compared by their intervals, as if scored on different items."
         )
     if every.facts["left_out"]:
         warnings.append(f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out.")
@@ -146,7 +170,8 @@ def choose_measured(
     on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
     many = f"best of {candidates} on {on}"
     if abstained:
-        reason = f"layer {layers[best[1]]} is {many}, but equal candidates can differ as much: the last layer is kept."
+        luck = "equal candidates can differ as much" if every.draws is not None else "how certain that is is not known"
+        reason = f"layer {layers[best[1]]} is {many}, but {luck}: the last layer is kept."
     elif layer is not None:
         reason = f"layer {layer} was asked for; its gain was measured on {on}."
     else:
@@ -158,7 +183,7 @@ def choose_measured(
         layer=number,
         readout=name,
         gain=picking.gain(at, reference),
-        risk_of_loss=picking.risk(at, reference),
+        risk_of_loss=None if math.isnan(risk := picking.risk(at, reference)) else risk,
         tied=tuple(sorted({layers[k] for k in np.flatnonzero(tied[at[0]])} | {number})),
         rule="measured",
         gain_readout=picking.gain(same_last, reference),
@@ -229,16 +254,21 @@ def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
 
 def task_draws(
     entry: Entry, rows: pd.DataFrame, candidates: list[tuple[str, int]], items: Mapping[tuple[str, int], ItemScores], seed: int
-) -> tuple[np.ndarray, bool]:
+) -> tuple[np.ndarray | None, bool]:
     """Deviations of each candidate's score from its own value (candidates × draws), and whether they are paired.
 
-    Without stored items they are drawn from the intervals of the gains, each candidate by itself, which is too careful. `rows`
-    has a row per readout and layer.
+    Without stored items they are drawn from the intervals of the gains, each candidate by itself; None where there are none
+    either. `rows` has a row per readout and layer.
     """
     own = [items[candidate] for candidate in candidates if candidate in items]
     if len(own) == len(candidates) and same_items(own):
         return np.nan_to_num(resampled(own, seed) - np.array([[item.score()] for item in own])), True
-    low, high = (rows[name].reindex(candidates).to_numpy(dtype=float) for name in INTERVAL)
-    sd = np.nan_to_num((high - low) / (2 * Z95))
-    noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal((DRAWS, len(candidates)))
-    return (noise * sd).T, False
+    for names in (DEFAULT_GAIN[1:], list(INTERVAL)):
+        low, high = rows.reindex(candidates).reindex(columns=names).to_numpy(dtype=float).T
+        sd = (high - low) / (2 * Z95)
+        if np.isfinite(sd).all() and sd.max() > 0:
+            # a layer has no error against itself, which does not say that its score has none
+            sd = np.where(sd > 0, sd, sd.max())
+            noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal((DRAWS, len(candidates)))
+            return (noise * sd).T, False
+    return None, False
