@@ -16,6 +16,7 @@ import pytest
 
 import layerscope
 from layerscope.core.heads import unit
+from layerscope.core.readout import Readout
 from layerscope.embedding.reading import LayerReading
 from layerscope.embedding.writing import Parts, facts_of
 from layerscope.engines import LocalEngine
@@ -37,8 +38,6 @@ def test_all_layers_in_one_pass_are_what_each_gives_alone(model) -> None:
     assert every.shape == (4, 30, 32)
     for layer in (0, 2, -1):
         assert np.allclose(layerscope.encode(model, TEXTS, layers=layer, progress=False), every[layer], atol=1e-5)
-    from layerscope.core.readout import Readout
-
     ids = model.tokenize(TEXTS).ids
     assert np.allclose(pooled_vectors(model, ids, 2, Readout()), every[2], atol=1e-5)
     assert np.allclose(layerscope.encode(model, TEXTS, layers=[3, 1], progress=False), every[[3, 1]], atol=1e-5)
@@ -197,3 +196,37 @@ def test_a_run_that_is_killed_goes_on_to_the_same_file(model_folder: Path, tmp_p
     table = pq.read_table(out)
     assert table.column("text").to_pylist() == texts.read_text().splitlines()
     assert not parts.exists()
+
+
+def test_other_texts_or_columns_are_never_taken_for_those_of_a_file(model, tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "v.parquet"
+    layerscope.embed(model, TEXTS[:4], out, progress=False)
+    for other in (TEXTS[4:8], pd.DataFrame({"text": TEXTS[:4], "n": range(4)})):
+        with pytest.raises(RunFolderError, match="other vectors or texts"):
+            layerscope.embed(model, other, out, progress=False)
+    with monkeypatch.context() as patched:  # a run that is stopped at its end, then other values beside the same texts
+        patched.setattr(Parts, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            layerscope.embed(model, pd.DataFrame({"text": TEXTS[:4], "n": range(4)}), tmp_path / "w.parquet", progress=False)
+    layerscope.embed(model, pd.DataFrame({"text": TEXTS[:4], "n": [7] * 4}), tmp_path / "w.parquet", progress=False)
+    assert pq.read_table(tmp_path / "w.parquet")["n"].to_pylist() == [7] * 4
+
+
+def test_columns_of_any_name_and_value_are_kept(model, tmp_path: Path, monkeypatch) -> None:
+    rows = [{"text": text, "x": i, "vector": "a", "vector_given": "b", "odd": "\ud800", "n": i if i < 9 else i + 0.5}
+            for i, text in enumerate(TEXTS[:16])]  # fmt: skip
+    monkeypatch.setattr(Parts, "__init__", _small(Parts.__init__))
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    table = pq.read_table(layerscope.embed(model, file, tmp_path / "w.parquet", coordinates=True, progress=False))
+    assert table.column_names == [*"text x_given vector_given vector_given_given odd n vector x y".split()]
+    assert table["x_given"].to_pylist() == list(range(16))
+    assert (table["vector_given"][0].as_py(), table["vector_given_given"][0].as_py(), table["odd"][0].as_py()) == ("a", "b", "?")
+    assert table["n"].to_pylist() == [float(row["n"]) for row in rows]  # whole numbers in one block, others in the next
+
+
+def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -> None:
+    reading = LayerReading(model, None, [1], Readout(), 256)
+    reading.width, reading.names = 4096, ("a",) * 40
+    for remote in (False, True):
+        assert Parts(tmp_path, reading, "", remote, False).size * 4 * 4096 * 40 <= 128 * 2**20

@@ -54,6 +54,7 @@ class Reading(Work[slice, list[np.ndarray]]):
     under_way = 2
     names: tuple[str, ...]
     facts: dict[str, Any]
+    width = 1024  # of a vector, about
     prompt = DOCUMENT
     """Which of a folder's own prompts is put before texts, if it has one of that name."""
 
@@ -119,7 +120,7 @@ class LayerReading(Reading):
         if readout.centering == HEAD or readout.sink == "drop":
             raise LayerscopeError(f"the readout {readout.name} needs what `improve` fits. Encode with the folder that it wrote.")
         self._model: LoadedModel | None = model if recipe is None else None
-        self.recipe, self.layers, self.readout = recipe, list(layers), readout
+        self.recipe, self.layers, self.readout, self.width = recipe, list(layers), readout, model.width
         self.memory = 0 if recipe is None else recipe.memory
         self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
         self.names = (VECTOR,) if len(layers) == 1 else tuple(f"layer_{layer}" for layer in layers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from layerscope.version import VERSION
 
 META = b"layerscope"
 BLOCK, REMOTE_BLOCK = 4096, 65_536  # texts in a part; workers load the model for every block
-_BLOCK_BYTES = 128 * 2**20
+_BLOCK_BYTES = 128 * 2**20  # of vectors in a part, whatever the layers and their width
 _FITTED_ON = 20_000  # vectors that the two coordinates are fitted on
 
 log = logging.getLogger("layerscope")
@@ -78,22 +79,24 @@ def embed(
             f"the readout {readout.name} is fitted on texts: let `improve` make a folder, and embed with that."
         )
     stream = TextStream(data, column=column, offline=offline, encoding=encoding)
-    total = sum(1 for _ in stream)  # before the model is loaded: a file that cannot be read is found out
+    digest, total = hashlib.sha256(), 0
+    for total, row in enumerate(stream.rows(), 1):  # before the model is loaded: a file that cannot be read is found out
+        digest.update(_told(row))
     with lock_beside(place.resolve(), "embedding") as work, command:
         reading = open_reading(command, model, tokenizer, layers=layers, readout=readout, max_length=max_length)
-        facts = {**reading.facts, "coordinates": coordinates, "texts": stream.source, "layerscope": VERSION}
+        texts = {**stream.source, "sha256": digest.hexdigest()}
+        facts = {**reading.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
         key = config_key({name: facts[name] for name in facts if name != "layerscope"})
         if place.exists() and not overwrite:
-            known = facts_of(place)
-            if known.get("key") != key or known.get("rows") != total:
+            if facts_of(place).get("key") != key:
                 raise RunFolderError(f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True.")
             log.info("%s is there already: %s rows", place, f"{total:,}")
             return place
-        parts = Parts(work, reading, key, command.engine.remote)
+        parts = Parts(work, reading, key, command.engine.remote, coordinates)
         command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
             parts.add(number, block, command)
-        parts.join(place, {**facts, "key": key, "rows": total}, coordinates)
+        parts.join(place, {**facts, "key": key, "rows": total})
     if stream.dropped:
         log.info("left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items()))
     return place
@@ -114,9 +117,10 @@ def facts_of(file: Path) -> dict[str, Any]:
 class Parts:
     """The blocks of texts that are finished, a file each."""
 
-    def __init__(self, work: Path, reading: Reading, key: str, remote: bool) -> None:
-        self.work, self.reading = work, reading
-        self.size = REMOTE_BLOCK if remote else max(64, BLOCK // max(1, len(reading.names) // 2))
+    def __init__(self, work: Path, reading: Reading, key: str, remote: bool, coordinates: bool) -> None:
+        self.work, self.reading, self.coordinates = work, reading, coordinates
+        fit = _BLOCK_BYTES // (4 * reading.width * len(reading.names))
+        self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
 
@@ -125,25 +129,25 @@ class Parts:
         import pyarrow.parquet as pq
 
         texts = [str(row.text) for row in rows]
-        mark = hashlib.sha256(json.dumps([self.key, texts]).encode()).hexdigest()
+        mark = hashlib.sha256(b"\n".join([self.key.encode(), *map(_told, rows)])).hexdigest()
         file = self.work / f"part-{number:06d}.parquet"
         self.files.append(file)
         if file.is_file() and _mark(file) == mark and _is_whole(file):
             command.bar.advance(len(texts))
             return
         vectors = self.reading.vectors(command.engine, texts, command.bar.advance)
-        table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)))
+        table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)), ("x", "y") if self.coordinates else ())
         marked = table.replace_schema_metadata({META: mark})
         atomic.write(file, lambda stream: pq.write_table(marked, stream, write_page_checksum=True))
 
-    def join(self, place: Path, facts: Mapping[str, Any], coordinates: bool) -> None:
+    def join(self, place: Path, facts: Mapping[str, Any]) -> None:
         """One file of all parts, which then go."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         schema = _schema([pq.read_schema(file) for file in self.files])
         name, each = self.reading.names[0], max(1, _FITTED_ON // len(self.files))
-        if coordinates:
+        if self.coordinates:
             some = [_vectors(pq.read_table(file, columns=[name]), name)[:each] for file in self.files]
             mean, directions = _main_directions(np.concatenate(some))
             schema = schema.append(pa.field("x", pa.float32())).append(pa.field("y", pa.float32()))
@@ -153,7 +157,7 @@ class Parts:
             with pq.ParquetWriter(stream, schema) as writer:
                 for file in self.files:
                     table = pq.read_table(file)
-                    if coordinates:
+                    if self.coordinates:
                         at = ((_vectors(table, name) - mean) @ directions).astype(np.float32)
                         table = table.append_column("x", pa.array(at[:, 0])).append_column("y", pa.array(at[:, 1]))
                     writer.write_table(_as(table, schema))
@@ -192,19 +196,31 @@ def _is_whole(file: Path) -> bool:
         return False
 
 
-def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray]) -> Any:
-    """A table of texts, their other columns and vectors; a column of mixed kinds is told as text."""
+def _told(row: Row) -> bytes:
+    """A row as bytes, for a fingerprint."""
+    plain = json.dumps(row, skipkeys=True, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+    return plain.encode()
+
+
+def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequence[str] = ()) -> Any:
+    """A table of texts, their other columns and vectors; a column of mixed kinds is told as text.
+
+    A column with a name that is needed here, also for what is `added` later, is called `…_given`.
+    """
     import pyarrow as pa
 
-    names = dict.fromkeys(name for row in rows for name in row.others)
+    def words(value: Any) -> str:
+        return str(value).encode("utf-8", "replace").decode()  # half of a character is none
+
+    names, taken = dict.fromkeys(name for row in rows for name in row.others), {"text", *vectors, *added}
     columns: dict[str, Any] = {"text": pa.array([str(row.text) for row in rows])}
     for name in names:
         values = [row.others.get(name) for row in rows]
-        kept = name if name != "text" and name not in vectors else f"{name}_given"
+        kept = words(f"{name}_given" if re.sub("(_given)+$", "", name) in taken else name)
         try:
             columns[kept] = pa.array(values)
-        except (pa.ArrowException, OverflowError):
-            columns[kept] = pa.array([None if value is None else str(value) for value in values])
+        except (pa.ArrowException, OverflowError, UnicodeError):
+            columns[kept] = pa.array([None if value is None else words(value) for value in values])
     for name, found in vectors.items():
         flat = pa.array(np.ascontiguousarray(found, dtype=np.float32).reshape(-1))
         columns[name] = pa.FixedSizeListArray.from_arrays(flat, found.shape[1])
@@ -218,14 +234,18 @@ def _vectors(table: Any, name: str) -> np.ndarray:
 
 
 def _schema(schemas: Sequence[Any]) -> Any:
-    """Columns of all parts, vectors last; one that has other types in other parts is told as text."""
+    """Columns of all parts, vectors last; one that has other types in other parts is told as numbers, or else as text."""
     import pyarrow as pa
+
+    def common(found: set[Any]) -> Any:
+        numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in found)
+        return next(iter(found)) if len(found) == 1 else pa.float64() if found and numbers else pa.string()
 
     kinds: dict[str, set[Any]] = {}
     for schema in schemas:
         for one in schema:
             kinds.setdefault(one.name, set()).update({one.type} - {pa.null()})
-    fields = [pa.field(name, next(iter(found)) if len(found) == 1 else pa.string()) for name, found in kinds.items()]
+    fields = [pa.field(name, common(found)) for name, found in kinds.items()]
     return pa.schema(sorted(fields, key=lambda one: pa.types.is_fixed_size_list(one.type)))
 
 
@@ -236,7 +256,9 @@ def _as(table: Any, schema: Any) -> Any:
     columns = []
     for one in schema:
         column = table.column(one.name) if one.name in table.column_names else pa.nulls(table.num_rows)
-        if column.type != one.type:
+        if pa.types.is_floating(one.type):
+            column = column.cast(one.type, safe=False)
+        elif column.type != one.type:
             column = pa.array([None if value is None else str(value) for value in column.to_pylist()], one.type)
         columns.append(column)
     return pa.table(columns, schema=schema)
