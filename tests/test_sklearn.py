@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
+from layerscope import command
 from layerscope.sklearn import Layer
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
@@ -33,8 +36,18 @@ def test_a_layer_in_a_grid_search() -> None:
 
 
 def test_a_mean_is_learned_on_the_texts_that_were_fitted_on() -> None:
-    layer = Layer(MODEL, layer=1, readout="plain/mean/raw/keep/corpus").fit(some_texts(10))
+    layer = Layer(MODEL, layer=1, readout="plain/mean/raw/keep/corpus ").fit(some_texts(10))
     assert np.abs(layer.transform(some_texts(10)).mean(0)).max() < 1e-5
     assert np.abs(layer.transform(some_texts(10, 1)).mean(0)).max() > 1e-5
     with pytest.raises(ValueError, match="takes texts"):
         layer.transform([1.0])
+    with pytest.raises(ValueError, match="row 1 "):
+        layer.transform(["words", " "])
+
+
+def test_a_model_by_name_is_loaded_once_for_all_calls(model_folder: Path, monkeypatch) -> None:
+    loads, load = [], command.open_model
+    monkeypatch.setattr(command, "open_model", lambda *given: loads.append(1) or load(*given))
+    layer = Layer(str(model_folder)).fit(some_texts(10))
+    assert np.array_equal(layer.transform(some_texts(10)), layer.transform(some_texts(10)))
+    assert len(loads) == 1

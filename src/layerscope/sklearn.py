@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.command import Command
+from layerscope.core.readout import Readout
 from layerscope.embedding.encoding import encode
+from layerscope.embedding.reading import Reading, open_reading
 from layerscope.errors import require
-from layerscope.models import LoadedModel, open_model
+from layerscope.models import LoadedModel
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator, TransformerMixin
@@ -29,7 +34,7 @@ class Layer(TransformerMixin, BaseEstimator):
     """
 
     def __init__(
-        self, model: Any = "smollm2-135m", layer: int | None = None, readout: str | None = None, max_length: int = 256
+        self, model: Any = "smollm2-135m", layer: int | None = None, readout: str | None = None, max_length: int | None = None
     ) -> None:
         require("layerscope.sklearn", "sklearn", "sklearn")
         self.model, self.layer, self.readout, self.max_length = model, layer, readout, max_length
@@ -37,7 +42,7 @@ class Layer(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Layer:
         """Load the model, and learn the mean where the readout is centered."""
         self.n_features_in_ = 1
-        centered = (self.readout or "").endswith("/corpus")
+        centered = self.readout is not None and Readout.parse(self.readout).centering == "corpus"
         self.mean_ = self._vectors(X).mean(0) if centered else 0.0
         return self
 
@@ -50,9 +55,10 @@ class Layer(TransformerMixin, BaseEstimator):
 
     def _vectors(self, X: Any) -> np.ndarray:
         texts = _texts(X)
-        readout = None if self.readout is None else self.readout.removesuffix("/corpus")
-        given: dict[str, Any] = {"layers": self.layer, "readout": readout, "max_length": self.max_length, "progress": False}
-        return np.asarray(encode(_loaded(self.model, self.layer, readout), texts, **given), dtype=np.float64)
+        asked = None if self.readout is None else Readout.parse(self.readout)
+        readout = replace(asked, centering="none") if asked is not None and asked.centering == "corpus" else asked
+        given: dict[str, Any] = {"layers": self.layer, "readout": readout, "max_length": self.max_length}
+        return np.asarray(encode(_loaded(self.model, **given), texts, **given, progress=False), dtype=np.float64)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -61,26 +67,31 @@ class Layer(TransformerMixin, BaseEstimator):
         return tags
 
 
-_LOADED: dict[str, LoadedModel] = {}
+_LOADED: dict[Any, LoadedModel | Reading] = {}
 
 
-def _loaded(model: Any, layer: int | None, readout: str | None) -> Any:
-    """A model by name, which is loaded once for all steps; a folder that is read as it says itself stays a name."""
-    if not isinstance(model, str) or (layer is None and readout is None):
+def _loaded(model: Any, layers: int | None, readout: Readout | None, max_length: int | None) -> Any:
+    """A model by name, or a folder that is read as it says itself, which is loaded once for all steps."""
+    if not isinstance(model, str | Path):
         return model
-    if model not in _LOADED:
+    itself = layers is None and readout is None
+    key = (str(model), itself and (max_length,))
+    if key not in _LOADED:
         _LOADED.clear()  # one at a time
-        _LOADED[model] = open_model(model, None, False, {})
-    return _LOADED[model]
+        with Command("encode", {}, progress=False) as command:
+            _LOADED[key] = open_reading(command, model, max_length=max_length) if itself else command.load(model)
+    return _LOADED[key]
 
 
 def _texts(X: Any) -> list[str]:
     """A column of texts from whatever scikit-learn hands over."""
     rows: Iterable[Any] = X.iloc[:, 0] if hasattr(X, "iloc") and getattr(X, "ndim", 1) == 2 else X
     out = []
-    for row in rows:
+    for number, row in enumerate(rows):
         value = row[0] if isinstance(row, np.ndarray | list | tuple) else row
         if not isinstance(value, str):
             raise ValueError(f"Layer takes texts, and was given {type(value).__name__}.")
+        if not value.strip():
+            raise ValueError(f"Layer takes texts with words, and row {number} (from 0) has none. Leave it out, or fill it in.")
         out.append(value)
     return out

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from layerscope.data import load_corpus
+from layerscope.data.corpus import TextStream
 from layerscope.data.readers import read_rows
 from layerscope.errors import DataError
 
@@ -185,3 +186,25 @@ def test_unreadable_file(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(DataError, match="cannot be read"):
         load_corpus(path)
+
+
+def test_columns_keep_their_places_and_their_names(tmp_path: Path) -> None:
+    workbook = pytest.importorskip("openpyxl").Workbook()
+    for row in (["n", None, "text"], [1, "a note", "some words"], [2], [3, None, "more"]):
+        workbook.active.append(row)
+    workbook.save(tmp_path / "a.xlsx")
+    assert list(TextStream(tmp_path / "a.xlsx").rows()) == [("some words", {"n": 1}), ("more", {"n": 3})]
+    file = write(tmp_path / "a.csv", "text,,\nsome words,1,2\n")
+    assert list(TextStream(file).rows()) == [("some words", {"column_2": "1", "column_3": "2"})]
+    workbook.active.append(["x"])
+    workbook.active["B1"] = "n"
+    workbook.save(tmp_path / "b.xlsx")
+    for file in (tmp_path / "b.xlsx", write(tmp_path / "b.csv", "text,n,n\nsome words,1,2\n")):
+        with pytest.raises(DataError, match="two columns named 'n'"):
+            load_corpus(file)
+
+
+def test_documents_of_an_unknown_encoding(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "some words")
+    with pytest.raises(DataError, match="unknown encoding 'klingon'"):
+        load_corpus(tmp_path, encoding="klingon")

@@ -219,7 +219,7 @@ def test_columns_of_any_name_and_value_are_kept(model, tmp_path: Path, monkeypat
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     table = pq.read_table(layerscope.embed(model, file, tmp_path / "w.parquet", coordinates=True, progress=False))
-    assert table.column_names == [*"text x_given vector_given vector_given_given odd n vector x y".split()]
+    assert table.column_names == ["text", "x_given", "vector_given", "vector_given_given", "odd", "n", "vector", "x", "y"]
     assert table["x_given"].to_pylist() == list(range(16))
     assert (table["vector_given"][0].as_py(), table["vector_given_given"][0].as_py(), table["odd"][0].as_py()) == ("a", "b", "?")
     assert table["n"].to_pylist() == [float(row["n"]) for row in rows]  # whole numbers in one block, others in the next

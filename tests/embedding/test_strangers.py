@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
 from layerscope.core import bounds
 from layerscope.data import load_corpus
-from layerscope.embedding import embed, search, writing
+from layerscope.embedding import embed, encode, search, writing
 from layerscope.errors import LayerscopeError
 from tests.faults.inputs import mutate
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -160,3 +161,43 @@ def test_mutated_workbooks(tmp_path: Path) -> None:
                 packed.writestr(one, mutate(content, rng) if one == name else content)
         with contextlib.suppress(LayerscopeError):  # anything else is a defect
             load_corpus(tmp_path / "b.xlsx")
+
+
+def test_a_folder_with_another_head_or_tokenizer_is_another_model(encoder: Path, vectors: Path, tmp_path: Path) -> None:
+    for name in ("2_Dense/model.safetensors", "tokenizer.json"):
+        folder = Path(shutil.copytree(encoder, tmp_path / name.replace("/", "-") / encoder.name))
+        if name.startswith("2"):
+            save_file({key: 2 * one for key, one in load_file(folder / name).items()}, folder / name, {"format": "pt"})
+        else:
+            (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), "truncation": None}, indent=1))
+        with pytest.raises(LayerscopeError, match="read otherwise"):
+            search(folder, "words", vectors, progress=False)
+
+
+def test_what_a_folder_takes_of_how_a_model_is_read(encoder: Path) -> None:
+    long = "words " * 40
+    plain = encode(encoder, [long], progress=False)
+    assert np.abs(encode(encoder, [long], max_length=4, progress=False) - plain).max() > 1e-4
+    assert np.abs(encode(encoder, [long], dtype="bfloat16", progress=False) - plain).max() > 0
+    for ways in ({"adapters": ["x"]}, {"tokenizer": tiny_tokenizer()}, {"bidirectional": True}):
+        with pytest.raises(LayerscopeError, match=f"takes no {next(iter(ways))}="):
+            encode(encoder, LINES, progress=False, **ways)
+
+
+def test_a_folder_whose_transformer_is_in_a_folder_of_its_own(encoder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "model"))
+    (folder / "0_Transformer").mkdir()
+    for file in [file for file in folder.iterdir() if file.is_file()]:
+        if file.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            file.rename(folder / "0_Transformer" / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    np.testing.assert_allclose(encode(folder, LINES, progress=False), encode(encoder, LINES, progress=False), atol=1e-5)
+
+
+def test_layers_as_any_numbers(encoder: Path) -> None:
+    expected = encode(encoder, LINES, layers=[0, 1], progress=False)
+    for layers in (np.arange(2), {1, 0}, range(2)):
+        assert np.array_equal(encode(encoder, LINES, layers=layers, progress=False), expected)
+    assert np.array_equal(encode(encoder, LINES, layers=np.int64(1), progress=False), expected[1])

@@ -238,3 +238,10 @@ def test_a_packed_file_of_a_dataset_that_is_cut_is_told(hub: Hub) -> None:
     hub.datasets["org/cut"] = Repository({"main": {"train.jsonl.gz": whole[: len(whole) // 2]}})
     with pytest.raises(LayerscopeError, match="is damaged, or not whole"):
         load_corpus("org/cut")
+
+
+def test_the_modules_of_a_sentence_encoder_are_fetched_and_other_formats_are_not(hub: Hub, files: dict[str, bytes]) -> None:
+    modules = {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "2_Dense/model.safetensors": b"head"}
+    hub.models["org/encoder"] = Repository({"main": {**files, **modules, "onnx/config.json": b"{}", "8bit/config.json": b"{}"}})
+    folder = resolve("org/encoder").path
+    assert {path.parent.name for path in folder.glob("*/*")} == {"1_Pooling", "2_Dense"}

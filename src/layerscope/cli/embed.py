@@ -28,7 +28,7 @@ class How(Texts):
     readout: str | None = option(
         None, panel=METRICS, help="How a text becomes one vector. (default: the folder's own, or the mean)"
     )
-    max_length: int = shared.length_option(256)
+    max_length: int = shared.length_option(None, " (default: 256, or the folder's own)")
 
     def as_dict(self) -> dict[str, Any]:
         """As the functions of the library take it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from layerscope.data.readers import SUFFIXES, Records, text_lines
+from layerscope.data.readers import SUFFIXES, Records, codec, text_lines
 from layerscope.errors import DataError
 
 DOCUMENTS = (".txt", ".md")
@@ -24,11 +24,12 @@ def read_documents(folder: Path, encoding: str | None = None, whole: bool = Fals
             f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). Or give one file of texts "
             f"({', '.join(SUFFIXES)}).{listed}"
         )
+    known = codec(encoding)
     records = Records(iter(()), str(folder), "file", {"path": str(folder.resolve()), "files": len(files)}, whole)
 
     def texts() -> Iterator[tuple[int, object]]:
         for number, path in enumerate(files, 1):
-            text = "".join(text_lines(path, encoding or "utf-8"))
+            text = "".join(text_lines(path, known))
             yield number, records.cell({"file": path.relative_to(folder).as_posix()}, "text", text)
 
     records.items = texts()

@@ -12,7 +12,7 @@ import logging
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +69,7 @@ def read_file(path: Path, *, column: str | None = None, encoding: str | None = N
         )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
-    facts: dict[str, Any] = {"path": str(path.resolve()), "format": kind[1:], "encoding": _codec(encoding)}
+    facts: dict[str, Any] = {"path": str(path.resolve()), "format": kind[1:], "encoding": codec(encoding)}
     unit = "row" if kind == ".parquet" else "line"
     records = Records(iter(()), str(path), unit, facts, whole)
     records.items = _READERS[kind](path, column, records)
@@ -87,7 +87,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}. Check the file and its rights.") from error
 
 
-def _codec(encoding: str | None) -> str:
+def codec(encoding: str | None) -> str:
     try:
         return codecs.lookup(encoding or "utf-8").name
     except LookupError as error:
@@ -217,7 +217,7 @@ def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tupl
     encoding = records.facts["encoding"]
     delimiter = records.facts["delimiter"] = csv_delimiter(path, encoding)
     rows = csv_rows(path, encoding, delimiter)
-    header = next(rows, (0, []))[1]
+    header = _header(next(rows, (0, []))[1], path)
     preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
     # Every CSV value is a string; only a guess has to tell texts from numbers.
     is_text = {
@@ -323,17 +323,37 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
         if more:
             log.info("%s: its first sheet is read (%s), not %s", path, sheet.title, ", ".join(more))
         rows = enumerate(sheet.iter_rows(values_only=True), 1)
-        header = [str(name) for name in next(rows, (0, ()))[1] if name is not None]
+        first = next(rows, (0, ()))[1]
+        places = [i for i, name in enumerate(first) if name is not None]
+        header = _header([str(first[i]) for i in places], path)
         preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
-        holds = {name: name == column or any(isinstance(row[i], str) for _, row in preview) for i, name in enumerate(header)}
+        holds = dict.fromkeys(header, False)
+        for _, row in preview:
+            holds.update({name: True for i, name in zip(places, header, strict=True) if isinstance(_at(row, i), str)})
+        if column in holds:
+            holds[column] = True
         chosen = records.facts["column"] = choose_column(column, holds, str(path))
         for number, row in itertools.chain(preview, rows):
             check_rows(number, size, path)  # a row far below may come next
-            yield number, records.cell(dict(zip(header, row, strict=False)), chosen, row[header.index(chosen)])
+            cells = dict(zip(header, (_at(row, i) for i in places), strict=True))
+            yield number, records.cell(cells, chosen, cells[chosen])
     except (DataError, GeneratorExit):
         raise
     except Exception as error:  # of many kinds, from files that can say anything
         raise DataError(f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv.") from error
+
+
+def _header(names: list[str], path: Path) -> list[str]:
+    """Names of columns, each once; one without a name is called by its place."""
+    names = [name if name.strip() else f"column_{i}" for i, name in enumerate(names, 1)]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise DataError(f"{path} has two columns named {twice!r}. Rename one of them.")
+    return names
+
+
+def _at(row: Sequence[Any], place: int) -> Any:
+    return row[place] if place < len(row) else None
 
 
 def _short(value: object) -> str:
@@ -451,7 +471,7 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
 
 def _csv_rows(path: Path) -> tuple[list[str], Rows]:
     filled = ((number, fields) for number, fields in csv_rows(path) if any(field.strip() for field in fields))
-    header = [name.strip() for name in next(filled, (0, []))[1]]
+    header = _header([name.strip() for name in next(filled, (0, []))[1]], path)
     return header, [(number, dict(zip(header, fields, strict=True))) for number, fields in filled]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def encode(
     frame: bool = False,
     out: str | Path | None = None,
     column: str | None = None,
-    max_length: int = 256,
+    max_length: int | None = None,
     tokenizer: Any = None,
     offline: bool = False,
     progress: bool | Progress | None = None,
@@ -41,6 +41,7 @@ def encode(
 
     - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is left out.
     - `layers`: a number, numbers, or `all`. None: the last layer, or what a sentence encoder's folder does itself.
+    - `max_length`: in tokens; None: 256, or what the folder says.
     - `readout`: how a text becomes one vector; one that centers subtracts the mean over these texts.
     - `frame`: return a table instead: the text, the other columns, and a column of vectors per layer.
     - `out`: write that table to a parquet file of any length and return its path (see `embed`).
@@ -67,5 +68,4 @@ def encode(
     if frame:
         table = pd.DataFrame([{"text": row.text, **row.others} for row in rows])
         return table.assign(**{name: list(one) for name, one in zip(reading.names, found, strict=True)})
-    several = layers == "all" or isinstance(layers, list | tuple | range)
-    return np.stack(found) if several else found[0]
+    return np.stack(found) if isinstance(layers, Iterable) else found[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,15 @@ from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
-from layerscope.models.source import files_sha256
+from layerscope.models.settings import pick_device, pick_dtype
+from layerscope.models.source import Source, files_sha256
 
 VECTOR = "vector"
 QUERY, DOCUMENT = "query", "document"
 """sentence-transformers' names of the prompts for what is asked and for what is found."""
 MAX_LENGTH = 256
 _SPAN = 256  # texts that a worker takes at a time
-Layers = str | int | Sequence[int] | None
+Layers = str | int | Iterable[int] | None
 
 
 def pick_layers(layers: Layers, blocks: int) -> list[int]:
@@ -38,9 +39,8 @@ def pick_layers(layers: Layers, blocks: int) -> list[int]:
     """
     if isinstance(layers, str) and layers != "all":
         raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
-    given: list[Any] = [-1] if layers is None else [layers] if isinstance(layers, int) else list(layers)
-    if layers == "all":
-        given = list(range(blocks + 1))
+    several = range(blocks + 1) if isinstance(layers, str) else sorted(layers) if isinstance(layers, set) else layers
+    given: list[Any] = list(several) if isinstance(several, Iterable) else [-1 if several is None else several]
     picked = [int(layer) if int(layer) >= 0 else blocks + 1 + int(layer) for layer in given]
     wrong = [layer for layer, at in zip(given, picked, strict=True) if not 0 <= at <= blocks]
     if wrong or not picked:
@@ -93,13 +93,15 @@ class FolderReading(Reading):
 
     names = (VECTOR,)
 
-    def __init__(self, folder: Path, facts: dict[str, Any], batch_size: int | None = None) -> None:
+    def __init__(self, folder: Path, facts: dict[str, Any], batch_size: int | None = None, **to: Any) -> None:
         super().__init__(batch_size)
-        self.folder, self.facts = folder, facts
+        self.folder, self.facts, self.to = folder, facts, to
 
     def open(self) -> None:
         """Load the folder."""
-        self._model = load_folder(self.folder)
+        self._model, most = load_folder(self.folder).to(**self.to), self.facts["max_length"]
+        if most is not None:
+            self._model.max_seq_length = min(most, self._model.max_seq_length or most)
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         prompt = {"prompt_name": self.prompt} if self.prompt in (getattr(self._model, "prompts", None) or {}) else {}
@@ -146,24 +148,43 @@ class LayerReading(Reading):
 
 def open_reading(
     command: Any, model: Any, tokenizer: Any = None, *, layers: Layers = None, readout: str | Readout | None = None,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
 ) -> Reading:  # fmt: skip
     """How a model reads texts. Without layers and a readout, a sentence encoder reads them as it says itself.
 
     `command` is an open `Command`.
     """
     batch = command.where.batch_size
+    if isinstance(model, Reading):
+        return model
     if isinstance(model, str | Path) and layers is None and readout is None:
         source = find_source(model, command.offline, command.loading)
-        if (source.path / "modules.json").is_file():
-            files = [*source.weights, *source.path.glob("**/config*.json"), source.path / "modules.json"]
-            facts = {"model": {"name": source.name, "sha256": files_sha256(files)}}
-            return FolderReading(source.path.resolve(), facts, batch)
+        if source.pipeline is not None:
+            return _folder_reading(source, {"tokenizer": tokenizer, **command.loading}, max_length, batch)
     loaded = command.load(model, tokenizer)
     if loaded.kind != "texts" or loaded.tokenizer is None:
         raise LayerscopeError(f"{loaded.name} reads no texts{'' if loaded.kind == 'texts' else f' but {loaded.kind}'}.")
     chosen = readout if isinstance(readout, Readout) else Readout.parse(readout or "plain/mean")
-    return LayerReading(loaded, command.recipe, pick_layers(layers, loaded.n_blocks), chosen.check(), max_length, batch)
+    return LayerReading(
+        loaded, command.recipe, pick_layers(layers, loaded.n_blocks), chosen.check(), max_length or MAX_LENGTH, batch
+    )
+
+
+def _folder_reading(source: Source, given: dict[str, Any], max_length: int | None, batch: int | None) -> FolderReading:
+    root, takes = source.pipeline.resolve(), ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")  # type: ignore[union-attr]
+    other = next((name for name, value in given.items() if value and name not in takes), None)
+    if other is not None:
+        raise InvalidValueError(
+            f"{source.name} is a sentence encoder, read as its folder says: it takes no {other}=. Leave it out, or name layers=."
+        )
+    dtype, device = pick_dtype(given.get("dtype", "auto")), given.get("device")
+    to = {} if device is None else {"device": pick_device(device)}
+    files = {file for kind in ("*.safetensors", "*.json", "*.txt", "*.model") for file in root.rglob(kind) if file.is_file()}
+    facts = {
+        "model": {"name": source.name, "sha256": files_sha256(files.union(source.weights))},
+        "max_length": max_length, "dtype": str(dtype),
+    }  # fmt: skip
+    return FolderReading(root, facts, batch, **to, **({} if dtype == "auto" else {"dtype": dtype}))
 
 
 def in_blocks(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

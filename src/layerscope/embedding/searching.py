@@ -43,7 +43,7 @@ def search(
     encoding: str | None = None,
     layers: Layers = None,
     readout: str | None = None,
-    max_length: int = 256,
+    max_length: int | None = None,
     offline: bool = False,
     **options: Any,
 ) -> pd.DataFrame:

@@ -49,7 +49,7 @@ def embed(
     layers: Layers = None,
     readout: str | Readout | None = None,
     coordinates: bool = False,
-    max_length: int = 256,
+    max_length: int | None = None,
     tokenizer: Any = None,
     overwrite: bool = False,
     offline: bool = False,
@@ -80,8 +80,9 @@ def embed(
         )
     stream = TextStream(data, column=column, offline=offline, encoding=encoding)
     digest, total = hashlib.sha256(), 0
-    for total, row in enumerate(stream.rows(), 1):  # before the model is loaded: a file that cannot be read is found out
+    for row in stream.rows():  # before the model is loaded: a file that cannot be read is found out
         digest.update(_told(row))
+        total += 1
     with lock_beside(place.resolve(), "embedding") as work, command:
         reading = open_reading(command, model, tokenizer, layers=layers, readout=readout, max_length=max_length)
         texts = {**stream.source, "sha256": digest.hexdigest()}

@@ -255,7 +255,7 @@ def _column(values: Sequence[Any]) -> list[Any] | None:
             numbers.append(None if none else float(value))
         if len(set(numbers) - {None}) > _MOST_WORDS and all(n is None or abs(n) < 1e300 for n in numbers):
             return numbers
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     words = ["" if none else _shown(str(value))[:60] for value, none in zip(values, empty, strict=True)]
     return words if 1 < len(set(words)) <= _MOST_WORDS else None

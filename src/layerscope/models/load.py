@@ -99,7 +99,7 @@ def load(
         quantization=source.quantization,
         license=source.license,
         normalizes=source.normalizes(),
-        sentence_encoder=(source.path / "modules.json").is_file(),
+        sentence_encoder=source.pipeline is not None,
         exported=source.exported(),
         adapters=facts,
     )

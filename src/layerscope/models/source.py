@@ -49,6 +49,13 @@ class Source:
     quantization: str | None = None
     license: str | None = None
     pickled: bool = False
+    inside: Path | None = None
+
+    @property
+    def pipeline(self) -> Path | None:
+        """The sentence-transformers folder that the model is, or is a part of; None for another model."""
+        root = self.inside or self.path
+        return root if (root / "modules.json").is_file() else None
 
     def weights_sha256(self) -> str:
         """Fingerprint of the weight files; does not load the model."""
@@ -56,8 +63,8 @@ class Source:
 
     def normalizes(self) -> bool:
         """Whether the model's own sentence-transformers pipeline scales its vectors to length 1."""
-        file = self.path / "modules.json"
-        listed = read_json(file, expect=list, error=ModelError) if file.is_file() else []
+        root = self.pipeline
+        listed = [] if root is None else read_json(root / "modules.json", expect=list, error=ModelError)
         return any(str(module.get("type", "")).endswith(".Normalize") for module in listed if isinstance(module, dict))
 
     def exported(self) -> str | None:
@@ -155,7 +162,7 @@ def _local_source(
             "%s is not what was exported (%s): its numbers may differ. Export it again, unless it was changed on purpose",
             check.path, check.reason,
         )  # fmt: skip
-    path = _transformer_folder(path)
+    root, path = path, _transformer_folder(path)
     for file in path.iterdir():
         if file.exists() and not file.is_file() and not file.is_dir():  # reading a pipe would wait for ever
             raise ModelError(f"{file} is not a file but a pipe or a device. Remove it from the model's folder.")
@@ -181,7 +188,7 @@ def _local_source(
     named = quantized.get("quant_method") if isinstance(quantized, dict) else None
     method = named if isinstance(named, str) else None
     return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
-                  facts.get("license"), pickled)  # fmt: skip
+                  facts.get("license"), pickled, root)  # fmt: skip
 
 
 def _pickled_only(where: str | Path, file: str) -> ModelError:
@@ -251,8 +258,8 @@ def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> Non
 
 
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-# Subfolders hold other formats; consolidated weights are a second copy of the same ones.
-_NOT = ["*/*", "consolidated*", "*.fp16.*", "*.onnx"]
+# Subfolders hold other formats, except those of modules (1_Pooling); consolidated weights are a second copy of the same ones.
+_NOT = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*", "*.fp16.*", "*.onnx"]
 
 
 def hub_snapshot(
