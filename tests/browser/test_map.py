@@ -152,6 +152,25 @@ def test_the_keyboard_alone_reaches_everything(open_page: Open, page_file: Path)
     assert all(names)
 
 
+def test_fewer_neighbors_and_unknown_ones_are_told_as_such(open_page: Open, tmp_path: Path) -> None:
+    made = synthetic_map()
+    readings = [replace(r, layout=replace(r.layout, near=r.layout.near[:, :, :6])) for r in made.readings]
+    opened = start(open_page, replace(made, readings=readings).save(tmp_path / "map.html"))
+    page = opened.page
+    page.locator("#map .items button").first.click()
+    assert "among the 6 nearest" in opened.texts("#map figure:not([hidden]) .means")[0]
+    page.get_by_text("Let go").click()
+    page.locator("#map input[type=range]").focus()
+    page.keyboard.press("Home")  # layer 0 of the second reading: all texts are the same
+    page.locator("#map canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.locator("#map .picked").count() == 1
+    assert "At layer 0 all texts are the same" in opened.texts("#map .side h3")
+    page.wait_for_timeout(300)
+    assert page.locator("#said").inner_text().endswith("At layer 0 all texts are the same.")
+
+
 def test_search_and_legend_point_out(open_page: Open, page_file: Path) -> None:
     opened = start(open_page, page_file)
     page = opened.page

@@ -149,12 +149,14 @@ def test_even_unrelated_layers_fit_into_a_page(n: int, limit: float) -> None:
 
 
 def test_without_texts_nothing_of_them_is_left() -> None:
-    bare = synthetic_map().without_texts()
+    many = {"said by": [f"name {i % 40}" for i in range(60)], "grade": [str(i % 3) for i in range(60)]}
+    bare = synthetic_map(columns=many).without_texts()
     told = json.dumps(for_page(bare))
     assert bare.texts is None
     assert "about" not in told.replace('"about"', "")
     assert set(bare.columns["cluster"]) <= {f"cluster {k}" for k in range(1, 9)}
-    assert "cats" in told  # a label is no text
+    assert set(bare.columns) == {"stars", "grade", "cluster", "length"}
+    assert not any(word in told for word in ("cats", "name 3"))  # a column of words may say who wrote a text, or the text
 
 
 def test_columns_are_numbers_or_few_words() -> None:
@@ -168,6 +170,20 @@ def test_columns_are_numbers_or_few_words() -> None:
     assert found["grade"][:4] == ["0", "1", "2", "0"]
     assert found["price"][7] == 1.0
     assert found["length"][0] == len("text 0 about music") or found["length"][0] > 10
+
+
+def test_a_users_own_columns_keep_their_names_and_values(tmp_path: Path) -> None:
+    mine = {"cluster": ["north", "south"] * 30, "length": ["short", "long", "long"] * 20, "cluster on the map": ["a", "b"] * 30}
+    made = synthetic_map(columns=mine)
+    assert {name: made.columns[name] for name in mine} == mine
+    assert made.columns["cluster on the map on the map"][0].startswith("cluster ")
+    assert made.columns["length on the map"] == [len(text) for text in made.texts or ()]
+    made.write(RunFolder(tmp_path))
+    found = read_map(tmp_path)
+    assert found is not None
+    bare = found.without_texts()
+    assert set(bare.columns) == {"stars", "cluster on the map on the map", "length on the map"}
+    assert set(bare.columns["cluster on the map on the map"]) <= {f"cluster {k}" for k in range(1, 9)}
 
 
 def test_too_few_texts_make_no_map() -> None:

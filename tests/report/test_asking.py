@@ -88,3 +88,17 @@ def test_a_head_answers_at_its_layer(monkeypatch: pytest.MonkeyPatch, improved: 
     asker.prepare()
     assert asker.why is None
     assert asker.answer(run.map().texts[3])["readings"]["better"]["layers"] == [2]
+
+
+def test_an_encoder_that_was_left_alone_is_asked_through_its_own_readout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, rng = tiny_model("bert", seed=3), np.random.default_rng(0)
+    model.identity["sentence_encoder"] = True
+    monkeypatch.setattr("layerscope.improving.job.own_readout", lambda folder, width: Readout(pooling="cls"))
+    texts = [" ".join(rng.choice(WORDS, 7)) for _ in range(40)]
+    run = layerscope.improve(model, texts, progress=False, store=tmp_path)
+    asker, made = ready(monkeypatch, (run, model, tmp_path)), run.map()
+    assert [reading.name for reading in made.readings] == ["today"]
+    last = made.readings[0].at
+    near = asker.answer(made.texts[7])["readings"]["today"]["near"][made.readings[0].layout.layers.index(last)]
+    assert near[0] == 7
+    assert len(set(made.neighbors(7, last)[:9]) & set(near[1:])) >= 8

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,12 @@ class LayerMap:
         return [int(i) for i in chosen.layout.near[chosen.layout.layers.index(at), text]]
 
     def without_texts(self) -> LayerMap:
-        """The same with nothing of what the texts, images or sounds say: no words, no pictures, no names made of their words."""
-        columns = dict(self.columns)
-        if _CLUSTER in columns:
-            order = {name: i for i, name in enumerate(dict.fromkeys(columns[_CLUSTER]), 1)}
-            columns[_CLUSTER] = [f"cluster {order[name]}" for name in columns[_CLUSTER]]
+        """The same with nothing of what the texts, images or sounds say: columns of numbers, and clusters without their words."""
+        columns = {name: values for name, values in self.columns.items() if _all_numbers(values)}
+        found = [name for name in self.columns if name.startswith(_CLUSTER)][-1:]  # ours comes after the user's
+        for name in found:
+            order = {value: i for i, value in enumerate(dict.fromkeys(self.columns[name]), 1)}
+            columns[name] = [f"cluster {order[value]}" for value in self.columns[name]]
         return replace(self, texts=None, pictures=None, columns=columns)
 
     def save(self, out: str | Path = "map.html") -> Path:
@@ -225,11 +227,18 @@ def make_map(
     shown = None if texts is None else [_shown(text) for text in texts]
     usable = {str(name): found for name, values in (columns or {}).items() if (found := _column(values)) is not None}
     said = kind == "texts"  # names of files tell nothing of what is in them
-    usable[_CLUSTER] = group_names(groups, shown if said else None)
+    usable[_free(_CLUSTER, usable)] = group_names(groups, shown if said else None)
     if texts is not None and said:
-        usable[_LENGTH] = [len(text) for text in texts]
+        usable[_free(_LENGTH, usable)] = [len(text) for text in texts]
     where = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)
     return LayerMap(model, about, kind, blocks, total, shown, usable, made, where, pictures)
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """A name for a column of ours that is none of the user's."""
+    while name in taken:
+        name += " on the map"
+    return name
 
 
 def pick(keys: Sequence[bytes], most: int = MOST) -> list[int]:
@@ -259,6 +268,14 @@ def _column(values: Sequence[Any]) -> list[Any] | None:
         pass
     words = ["" if none else _shown(str(value))[:60] for value, none in zip(values, empty, strict=True)]
     return words if 1 < len(set(words)) <= _MOST_WORDS else None
+
+
+def _all_numbers(values: Sequence[Any]) -> bool:
+    """Whether a column holds nothing but numbers; few different ones are kept as words."""
+    try:
+        return all(value is None or value == "" or math.isfinite(float(value)) for value in values)
+    except ValueError:
+        return False
 
 
 def map_of(run: Any) -> LayerMap:

@@ -106,8 +106,10 @@ class Asker:
             raise LayerscopeError(f"{model.name} has other weights or settings than the model of this run.")
         length = int(self.run.manifest["conventions"]["max_length"])
         sides: dict[str, _Side] = {}
+        chosen = Readout(*str(self.run.choice.readout).rsplit("/", 4))
+        today = chosen if self.run.manifest["evidence"].get("kept_default") else Readout()  # as the map was made
         for reading in made.readings:
-            readout = Readout() if reading.name == TODAY else Readout(*str(self.run.choice.readout).rsplit("/", 4))
+            readout = today if reading.name == TODAY else chosen
             if reading.name == BETTER and (readout.centering == HEAD or self.run.manifest["evidence"].get("trained")):
                 sides[reading.name] = self._exported(made)
             else:

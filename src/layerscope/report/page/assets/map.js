@@ -17,7 +17,7 @@ function buildMaps() {
     const readings = await Promise.all(map.readings.map((r) => unpackReading(r, map.n)));
     if (held) held.drop();
     state.reading = readings[readings.length - 1].name;
-    state.coloring = (map.columns.find((c) => c.words && c.name !== "cluster") || map.columns.find((c) => c.words) || { name: "" }).name;
+    state.coloring = (map.columns.find((c) => c.words && !c.name.startsWith("cluster")) || map.columns.find((c) => c.words) || { name: "" }).name;
     body.replaceChildren();
     held = mapView(body, map, readings, several);
     section.dataset.ready = "yes";
@@ -154,7 +154,7 @@ function mapView(body, map, readings, several) {
       const near = reading.known[k] ? [...reading.of(k, picked)] : [];
       const stays = (j) => readings.length && reading.layers.reduce((sum, _, l) => sum + (reading.known[l] && reading.of(l, picked).includes(j) ? 1 : 0), 0);
       side.replaceChildren(el("div", { class: "headed" }, el("h3", {}, "Picked"), close), el("p", { class: "picked" }, picture(picked), words(picked, 600)), facts(picked),
-        el("h3", {}, `Nearest at layer ${number}`), el("ol", { class: "items" }, near.map((j) => item(j, `${stays(j)} of ${plural(reading.layers.length, "layer")}`))));
+        el("h3", {}, near.length ? `Nearest at layer ${number}` : `At layer ${number} all ${map.kind} are the same`), el("ol", { class: "items" }, near.map((j) => item(j, `${stays(j)} of ${plural(reading.layers.length, "layer")}`))));
     } else if (query && map.texts) {
       const some = [...matches()];
       side.replaceChildren(el("h3", {}, `${count(some.length)} ${some.length === 1 ? one : map.kind} with “${short(query, 40)}”`), el("ul", { class: "items" }, some.slice(0, 12).map((i) => item(i))));
@@ -182,7 +182,9 @@ function mapView(body, map, readings, several) {
     hover = null;
     panel();
     draw();
-    if (i !== null) say(`Picked: ${textOf(i, 80)}. Nearest at layer ${reading.layers[layer()]}: ${[...reading.of(layer(), i)].slice(0, 3).map((j) => textOf(j, 60)).join("; ")}`);
+    if (i === null) return;
+    const near = reading.known[layer()] ? [...reading.of(layer(), i)].slice(0, 3) : [];
+    say(`Picked: ${textOf(i, 80)}. ` + (near.length ? `Nearest at layer ${reading.layers[layer()]}: ${near.map((j) => textOf(j, 60)).join("; ")}` : `At layer ${reading.layers[layer()]} all ${map.kind} are the same.`));
   }
 
   // Which of the present neighbors of a text are its neighbors at the other layers.
@@ -201,7 +203,7 @@ function mapView(body, map, readings, several) {
     for (const t of layerTicks(layers[0], layers[layers.length - 1], Math.max(2, Math.floor((width - left) / 60)))) { const l = layers.indexOf(t); if (l >= 0) root.append(svg("text", { x: left + (l + 0.5) * cell, y: top + near.length * row + 13, "text-anchor": "middle" }, t)); }
     root.append(svg("text", { x: width - 4, y: height - 3, "text-anchor": "end" }, "layer →"));
     root.addEventListener("click", (event) => { const box = root.getBoundingClientRect(); const l = Math.floor(((event.clientX - box.left) * (width / box.width) - left) / cell); if (l >= 0 && l < layers.length) { pause(); go(l); } });
-    strip.replaceChildren(el("figcaption", {}, el("span", { class: "name" }, "Which neighbors stay"), el("span", { class: "where" }, reading.name), el("span", { class: "means" }, `Filled: among the 10 nearest of the picked ${one} at that layer, too.`)), el("div", { class: "plot" }, root));
+    strip.replaceChildren(el("figcaption", {}, el("span", { class: "name" }, "Which neighbors stay"), el("span", { class: "where" }, reading.name), el("span", { class: "means" }, `Filled: among the ${reading.k} nearest of the picked ${one} at that layer, too.`)), el("div", { class: "plot" }, root));
   }
 
   function legend() {
