@@ -190,6 +190,7 @@ def test_what_the_data_refute() -> None:
     assert 0.1 < strong.power < 0.6
     assert f"power {strong.power:.0%} at r = 0.82" in strong.note
     assert verdict("fig9", "bert-base", "dcor: beyond chance") == "not shown"
+    assert "not supported" not in {verdict("fig9", "bert-base", f"{name}, largest") for name in ("spearman", "kendall")}
     # nor in the mean over tasks, nor over families of models
     tasks = by_cell(recomputed("fig3"))["Pythia-410m", "dcor over tasks: beyond chance"]
     assert (tasks.ours, tasks.tasks, tasks.verdict) == (0, 29, "not shown")

@@ -129,3 +129,11 @@ def test_the_mean_of_a_few_numbers_has_students_interval() -> None:
     assert found.n == 3
     assert not statistics.student_interval(values[:1]).known
     assert not statistics.student_interval(values, fewest=4).known
+
+
+def test_of_unrelated_statistics_the_smallest_adjusted_p_is_as_rare_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    found = [statistics.min_p(rng.normal(size=6), rng.normal(size=(6, 99))).min() for _ in range(1500)]
+    assert np.mean(np.array(found) <= 0.01 + 1e-9) < 0.02  # ranked apart: in 6 %
+    found = [statistics.min_p(rng.normal(size=6), rng.normal(size=(6, 999))).min() for _ in range(600)]
+    assert 0.03 < np.mean(np.array(found) <= 0.05 + 1e-9) < 0.08

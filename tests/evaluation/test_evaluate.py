@@ -165,6 +165,7 @@ def test_gains_are_against_the_last_layer_on_the_same_items(whole: Whole) -> Non
         np.testing.assert_allclose(same["default_ci_low"], same["ci_low"])
         assert (group["default_ci_low"] <= group["default_ci_high"]).all()
     best = whole.run.best()
+    assert not [name for name in best if "ci_" in name]
     assert best["task"].tolist() == sorted(TASKS)
     for row in best.to_dict(orient="records"):
         of_task = gains[gains["task"] == row["task"]]

@@ -286,13 +286,13 @@ def min_p(observed: Array, nulls: Array) -> Array:
     >>> bool(one == other < holm([one, one])[0])
     True
     """
-    draws = nulls.shape[1]
-    p = (1 + (nulls >= observed[:, None] - 1e-12).sum(axis=1)) / (1 + draws)
-    drawn = np.stack([(draws - np.searchsorted(np.sort(row), row, "left")) / draws for row in nulls])
-    order = np.argsort(p, kind="stable")
-    smallest = np.minimum.accumulate(drawn[order][::-1], axis=0)[::-1]  # of each statistic and those with a larger p
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.maximum.accumulate((1 + (smallest <= p[order][:, None]).sum(axis=1)) / (1 + draws))
+    # what was observed is ranked as one draw more: ranked apart, it would be the only one that can come first of all
+    both = np.column_stack([observed, nulls])
+    ranks = np.stack([both.shape[1] - np.searchsorted(np.sort(row), row - 1e-12) for row in both])
+    order = np.argsort(ranks[:, 0], kind="stable")
+    smallest = np.minimum.accumulate(ranks[order][::-1], axis=0)[::-1]  # of each statistic and those with a larger p
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate((smallest <= smallest[:, :1]).mean(axis=1))
     return adjusted
 
 

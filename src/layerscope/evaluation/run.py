@@ -225,7 +225,10 @@ class Evaluation(WideTable, StoredRun):
         return alone
 
     def best(self) -> pd.DataFrame:
-        """Per task: the best layer and readout, against the last layer under the same readout and under the default one."""
+        """Per task: the best layer and readout, against the last layer under the same readout and under the default one.
+
+        Gains have no interval: the best was picked on the items that it gains on. `layerscope.select` says what can be promised.
+        """
         rows = []
         for (task, split, subset), group in self.gains.groupby(["task", "split", "subset"], sort=False):
             top = group.iloc[int(group["score"].argmax())]
@@ -240,9 +243,9 @@ class Evaluation(WideTable, StoredRun):
                     "layer": int(top["layer"]),
                     "readout": Readout.from_row(top.to_dict()).name,
                     "last": last["score"],
-                    **{name: top[name] for name in ("gain", *INTERVAL)},
+                    "gain": top["gain"],
                     "default_last": top["score"] - top["gain_over_default"],
-                    **{name: top[name] for name in DEFAULT_GAIN},
+                    "gain_over_default": top["gain_over_default"],
                     "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
                 }
             )

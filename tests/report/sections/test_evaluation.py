@@ -75,7 +75,8 @@ def test_fits_and_shows_gains_and_ties(readouts: list[str], width: int) -> None:
     assert NAME in words
     assert "2552 distinct texts, 17 encoded now" in words
     # with several readouts the gain is over what changing nothing gives
-    assert ("+4.0 [+2.8, +5.3]" if readouts is ONE else "+4.0 [+2.0, +7.0]") in words
+    assert ("gain over last" if readouts is ONE else "gain over default") in words
+    assert "+4.0" in words
     assert ("gain over default" in words) == (readouts is MANY)
     assert "7–9" in words
     assert "70.00" in words
@@ -109,7 +110,9 @@ def test_the_default_is_the_reference_only_where_it_was_scored() -> None:
     run.gains[["gain_over_default", "default_ci_low", "default_ci_high"]] = math.nan
     words = " ".join(printed(run, 80).split())
     assert "gain over last" in words
-    assert "+4.0 [+2.8, +5.3]" in words
+    assert "+4.0" in words
+    assert "[+" not in words  # the best was picked on these items
+    assert "picked on these items" in words
     assert "default" not in words
 
 
@@ -133,7 +136,7 @@ def test_no_interval_and_nothing_at_all() -> None:
     run.gains[["ci_low", "ci_high"]] = math.nan
     text = printed(run, 160)
     assert "+4.0" in text
-    assert "[+" not in text.replace("[95 %]", "")
+    assert "[+" not in text
     assert "nan" not in text
     run.scores["score"] = math.nan
     run.gains = run.gains.iloc[:0]

@@ -252,7 +252,7 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
         largest = float(mine["value"].abs().max())
         found_some = bool((mine["p_adjusted"] < 0.05).any())
         note = f"largest of the six in size; {'some' if found_some else 'none'} with p < 0.05; claim: moderate to strong"
-        yield Row(MODEL_9, f"{measure}, largest", largest, largest >= MODERATE, note, int(mine["tasks"].iloc[0]))
+        yield Row(MODEL_9, f"{measure}, largest", largest, largest >= MODERATE, note, int(mine["tasks"].iloc[0]), power=None)
 
 
 def _fig9_charts(convention: str) -> list[Chart]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
-from layerscope.core.statistics import INTERVAL, Interval
+from layerscope.core.statistics import INTERVAL
 from layerscope.report.drawing import escape_math
 from layerscope.report.sources import Block, Chart, Line, Scores, Section, of_run, weights_text
 from layerscope.report.text import break_at_slashes, numeric_table, sparkline
@@ -126,18 +126,19 @@ def scores_block(score: Scores, every_readout: bool = True) -> Block:
         scored = score.table[score.table["readout"] == readout].dropna(subset=["score"])
         for task, group in scored.groupby("task", sort=False):
             top, last = group.iloc[int(group["score"].argmax())], group.iloc[int(group["layer"].argmax())]
-            found = Interval.from_row(top, "gain").scaled(100)
-            gain = f"{found.value:+.1f}" if math.isfinite(found.value) else "–"
-            gain += found.ends() if found.low != found.high else ""
+            gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"
             tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
             row = [task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied]
             best.setdefault((task, readout) if every_readout else task, []).append(row)
     rows = [max(some, key=lambda row: float(row[3])) for some in best.values()]
-    table = pd.DataFrame(rows, columns=["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"])
+    table = pd.DataFrame(rows, columns=["task", "readout", "last", "best", "layer", "gain over last", "tied"])
     title = f"{score.model}: {len(score.tasks)} tasks × {len(score.readouts)} readouts, every layer"
-    return Block("evaluation", title, score.model, [], [score_chart(score)], {"": table}, warnings=score.warnings, inline=[""])
+    return Block(
+        "evaluation", title, score.model, [PICKED], [score_chart(score)], {"": table}, warnings=score.warnings, inline=[""]
+    )
 
 
+PICKED = "the best was picked on these items, so its gain is too high; `layerscope select` says what can be promised"
 _NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers
 
 
@@ -178,15 +179,14 @@ def _best(run: Evaluation, wide: bool) -> Table:
     against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
     than = "default" if against else "last"
     # where it is narrow, words give way, not numbers
-    table = numeric_table("task", than, "best", "@ layer", f"gain over {than} [95 %]", words=["task"])
+    table = numeric_table("task", than, "best", "@ layer", f"gain over {than}", words=["task"])
     if wide or not many:
         table.add_column("tied for best", min_width=13)
     if many and wide:
         table.add_column("readout of the best", overflow="fold")
     for row in rows:
-        found = Interval.from_row(row, "gain_over_default" if against else "gain", against).scaled(100)
         name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
-        gained = f"{found.value:+.1f}{escape(found.ends())}"
+        gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}"
         numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
         if against and row["readout"] != DEFAULT_READOUT:
             of_layer = 100 * row["gain"]
@@ -197,9 +197,8 @@ def _best(run: Evaluation, wide: bool) -> Table:
             table.add_row(f"{name}\n[dim]{break_at_slashes(readout, _NARROW)}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
         else:
             table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
-    if against:
-        table.caption = "default: the last layer under plain/mean/applied/keep/none"
-        table.caption_justify = "left"
+    table.caption = PICKED + ("\ndefault: the last layer under plain/mean/applied/keep/none" if against else "")
+    table.caption_justify = "left"
     return table
 
 
