@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from layerscope import evaluate
 from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.evaluation import device_scoring
 from layerscope.evaluation.device_scoring import score_problem
 from layerscope.evaluation.mteb_models import LayerView, model_meta
 from layerscope.evaluation.problems import NotDescribed, parts_of
@@ -155,3 +156,36 @@ def test_a_task_with_steps_of_its_own_is_left_to_mteb() -> None:
         parts_of(Own(), lambda texts: np.zeros(len(texts), int))
     with pytest.raises(NotDescribed, match="recall"):
         parts_of(ranked_task(False, True, "recall_at_5"), lambda texts: np.zeros(len(texts), int))
+
+
+def test_a_task_that_fails_does_not_end_the_run_and_a_resumed_one_knows_who_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {
+        "data_dir": write_tasks(tmp_path / "data", pairs=20, texts=24), "store": tmp_path / "store", "layers": [0, -1],
+        "scoring": "device", "scoring_workers": 0, "out": tmp_path / "run",
+    }  # fmt: skip
+    known = parts_of
+
+    def unready(task: Any, rows: Any) -> Any:
+        if task.metadata.name == "Topics":
+            raise RuntimeError("out of memory")
+        if task.metadata.name == "Pairs":
+            raise NotDescribed("has a step of its own")
+        return known(task, rows)
+
+    monkeypatch.setattr(device_scoring, "parts_of", unready)
+    first = evaluate(tiny_model(), ["Topics", "Pairs"], **given)
+    assert [(f["task"], "out of memory" in f["reason"]) for f in first.failed] == [("Topics", True)]
+    assert set(first.scores["task"]) == {"Pairs"}
+    monkeypatch.setattr(device_scoring, "parts_of", known)
+    again = evaluate(tiny_model(), ["Topics", "Pairs"], **given)
+    assert not again.failed
+    assert again.manifest["scoring"]["by_mteb"] == {"Pairs": "has a step of its own"}
+    assert set(again.scores["task"]) == {"Topics", "Pairs"}
+
+
+def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:
+    made = [{"task": "a", "status": "scored", "scoring": "device", "converged": share} for share in (0.0, 0.0, 0.0, 1.0)]
+    scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
+    assert scorer.facts(made)["fits_converged"] == {"a": 0.25}

@@ -6,8 +6,8 @@ own in mteb is scored by mteb.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from layerscope.evaluation.scoring import (
     items_file,
     job_vectors,
     quiet_mteb,
+    read_result,
     score_all,
     task_rows,
     undefined,
@@ -39,12 +40,10 @@ _HOST_BYTES = 2**30
 
 @dataclass
 class DeviceScoring:
-    """Scores jobs on a device, and notes which tasks it could not score and how many fits converged."""
+    """Scores jobs on a device. Each result says which code made it, why, and how many fits converged."""
 
     device: torch.device
     workers: int
-    left: dict[str, str] = field(default_factory=dict)
-    converged: dict[str, float] = field(default_factory=dict)
     context: ScoringContext = field(init=False)
 
     def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
@@ -59,12 +58,21 @@ class DeviceScoring:
             try:
                 yield from self._task(spec, same)
             except NotDescribed as reason:
-                self.left[spec.name] = str(reason)
-                yield from score_all(self.context, same, self.workers)
+                yield from score_all(replace(context, left=str(reason)), same, self.workers)
+            except Exception as error:  # reported, not written: the other tasks go on, and the next run tries again
+                why = f"{type(error).__name__}: {error}"
+                undone = [job for job in same if read_result(job.file(context)) is None]
+                yield from ({**job.place, "status": "failed", "reason": why} for job in undone)
 
-    def facts(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"device": str(self.device), "by_mteb": self.left, "fits_converged": self.converged}
+    def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """For the manifest, from all results, those of an earlier run included."""
+        left = {r["task"]: r.get("left", "") for r in results if r["status"] != "failed" and r.get("scoring") != "device"}
+        ended: dict[str, list[float]] = {}
+        for result in results:
+            if result.get("converged") is not None:
+                ended.setdefault(result["task"], []).append(result["converged"])
+        shares = {task: float(np.mean(some)) for task, some in ended.items()}
+        return {"device": str(self.device), "by_mteb": left, "fits_converged": shares}
 
     def _task(self, spec: TaskSpec, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         task = spec.load()
@@ -78,9 +86,9 @@ class DeviceScoring:
             except Undefined as reason:
                 yield self._written(job, {**undefined(task, str(reason)), **facts})
             if batch and (i + 1 == len(jobs) or (len(batch) + 1) * batch[0][1].nbytes > self._room()):
-                rows = self._scored(spec.name, parts, [vectors for _, vectors in batch])
+                rows, converged = self._scored(parts, [vectors for _, vectors in batch])
                 for (job_, _), scored in zip(batch, rows, strict=True):
-                    yield self._finished(job_, facts, scored)
+                    yield self._finished(job_, {**facts, "converged": converged}, scored)
                 batch = []
 
     def _room(self) -> int:
@@ -89,19 +97,18 @@ class DeviceScoring:
         return _HOST_BYTES
 
     def _scored(
-        self, name: str, parts: Sequence[Part], vectors: list[np.ndarray]
-    ) -> list[list[tuple[Part, float, ItemScores | None]]]:
-        """Scores and items of every layer, part by part."""
+        self, parts: Sequence[Part], vectors: list[np.ndarray]
+    ) -> tuple[list[list[tuple[Part, float, ItemScores | None]]], float | None]:
+        """Scores and items of every layer, part by part, and the share of fits that converged, if any."""
         stacked = torch.stack([torch.as_tensor(some).to(self.device) for some in vectors])
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
+        shares = []
         for part in parts:
             scores, items, ended = score_problem(stacked, part.problem, self._room() // 2)
-            if ended is not None:
-                before = self.converged.get(name)
-                self.converged[name] = ended if before is None else (before + ended) / 2
+            shares += [] if ended is None else [ended]
             for i, score in enumerate(scores.tolist()):
                 out[i].append((part, score, items[i] if part.items else None))
-        return out
+        return out, float(np.mean(shares)) if shares else None
 
     def _finished(
         self, job: ScoreJob, facts: dict[str, Any], scored: list[tuple[Part, float, ItemScores | None]]

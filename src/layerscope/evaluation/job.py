@@ -224,7 +224,7 @@ class EvaluationJob:
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
             seconds=seconds,
             engine=self.engine.facts(),
-            scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts())},
+            scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts(results))},
         )
         run = Evaluation(scores, gains, manifest)
         run._map = made

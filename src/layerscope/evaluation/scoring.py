@@ -52,6 +52,7 @@ class ScoringContext:
     spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
     unit: bool = False  # vectors scaled to length 1, after centering
     scoring: str = "mteb"  # whose arithmetic makes the scores: mteb's, or ours on a device
+    left: str = ""  # why a run on a device leaves these jobs to mteb
 
 
 @lru_cache(maxsize=256)
@@ -215,7 +216,7 @@ def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
         return stored
     base = job.place
     try:
-        result = {**base, **_score(context, job)}
+        result = {**base, **_score(context, job), **({"scoring": "mteb", "left": context.left} if context.left else {})}
     except Exception as error:
         # a failure may pass (memory, a file in use): it is reported, not written, so that the next run tries again
         return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
