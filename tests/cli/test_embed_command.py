@@ -23,7 +23,9 @@ def test_from_texts_to_an_answer(cli: Cli, model_folder: Path, tmp_path: Path) -
     assert json.loads(found.out)[0]["text"] == query
     shown = cli("search", model_folder, query, *words, "--top", 2)
     assert query in " ".join(shown.out.split())
-    assert "Next: layerscope embed" in shown.err
+    assert f"Next: layerscope embed {model_folder} --data {texts} --layers 1 --max-length 64 --out" in shown.err
+    ended = cli("embed", model_folder, "--data", texts, "--layers", "0,2", "--readout", "plain/mean/raw", "--out", "two.parquet")
+    assert ended.err.splitlines()[-1].endswith("--data two.parquet --layers 2 --readout plain/mean/raw")
     assert_refused(cli("search", model_folder, query, *words, "--layers", "9"), "layer 9 does not exist")
     assert_refused(cli("embed", model_folder, *words, "--out", "vectors.csv"), "vectors are written to a .parquet file")
 
@@ -37,3 +39,4 @@ def test_compare_names_its_flags(cli: Cli, model_folder: Path, data: Path) -> No
     ended = cli("compare", model_folder, other, "--data", data, "--today")
     assert ended.code == 0, ended
     assert "give --labels to know" in " ".join(ended.out.split())
+    assert f"Next: layerscope improve {model_folder.parent}/" in ended.err  # the folder, not its name alone

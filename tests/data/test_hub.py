@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from layerscope.data import load_corpus
+from layerscope.data import corpus, load_corpus
 from layerscope.data.catalogue import CORPORA
+from layerscope.data.corpus import TextStream
 from layerscope.data.hub import cached_folder
 from layerscope.data.specs import HubSpec, parse_hub_spec
 from layerscope.errors import DataError, DownloadError, MissingExtraError, OfflineError
@@ -137,3 +139,14 @@ def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (folder / "0.0.0" / "abc" / "wikitext-train.arrow").touch()
     assert CORPORA.is_cached("wikitext")
     assert cached_folder(HubSpec("Salesforce/wikitext", "other")) is None
+
+
+def test_the_other_columns_of_hub_and_catalogued_data(
+    hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(TextStream("org/name").rows()) == [("a text", {"id": 1})]
+    (tmp_path / "a.csv").write_text("n,text\n1,some words\n")
+    entry = replace(CORPORA.get("lee"), column="text", clean=str.upper)
+    monkeypatch.setattr(type(entry), "fetch", lambda self, **ways: tmp_path / "a.csv")
+    records = corpus._open_catalogued(entry, None, True, True)[2]
+    assert [row for _, row in records.items] == [("SOME WORDS", {"n": "1"})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +26,22 @@ def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
     labeled = build("classification", [((f"text {i}",), str(i % 2)) for i in range(100)])
     found = [way("slow", 0.80), way("quick", 0.79, ready=True), way("poor", 0.30)]
     speeds = {"slow, improved": 10.0, "quick": 120.0, "poor, improved": 500.0}
-    said = _by_labels(found, labeled, speeds)
+    pick, said = _by_labels(found, labeled, speeds)
+    assert pick is found[1]
     assert said.startswith("Use quick: 79.0 %")
     assert "the best within the noise (slow, improved has 80.0); it is 12.0 × as fast as slow, improved." in said
-    best = _by_labels([way("slow", 0.9), way("poor", 0.3)], labeled, {"slow, improved": 10.0, "poor, improved": 5.0})
+    _, best = _by_labels([way("slow", 0.9), way("poor", 0.3)], labeled, {"slow, improved": 10.0, "poor, improved": 5.0})
     assert best.startswith("Use slow, improved: 90.0 %")
     assert "poor, improved has 30.0" in best
 
 
 def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
     found = [way("lm", 0.5, read="today"), way("lm", 0.5), way("encoder", 0.5, ready=True)]
-    said = _without_labels(found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0})
+    _, said = _without_labels(found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0})
     assert said.startswith("Use encoder")
     assert "10.0 × as fast as lm, improved" in said
     found[2].trained = False  # an export of a language model, or one that does not know the words
-    assert "does not say who is right" in _without_labels(found, [0.1, 0.4, 0.3], {})
+    assert "does not say who is right" in _without_labels(found, [0.1, 0.4, 0.3], {})[1]
 
 
 def test_labels_of_classes_and_of_pairs() -> None:
@@ -57,14 +59,27 @@ def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
     texts = some_texts(60)
     (tmp_path / "labels.csv").write_text("text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20])))
     improve, quick = comparing.improve, {"judge": "none", "templates": ["one-word"], "max_length": 96}
-    monkeypatch.setattr(comparing, "improve", lambda *given, **ways: improve(*given, **{**ways, **quick}))
+
+    def improved(model, seen, **ways):
+        assert not {text.strip() for text in seen} & set(texts[:20])  # those with labels are not fitted on
+        better = improve(model, seen, **{**ways, **quick})
+        better.manifest["evidence"]["judge"] = "agreement with minilm-l6"
+        better.choice = replace(better.choice, abstained=False)
+        return better
+
+    monkeypatch.setattr(comparing, "improve", improved)
     ready = tiny_model("bert", seed=3)
     ready.identity["sentence_encoder"] = True
-    found = layerscope.compare_models([tiny_model("llama"), ready], texts, labels=tmp_path / "labels.csv", progress=False)
+    spaced = [f" {text} " for text in texts]
+    found = layerscope.compare_models([tiny_model("llama"), ready], spaced, labels=tmp_path / "labels.csv", progress=False)
     assert found.verdict.startswith("Use ")
     assert set(found.table["read"]) <= {"today", "improved", "as it comes"}
     assert found.table[found.measure].is_monotonic_decreasing
     assert np.allclose(np.diag(found.agreement), 1, atol=1e-5)
     assert (found.table["texts per second"] > 0).all()
+    assert "was fitted to agree with minilm-l6" in " ".join(found.notes)
+    monkeypatch.setattr(comparing, "improve", lambda *_, **__: pytest.fail("improved before the names were looked at"))
+    with pytest.raises(InvalidValueError, match="same name"):
+        layerscope.compare_models([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
     with pytest.raises(InvalidValueError, match="two models"):
         layerscope.compare_models(["x"], texts)

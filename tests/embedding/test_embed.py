@@ -230,3 +230,14 @@ def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -
     reading.width, reading.names = 4096, ("a",) * 40
     for remote in (False, True):
         assert Parts(tmp_path, reading, "", remote, False).size * 4 * 4096 * 40 <= 128 * 2**20
+
+
+def test_a_file_of_several_layers_is_searched_at_one_of_them(model, tmp_path: Path) -> None:
+    file = layerscope.embed(model, TEXTS, tmp_path / "v.parquet", layers=[0, 2], progress=False)
+    for layer in (0, [2]):
+        found = layerscope.search(model, TEXTS[4], file, layers=layer, top=3, progress=False)
+        assert list(found["text"]) == list(layerscope.search(model, TEXTS[4], TEXTS, layers=layer, top=3, progress=False)["text"])
+    with pytest.raises(InvalidValueError, match="one layer"):
+        layerscope.search(model, TEXTS[4], TEXTS, layers=[0, 2], progress=False)
+    with pytest.raises(DataError, match="read otherwise"):
+        layerscope.search(model, TEXTS[4], file, layers=1, progress=False)

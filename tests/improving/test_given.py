@@ -52,6 +52,7 @@ def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
     texts = some_texts()
     assert result.search(texts[3], top=2)["text"][0] == texts[3]
     assert result.search(texts[3], [texts[1], texts[3]], top=1)["cosine"][0] == pytest.approx(1, abs=1e-4)
+    assert result.search(texts[3], pd.Series([texts[1], texts[3]], index=[7, 9]), top=1)["text"][0] == texts[3]
     assert result.candidates is result.table
     table = result.about()
     assert sorted(table["text"]) == sorted(texts)

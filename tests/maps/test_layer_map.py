@@ -163,7 +163,8 @@ def test_columns_are_numbers_or_few_words() -> None:
     n = 60
     columns = {
         "id": [f"row {i}" for i in range(n)], "one": ["same"] * n, "empty": [None] * n, "grade": [str(i % 3) for i in range(n)],
-        "huge": [10**400 + i for i in range(n)], "price": [str(i / 7) for i in range(n)], "odd": [None if i % 2 else i / 3 for i in range(n)],
+        "huge": [10**400 + i for i in range(n)], "price": [str(i / 7) for i in range(n)],
+        "odd": [None if i % 2 else i / 3 for i in range(n)],
     }  # fmt: skip
     found = synthetic_map(n, columns=columns).columns
     assert {"id", "one", "empty", "huge"}.isdisjoint(found)

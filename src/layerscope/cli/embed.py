@@ -35,6 +35,12 @@ class How(Texts):
         numbers = None if self.layers in (None, "all") else shared.parse_whole_numbers(self.layers, "layers")
         return {**self.given(), "layers": "all" if self.layers == "all" else numbers}
 
+    def words(self) -> list[str]:
+        """The same in another command, which takes one layer: of several, the last."""
+        layer = None if self.layers is None else "-1" if self.layers == "all" else self.layers.split(",")[-1].strip()
+        given = {"--layers": layer, "--readout": self.readout, "--max-length": self.max_length}
+        return [str(word) for flag, value in given.items() if value is not None for word in (flag, value)]
+
 
 FOLDER = typer.Argument(..., help="Folder that improve or export wrote, a sentence encoder, or any model.")
 
@@ -58,7 +64,7 @@ def embed_command(
 
     given = shared.as_arguments(loading, running, output)
     done = embed(model, data, out, coordinates=coordinates, **how.as_dict(), **given)
-    then = f'layerscope search {shared.shell_quote(model)} "a question" --data {shared.shell_quote(done)}'
+    then = f'layerscope search {shared.shell_quote(model)} "a question" {shared.shell_quote("--data", done, *how.words())}'
     output.tell({"out": str(done), **facts_of(done)}, done, then)
 
 
@@ -86,8 +92,8 @@ def search_command(
 
         print_frame(Console(highlight=False), rows, ["rank", "cosine", "text"])
 
-    quick = "" if data.endswith(".parquet") else f"layerscope embed {shared.shell_quote(model)} --data {shared.shell_quote(data)}"
-    output.show(rows, show, then=f"{quick} --out vectors.parquet" if quick else "")
+    same = shared.shell_quote(model, "--data", data, *how.words(), *(["--column", how.column] if how.column else []))
+    output.show(rows, show, then="" if data.endswith(".parquet") else f"layerscope embed {same} --out vectors.parquet")
 
 
 @command("compare", "layerscope compare smollm2-135m minilm-l6 --data lee --today")
@@ -119,6 +125,7 @@ def compare_command(
         print_frame(console, found.table.to_dict(orient="records"), list(found.table.columns))
         print_notes(console, found.notes)
 
-    words, ready = shared.shell_quote(found.table["model"][0], "--data", data), found.table["read"][0] == "as it comes"
+    words = shared.shell_quote(found.pick["model"], "--data", data)
+    ready = found.pick["read"] not in ("improved", "today" if today else "")
     then = f"layerscope embed {words} --out vectors.parquet" if ready else f"layerscope improve {words} --out better"
     output.show(found.as_dict(), show, then=then)

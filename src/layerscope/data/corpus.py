@@ -185,9 +185,9 @@ def _open(
         return "memory", "texts", _memory(spec) if names is None else read_table(spec, names, column, whole), None
     found = locate(spec, catalogue.CORPORA, SUFFIXES)
     if isinstance(found, str):
-        return _open_catalogued(catalogue.CORPORA.get(found), column, offline)
+        return _open_catalogued(catalogue.CORPORA.get(found), column, offline, whole)
     if isinstance(found, HubSpec):
-        return "hub", str(found), read_hub(found, column=column, offline=offline), None
+        return "hub", str(found), read_hub(found, column=column, offline=offline, whole=whole), None
     if found is None:
         raise _missing(os.fspath(spec))
     if found.is_dir():
@@ -195,15 +195,17 @@ def _open(
     return "file", found.name, read_file(found, column=column, encoding=encoding, whole=whole), None
 
 
-def _open_catalogued(entry: catalogue.CorpusEntry, column: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
+def _open_catalogued(
+    entry: catalogue.CorpusEntry, column: str | None, offline: bool, whole: bool
+) -> tuple[str, str, Records, str | None]:
     if isinstance(entry.origin, catalogue.HubDataset):
-        records = read_hub(entry.origin.spec, column=column, offline=offline)
+        records = read_hub(entry.origin.spec, column=column, offline=offline, whole=whole)
     else:
-        records = read_file(entry.fetch(offline=offline), column=column or entry.column, encoding=entry.encoding)
+        records = read_file(entry.fetch(offline=offline), column=column or entry.column, encoding=entry.encoding, whole=whole)
         clean = entry.clean
         if clean is not None:
-            items = records.items
-            records.items = ((n, clean(value) if isinstance(value, str) else value) for n, value in items)
+            items, tidy = records.items, lambda value: clean(value) if isinstance(value, str) else value
+            records.items = ((n, Row(tidy(one.text), one.others) if isinstance(one, Row) else tidy(one)) for n, one in items)
     records.facts |= {"license": entry.license, "citation": entry.citation, "version": entry.version}
     return "catalogue", entry.name, records, entry.text_filter
 

@@ -445,21 +445,26 @@ def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
     }
 
 
-def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False) -> Records:
+def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False, whole: bool = False) -> Records:
     """The records of a hub dataset's text column."""
     dataset = load_hub_dataset(spec, offline=offline)
     strings = {n: getattr(f, "dtype", None) in ("string", "large_string") for n, f in dataset.features.items()}
     chosen = choose_column(column, strings, f"hub dataset {spec}")
     facts = {**dataset_facts(spec, dataset), "column": chosen}
 
+    records = Records(iter(()), f"hub dataset {spec}", "row", facts, whole)
+    names = [name for name, kind in dataset.features.items() if name == chosen or (whole and not hasattr(kind, "decode"))]
+
     def items() -> Iterator[tuple[int, object]]:
         number = 0
-        for batch in dataset.select_columns([chosen]).iter(batch_size=_BATCH):
-            for value in batch[chosen]:
+        for batch in dataset.select_columns(names).iter(batch_size=_BATCH):
+            for row in zip(*(batch[name] for name in names), strict=True):
                 number += 1
-                yield number, value
+                cells = dict(zip(names, row, strict=True))
+                yield number, records.cell(cells, chosen, cells[chosen])
 
-    return Records(items(), f"hub dataset {spec}", "row", facts)
+    records.items = items()
+    return records
 
 
 def hub_cache() -> Path:

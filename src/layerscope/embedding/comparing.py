@@ -19,6 +19,7 @@ from layerscope.improving import improve
 from layerscope.improving.holding import texts_per_second
 from layerscope.improving.sample import draw_sample, knows_language
 from layerscope.models import LoadedModel
+from layerscope.models.load import find_source
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.selection.labels.read import Labeled, read_labels
 
@@ -37,11 +38,13 @@ class ModelComparison:
     verdict: str
     notes: list[str] = field(default_factory=list)
     measure: str = ""
+    pick: dict[str, str] = field(default_factory=dict)
+    """The model that the verdict names, as it was given, and how it is read."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = {"table": self.table.to_dict(orient="records"), "agreement": self.agreement.to_dict()}
-        return {"verdict": self.verdict, "measure": self.measure, **rows, "notes": self.notes}
+        return {"verdict": self.verdict, "measure": self.measure, "pick": self.pick, **rows, "notes": self.notes}
 
     def __repr__(self) -> str:
         return f"{self.verdict}\n\n{self.table.to_string(index=False)}"
@@ -57,10 +60,15 @@ class _Way:
     trained: bool = False  # for embeddings, and it knows the language
     vectors: np.ndarray | None = None
     items: np.ndarray | None = None
+    given: str = ""
 
     @property
     def name(self) -> str:
         return self.model if self.ready else f"{self.model}, {self.way}"
+
+    @property
+    def read(self) -> str:
+        return "as it comes" if self.ready else self.way
 
 
 def compare_models(
@@ -90,22 +98,25 @@ def compare_models(
     command = Command("compare_models", options, **ways, offline=offline, function=compare_models)
     labeled = None if labels is None else read_labels(labels)
     drawn = draw_sample(data, column=column, encoding=encoding, size=sample, seed=seed, offline=offline)
-    known = set() if labeled is None else set(labeled.texts)
+    known = set() if labeled is None else {text.strip() for text in labeled.texts}
     half = len(drawn.texts) // 2
-    seen = [text for text in drawn.texts[:half] if text not in known]
-    unseen = [text for text in drawn.texts[half:] if text not in known]
+    seen = [text for text in drawn.texts[:half] if text.strip() not in known]
+    unseen = [text for text in drawn.texts[half:] if text.strip() not in known]
     if min(len(seen), len(unseen)) < 20:
         raise LayerscopeError(
             f"{drawn.name} has {len(seen) + len(unseen)} texts that are not among the labels; 40 at least are needed."
         )
     found: list[_Way] = []
-    notes: list[str] = []
+    notes: list[str] = [] if labeled is None else list(labeled.warnings)
     with command:
+        names = [
+            find_source(one, offline, command.loading).name if isinstance(one, str | Path) else getattr(one, "name", str(i))
+            for i, one in enumerate(models)
+        ]
+        if len(set(names)) < len(names):  # before any of them is improved, which takes long
+            raise InvalidValueError(f"two models have the same name: {', '.join(names)}. Give each once.")
         for given in models:
             found += _ways_of(command, given, seen if improved else None, unseen, notes, seed)
-        names = [one.name for one in found]
-        if len(set(names)) < len(names) or len({one.model for one in found}) < 2:
-            raise InvalidValueError(f"two models have the same name: {', '.join(names)}. Give each once.")
         command.bar.begin("reading|texts", len(found) * (len(unseen) + len(known)))
         for one in found:
             one.vectors = one.encode(unseen)
@@ -116,7 +127,7 @@ def compare_models(
     matrix = _agreement(found)
     others = [float(np.mean([matrix.at[one.name, two.name] for two in found if two.model != one.model])) for one in found]
     rows = {
-        "model": [one.model for one in found], "read": ["as it comes" if one.ready else one.way for one in found],
+        "model": [one.model for one in found], "read": [one.read for one in found],
         "agreement with others": others, "texts per second": [speeds[one.name] for one in found],
         "parameters, M": [one.parameters / 1e6 for one in found], "vector": [one.vectors.shape[1] for one in found],  # type: ignore[union-attr]
     }  # fmt: skip
@@ -125,8 +136,8 @@ def compare_models(
         measure = "right nearest neighbor, %" if labeled.kind == "classification" else "rank correlation with your scores × 100"
         rows = {**dict(list(rows.items())[:2]), measure: [_score(one, labeled) for one in found], **dict(list(rows.items())[2:])}
     table = pd.DataFrame(rows).sort_values(measure or "agreement with others", ascending=False, ignore_index=True)
-    verdict = _by_labels(found, labeled, speeds) if labeled is not None else _without_labels(found, others, speeds)
-    return ModelComparison(table, matrix, verdict, notes, measure)
+    pick, verdict = _by_labels(found, labeled, speeds) if labeled is not None else _without_labels(found, others, speeds)
+    return ModelComparison(table, matrix, verdict, notes, measure, {"model": pick.given or pick.model, "read": pick.read})
 
 
 def _ways_of(
@@ -144,6 +155,7 @@ def _ways_of(
         return reading.vectors(command.engine, texts, lambda n: None)[0]
 
     as_it_is = _Way(who, TODAY, today, size, ready, ready and knows and not loaded.identity.get("exported"))
+    as_it_is.given = str(given) if isinstance(given, str | Path) else ""
     if ready or seen is None:
         return [as_it_is]
     ways: dict[str, Any] = {"judge": "none"} if who == JUDGE else {}  # no model judges itself
@@ -153,7 +165,9 @@ def _ways_of(
         notes.append(f"{who}: no better reading was found on these texts ({better.choice.reason})")
         return [as_it_is]
     gone = sum(p.numel() for block in list(loaded.anatomy.blocks)[better.choice.layer :] for p in block.parameters())
-    return [as_it_is, _Way(who, BETTER, better.encode, size - gone)]
+    if JUDGE in str((better.manifest.get("evidence") or {}).get("judge")):
+        notes.append(f"{who}, improved, was fitted to agree with {JUDGE}: that the two agree says little")
+    return [as_it_is, _Way(who, BETTER, better.encode, size - gone, given=as_it_is.given)]
 
 
 def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -187,7 +201,7 @@ def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
     return f"{ratio:.1f} × as fast as {other.name}" if ratio >= 1 else f"{1 / ratio:.1f} × slower than {other.name}"
 
 
-def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]) -> str:
+def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]) -> tuple[_Way, str]:
     """The best by labels; of those that the labels cannot tell from it, the fastest."""
     ranked = sorted(found, key=lambda one: -_score(one, labeled))
     best, classes = ranked[0], labeled.kind == "classification"
@@ -197,17 +211,18 @@ def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, flo
     said = f"Use {pick.name}: {_score(pick, labeled):.1f} {what}"
     if pick is not best:
         said += f", the best within the noise ({best.name} has {_score(best, labeled):.1f})"
-        return f"{said}; it is {_faster(pick, best, speeds)}."
+        return pick, f"{said}; it is {_faster(pick, best, speeds)}."
     rest = next(one for one in ranked if one.model != pick.model)
-    return f"{said}; {rest.name} has {_score(rest, labeled):.1f}. It is {_faster(pick, rest, speeds)}."
+    return pick, f"{said}; {rest.name} has {_score(rest, labeled):.1f}. It is {_faster(pick, rest, speeds)}."
 
 
-def _without_labels(found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]) -> str:
+def _without_labels(found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]) -> tuple[_Way, str]:
     """A trained encoder first; else the one that the others agree with most. Agreement does not say who is right."""
     trained = [one for one in found if one.trained]
     if not trained:
         pick = found[int(np.argmax(others))]
-        return f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know."
+        return pick, f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know."
     pick = max(trained, key=lambda one: speeds[one.name])
     rest = max((one for one in found if one.model != pick.model), key=lambda one: (one.way == BETTER, speeds[one.name]))
-    return f"Use {pick.name}: it is {_READY}. It is {_faster(pick, rest, speeds)}. Only labels= tell how they do on your texts."
+    quick = _faster(pick, rest, speeds)
+    return pick, f"Use {pick.name}: it is {_READY}. It is {quick}. Only labels= tell how they do on your texts."

@@ -62,14 +62,19 @@ def search(
     told = {} if file is None else facts_of(file)
     with command:
         reading = open_reading(command, model, layers=layers, readout=readout, max_length=max_length)
-        if file is not None and told and any(told.get(name) != value for name, value in reading.facts.items()):
+        if len(reading.names) > 1:
+            raise InvalidValueError("a search reads one layer: name one, such as layers=-1.")
+        held, mine = told.get("layers"), reading.facts.get("layers", [None])
+        several = isinstance(held, list) and len(held) > 1 and mine[0] in held
+        name, asked = (f"layer_{mine[0]}", {**reading.facts, "layers": held}) if several else (VECTOR, reading.facts)
+        if file is not None and told and any(told.get(one) != value for one, value in asked.items()):
             model_told = told.get("model")
             who = clean_name(str(model_told.get("name"))) if isinstance(model_told, dict) else "another model"
             raise DataError(f"the vectors in {data} are of {who}, read otherwise: search with what they were made with.")
         reading.prompt = QUERY
         vector = reading.vectors(command.engine, [query], lambda n: None)[0][0]
         if file is not None and told:
-            return nearest(vector, vectors_in(file, VECTOR, len(vector)), top)
+            return nearest(vector, vectors_in(file, name, len(vector)), top)
         reading.prompt = DOCUMENT
         stream = TextStream(data, column=column, offline=offline, encoding=encoding)
 

@@ -110,10 +110,10 @@ class Improved(StoredRun):
 
     def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
         """The texts nearest to a question, with their cosine; without `texts`, among those that the choice was judged on."""
-        found = unit(self._judged_on()["after"]) if texts is None else self.encode(list(texts))
-        texts, cosines = self._judged_on()["texts"] if texts is None else texts, found @ self.encode(query)
+        words = self._judged_on()["texts"] if texts is None else list(texts)
+        cosines = (unit(self._judged_on()["after"]) if texts is None else self.encode(words)) @ self.encode(query)
         best = np.argsort(-cosines, kind="stable")[:top]
-        rows = [{"rank": rank, "cosine": float(cosines[i]), "text": texts[i]} for rank, i in enumerate(best, 1)]
+        rows = [{"rank": rank, "cosine": float(cosines[i]), "text": words[i]} for rank, i in enumerate(best, 1)]
         return pd.DataFrame(rows)
 
     def about(self) -> pd.DataFrame:
