@@ -171,6 +171,15 @@ def test_fewer_neighbors_and_unknown_ones_are_told_as_such(open_page: Open, tmp_
     assert page.locator("#said").inner_text().endswith("At layer 0 all texts are the same.")
 
 
+def test_on_paper_the_map_says_its_layer_and_reading(open_page: Open, page_file: Path) -> None:
+    opened = start(open_page, page_file)
+    opened.page.emulate_media(media="print")
+    told = opened.page.locator("#map output")
+    assert told.is_visible()
+    assert told.evaluate("(e) => getComputedStyle(e, '::before').content") == '"better, "'
+    assert not opened.page.locator("#map .play, #map input[type=range]").first.is_visible()
+
+
 def test_search_and_legend_point_out(open_page: Open, page_file: Path) -> None:
     opened = start(open_page, page_file)
     page = opened.page

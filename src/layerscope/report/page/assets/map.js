@@ -133,6 +133,7 @@ function mapView(body, map, readings, several) {
     slider.value = String(k);
     where.textContent = `layer ${number} of ${map.blocks}${used}`;
     slider.setAttribute("aria-valuetext", where.textContent);
+    if (readings.length > 1) where.dataset.reading = reading.name;  // for paper, where the control is not
     field.canvas.setAttribute("aria-label", `Map of ${count(n)} ${map.kind} at layer ${number}, read as ${reading.name} (${reading.says}). Arrow keys move from point to point, Enter shows the neighbors of one, Escape lets go.`);
     const value = reading.trust[k], poor = known(value) && value < POOR;
     trust.dataset.level = !known(value) ? "none" : poor ? "poor" : "good";
