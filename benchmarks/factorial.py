@@ -83,7 +83,9 @@ def score(names: list[str], data: Path, out: Path, small: bool) -> None:
     torch.set_float32_matmul_precision("high")
     for name, count in SMALL_ITEMS.items() if small else ():
         setattr(improve_tasks, name, count)
-    done = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=["model", "task"])
+    done = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=["model", "task", "small", "fit"])
+    if "small" not in done or (done["small"] != small).any():
+        raise SystemExit(f"{out} has rows of {'the full size' if small else '--small'}, or does not say: give another --out.")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     models: dict[str, Any] = {}
     for place in heads.places(data, False):
@@ -109,7 +111,8 @@ def score(names: list[str], data: Path, out: Path, small: bool) -> None:
                 values = torch.cat([task.score(torch.tensor(part, device=DEVICE)).cpu() for part in some])
                 table += [
                     {"model": name, "task": task.name, "type": task_type(task.name), "readout": readout, "layer": k,
-                     "depth": round(k / (layers - 1), 4), "score": round(float(v), 4), "texts": len(task.texts), "commit": commit}
+                     "depth": round(k / (layers - 1), 4), "score": round(float(v), 4), "texts": len(task.texts),
+                     "fit": len(pool), "small": small, "commit": commit}
                     for k, v in enumerate(values)
                 ]  # fmt: skip
             done = pd.concat([done, pd.DataFrame(table)], ignore_index=True)
@@ -157,6 +160,8 @@ def cubes(rows: pd.DataFrame) -> Iterator[tuple[str, list[str], np.ndarray]]:
 def table(file: Path) -> None:
     """Shares of the gain with intervals over tasks, the best inner layer under every readout, and the mixed model."""
     rows = pd.read_csv(file)
+    if "small" in rows and rows["small"].nunique() > 1:
+        raise SystemExit(f"{file} mixes rows of --small with full ones: their scores cannot be compared.")
     rng, drawn, said = np.random.default_rng(0), [], []
     print("points over today (mean, last layer); readout + layer + both = all; 95 %: tasks drawn anew\n")
     for name, tasks, cube in cubes(rows):

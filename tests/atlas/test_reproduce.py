@@ -187,7 +187,7 @@ def test_what_the_data_refute() -> None:
     strong = by_cell(recomputed("fig3"))["Pythia-410m", "dcor: beyond chance"]
     assert (strong.ours, strong.verdict) == (0, "not shown")
     assert strong.power is not None
-    assert 0.1 < strong.power < 0.6
+    assert 0 <= strong.power < 0.6
     assert f"power {strong.power:.0%} at r = 0.82" in strong.note
     assert verdict("fig9", "bert-base", "dcor: beyond chance") == "not shown"
     assert "not supported" not in {verdict("fig9", "bert-base", f"{name}, largest") for name in ("spearman", "kendall")}

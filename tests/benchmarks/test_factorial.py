@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
-from factorial import READOUTS, middle_gain, parts, task_type
+from factorial import READOUTS, middle_gain, parts, score, table, task_type
 
 
 def cube(readout: float, layer: float, both: float) -> np.ndarray:
@@ -40,3 +43,16 @@ def test_the_inner_layer_of_the_other_tasks() -> None:
         "clustering",
         "pairs and ranking",
     )
+
+
+def test_small_and_full_rows_are_not_mixed(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    pd.DataFrame([{"model": "m", "task": "a", "small": True}]).to_csv(file, index=False)
+    with pytest.raises(SystemExit, match="give another --out"):
+        score(["m"], tmp_path, file, small=False)
+    pd.DataFrame([{"model": "m", "task": "a", "small": small} for small in (True, False)]).to_csv(file, index=False)
+    with pytest.raises(SystemExit, match="mixes rows"):
+        table(file)
+    pd.DataFrame([{"model": "m", "task": "a"}]).to_csv(file, index=False)  # of a version that did not say
+    with pytest.raises(SystemExit, match="does not say"):
+        score(["m"], tmp_path, file, small=False)

@@ -251,3 +251,11 @@ def test_undefined_series_are_named() -> None:
     assert maths.undefined_because(steady, moving) == "the metric is constant"
     assert maths.undefined_because(moving, steady) == "the scores are constant"
     assert maths.undefined_because(moving, moving) is None
+
+
+def test_related_curves_are_as_related_as_they_say() -> None:
+    layers = np.arange(25.0)
+    scores = np.sin(layers / 8)
+    given = np.stack([scores + 0.3 * np.cos(layers / k) for k in (1, 2, 3)])  # curves that follow the scores themselves
+    for curve in maths.related_curves(given, scores):
+        assert np.corrcoef(curve, scores)[0, 1] == pytest.approx(maths.RELATED)

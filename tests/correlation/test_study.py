@@ -202,7 +202,8 @@ def test_p_is_the_larger_of_both_nulls_and_is_corrected_over_metrics() -> None:
         # two metrics vary: never less than alone, never more than Holm's method would say
         assert (rows["p_adjusted"] >= rows["p"] - 1e-12).all()
         assert rows["p_adjusted"].min() <= min(1.0, 2 * rows["p"].min()) + 0.02
-    assert 0 <= found.facts["power"]["spearman"] <= 1
+    assert set(found.facts["power"]["spearman"]) == set(found.layers["metric"])
+    assert all(0 <= power <= 1 for power in found.facts["power"]["spearman"].values())
 
 
 def test_the_page_and_the_command_say_one_thing() -> None:

@@ -255,13 +255,19 @@ def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]], level: f
     return min(levels)
 
 
+def related_curves(rest: Array, y: Array) -> Array:
+    """Curves with `RELATED` as their correlation with `y`, made of it and what given curves (count, n) do not share with it."""
+    goal = (y - y.mean()) / y.std()
+    rest = rest - rest.mean(axis=1, keepdims=True)
+    rest = rest - np.outer(rest @ goal / len(goal), goal)  # else it would add to the correlation, or take from it
+    return RELATED * goal + math.sqrt(1 - RELATED**2) * rest / rest.std(axis=1, keepdims=True)
+
+
 def found_at(
     measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0, count: int = 24
 ) -> Array:
     """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of `x`, are found at a level."""
-    rest = surrogate_curves(x, count, seed + 1)["random phase"]
-    rest = (rest - rest.mean(axis=1, keepdims=True)) / rest.std(axis=1, keepdims=True)
-    mixed = RELATED * (y - y.mean()) / y.std() + math.sqrt(1 - RELATED**2) * rest
+    mixed = related_curves(surrogate_curves(x, count, seed + 1)["random phase"], y)
     values = [association(measure, one, y) for one in mixed]
     found = compare_with(measure, values, {kind: null_values(measure, mixed, drawn) for kind, drawn in curves.items()})
     return np.array([chance.p <= level for chance in found])

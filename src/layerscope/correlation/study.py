@@ -256,7 +256,7 @@ class _Job:
         self.undefined: list[dict[str, str]] = []
         self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
         self.nulls: dict[tuple[str, str], dict[str, maths.Array]] = {}  # by metric and measure, of the layer means
-        self.curves: list[tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = []
+        self.curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = {}
 
     def layer_means(self, metric: str, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """One point per layer: means over the same tasks on both sides."""
@@ -265,16 +265,15 @@ class _Job:
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)
-            self.curves.append((x, y, curves))
+            self.curves[metric] = x, y, curves
             for row, nulls in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
                 self.nulls[metric, row["measure"]] = nulls
                 yield row
 
-    def power(self, measure: str) -> float:
-        """How often curves like the metrics' that do go with the scores would be found, after the correction for all metrics."""
+    def power(self, measure: str) -> dict[str, float]:
+        """How often curves like each metric's that do go with the scores would be found, after the correction for all metrics."""
         level = maths.corrected_level(measure, [found for (_, m), found in self.nulls.items() if m == measure])
-        found = [maths.found_at(measure, x, y, curves, level, self.seed) for x, y, curves in self.curves]
-        return float(np.concatenate(found).mean())
+        return {name: float(maths.found_at(measure, *given, level, self.seed).mean()) for name, given in self.curves.items()}
 
     def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""

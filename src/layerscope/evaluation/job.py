@@ -90,7 +90,7 @@ def evaluate(
     - `readouts`: None (the paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`).
     - `out`: a folder in which the run is stored and resumed. Without it the result is in memory only. In both cases vectors are
       kept in an embedding store that later runs reuse.
-    - `scoring`: `mteb` (its own code, the reference) or `device` (the same scores, all layers at once, on the model's device).
+    - `scoring`: `mteb` (its own code, the reference) or `device` (near-equal scores, all layers at once, on the model's device).
       None: `device` where the model is on a GPU.
     - `scoring_workers`: the number of processes that score (0: score in this one).
     - `normalize`: scale vectors to length 1, which does not change cosines but does change classifiers. None: do what the model's

@@ -155,9 +155,11 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         for row in mine.to_dict(orient="records"):
             table.add_row(*_cells(row, within, correlations.over_tasks, measure))
         console.print(table)
-        power = correlations.facts.get("power", {}).get(measure)
-        if power is not None and (mine["p_adjusted"] >= 0.05).any():
-            console.print(f"where p ≥ 0.05, a relation is not shown; one of r = {RELATED} would be found in {power:.0%} of cases")
+        power = correlations.facts.get("power", {}).get(measure, {})
+        weak = [power[name] for name in mine.loc[mine["p_adjusted"] >= 0.05, "metric"] if name in power]
+        if weak:
+            cases = f"{min(weak):.0%} to {max(weak):.0%} of cases, by metric"
+            console.print(f"where p ≥ 0.05, a relation is not shown; one of r = {RELATED} would be found in {cases}")
     console.print(
         "by chance: mean and 95 % limit of unrelated curves that keep the scores' bend and last layer and are as smooth (of the "
         "size, for ρ and τ), by random phase or permuted increments, whichever reaches further; p: the larger of the two, "
