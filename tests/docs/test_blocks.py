@@ -193,6 +193,9 @@ def check_script(words: list[str], line: str) -> None:
     else:
         assert (ROOT / words[0]).is_file(), f"{line}: no such file"
         folder = (ROOT / words[0]).parent
+        if "    run_script(" in (ROOT / words[0]).read_text(encoding="utf-8"):  # a study, which takes the options of the command
+            parse(["study", Path(words[0]).stem.removeprefix("study_"), *words[1:]], line)
+            return
         # options may be declared in a file beside it
         source = "\n".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
     for option in (word.split("=")[0] for word in words[1:] if word.startswith("--")):
