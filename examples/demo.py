@@ -32,7 +32,7 @@ from layerscope.terminal import Console
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"
 TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
-MINUTES = 2.0  # to read further questions, for the fit
+GIVEN = 600  # of the questions, all of which the choice is fitted on
 BUDGET = 0.35  # of today's computation per text: a third of the blocks
 UNSEEN = 600  # questions on which nothing is chosen or fitted
 LENGTH = 64
@@ -46,7 +46,7 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     console = Console(highlight=False)
     rows = TASKS.get(TASK).splits()["train"]
     labels = {row["text"]: int(row["label"]) for row in rows}
-    unseen, given = list(labels)[:UNSEEN], list(labels)[UNSEEN:]
+    unseen, given = list(labels)[:UNSEEN], list(labels)[UNSEEN : UNSEEN + GIVEN]
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(given):,} questions without labels, at a third of the computation")
     out.mkdir(parents=True, exist_ok=True)
     table = pd.DataFrame({"text": given, "asks for": [KINDS[labels[text]] for text in given]})
@@ -60,7 +60,7 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
         sample=texts,
         max_length=LENGTH,
         budget=BUDGET,
-        time=MINUTES,
+        center_on="all",
         overwrite=True,
     )
     today, now = timed(last_layer(MODEL), unseen), timed(better.encode, unseen)
