@@ -128,7 +128,8 @@ def test_metrics_are_adjusted_with_those_of_their_sink_setting() -> None:
         ("b", "keep"): rng.normal(size=20),
     }
     alone = compare({("a", "keep"): metrics["a", "keep"]}, y)["a", "keep"][2]
-    assert compare(metrics, y)["a", "keep"][2] == pytest.approx(min(1.0, 2 * alone))  # a and b, both with the sink kept
+    told = compare(metrics, y)["a", "keep"][2]
+    assert alone <= told <= 2 * alone  # a and b, both with the sink kept: more than one, no more than Bonferroni's
 
 
 def test_families_keep_their_color() -> None:
