@@ -88,7 +88,7 @@ def test_fresh_process(tmp_path: Path) -> None:
         assert one.cut_texts >= 2
         assert set(one.versions) == {"sentence_transformers", "transformers", "torch"}
     exact = [draft.framed.exact_when_cut for draft in drafts]
-    assert exact == [True, True, False]  # the closing quote is lost there, and that is said
+    assert exact == [False, True, False]  # the closing quote is lost there, and that is said
     for known, one in zip(exact, found, strict=True):
         assert (one.cut_distance < 1e-9) == known
 

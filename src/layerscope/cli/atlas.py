@@ -64,7 +64,7 @@ def show_command(
 
 
 @command("compare", "layerscope atlas compare Pythia-410m bert-base", atlas)
-def compare_command(
+def atlas_compare_command(
     output: shared.Listing,
     models: list[str] = typer.Argument(..., help="Names from `layerscope atlas models`."),
     convention: str = CONVENTION,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from layerscope.errors import MissingExtraError
 from layerscope.evaluation.problems import NotDescribed, Part, Problem, parts_of
 from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.scoring import (
@@ -30,9 +31,13 @@ from layerscope.evaluation.scoring import (
 )
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.store import checked
-from layerscope_gpu.scoring.kmeans import Clustering, cluster
-from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
-from layerscope_gpu.scoring.regression import Classification, classify
+
+try:
+    from layerscope_gpu.scoring.kmeans import Clustering, cluster
+    from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
+    from layerscope_gpu.scoring.regression import Classification, classify
+except ImportError:
+    raise MissingExtraError("scoring on a device", "gpu") from None
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
 _HOST_BYTES = 2**30

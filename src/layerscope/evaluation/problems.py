@@ -13,9 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from layerscope_gpu.scoring.kmeans import Clustering
-from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
-from layerscope_gpu.scoring.regression import Classification
+from layerscope.errors import MissingExtraError
+
+try:
+    from layerscope_gpu.scoring.kmeans import Clustering
+    from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
+    from layerscope_gpu.scoring.regression import Classification
+except ImportError:
+    raise MissingExtraError("scoring on a device", "gpu") from None
+
 
 Problem = Classification | Clustering | Pairs | Ranking
 Rows = Callable[[Sequence[str]], np.ndarray]

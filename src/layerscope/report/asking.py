@@ -97,11 +97,13 @@ class Asker:
         if made is None:
             raise LayerscopeError("this run kept no map.")
         if self.model is None and told.get("source") == "module":
-            raise LayerscopeError("its model was given as an object; name one with --model.")
+            raise LayerscopeError("its model was given as an object; name one: `layerscope open RUN --model MODEL`.")
         try:  # nothing is downloaded: a stranger's run must not choose what is
             model = load(self.model or str(told["name"]), offline=True)
         except LayerscopeError as error:
-            raise LayerscopeError(f"its model is not at hand ({one_line(str(error))}) Name it with --model.") from None
+            raise LayerscopeError(
+                f"its model is not at hand ({one_line(str(error))}) Name it: `layerscope open RUN --model MODEL`."
+            ) from None
         if model_key(model.identity) != model_key(told):
             raise LayerscopeError(f"{model.name} has other weights or settings than the model of this run.")
         length = int(self.run.manifest["conventions"]["max_length"])
@@ -124,7 +126,8 @@ class Asker:
         one = EncodePass(model, template, sites, readout.kinds, space, length)
         if not all(space.has(keys, one.kinds, [site.name for site in sites])):
             raise LayerscopeError(
-                "the texts' vectors are no longer in the embedding store. Run the same `improve` again, or name it (--store)."
+                "the texts' vectors are no longer in the embedding store. Run the same `improve` again, or name the "
+                "store: `layerscope open RUN --store FOLDER`."
             )
         encoder = TextEncoder(model, template, sites, readout.kinds, length)
 
