@@ -123,7 +123,7 @@ def test_a_last_layer_is_as_uncertain_as_the_others() -> None:
 
 
 def test_under_a_budget_ties_are_those_of_the_scores_that_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, rules = evaluation({"a": [0.2, 0.50, 0.52, 0.53, 0.2]}, half=0.02), []
+    made, rules = evaluation({"a": [0.2, 0.51, 0.525, 0.53, 0.2]}, half=0.03), []
 
     def spy(*given: object, rule: object = None, **more: object) -> object:
         rules.append(rule)
