@@ -32,7 +32,7 @@ from layerscope.terminal import Console
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"
 TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
-GIVEN = 600  # of the questions, all of which the choice is fitted on
+GIVEN = 1500  # of the questions, all of which the choice is fitted on
 BUDGET = 0.35  # of today's computation per text: a third of the blocks
 UNSEEN = 600  # questions on which nothing is chosen or fitted
 LENGTH = 64
