@@ -43,8 +43,7 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
     found = json.loads(told.out)
     assert found.keys() == {"model", "tasks", "undefined", "failed", "warnings", "run"}
     assert [task["task"] for task in found["tasks"]] == ["Pairs", "Ranking"]
-    row = {"task", "split", "subset", "best", "layer", "readout", "last", "gain", "ci_low", "ci_high", "tied"}
-    row |= {"default_last", "gain_over_default", "default_ci_low", "default_ci_high"}
+    row = {"task", "split", "subset", "best", "layer", "readout", "last", "gain", "tied", "default_last", "gain_over_default"}
     assert all(task.keys() == row for task in found["tasks"])
     assert (found["undefined"], found["failed"], found["run"]) == ([], [], "run")
     scores = pd.read_parquet(tmp_path / "run" / "scores.parquet")

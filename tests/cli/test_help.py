@@ -214,3 +214,14 @@ def test_out_is_optional_and_named_everywhere(name: str) -> None:
     out = inspect.signature(getattr(layerscope, name)).parameters["out"]
     assert out.default is None
     assert out.kind is out.KEYWORD_ONLY
+
+
+def test_an_option_of_a_command_is_no_misspelling_of_the_programs() -> None:
+    load_commands()
+    program: Any = typer.main.get_command(app)
+    asked = 0
+    for name, command in program.commands.items():
+        for option in (option for one in command.params for option in one.opts if option.startswith("--")):
+            program.make_context("layerscope", [name, option])  # an error where it is taken for one like it
+            asked += option == "--revision"
+    assert asked > 3

@@ -52,7 +52,9 @@ def test_the_same_values_and_errors(n, kind, monkeypatch):
                 finish()
             got = [metric.estimate(pair[level]) for pair in together]
         for one, other in zip(want, got, strict=True):
-            assert other.value == pytest.approx(one.value, rel=1e-3 if name == "dime" else 2e-5, abs=1e-6, nan_ok=True), name
+            assert other.value == pytest.approx(
+                one.value, rel={"dime": 1e-3, "rankme": 1e-4}.get(name, 2e-5), abs=1e-6, nan_ok=True
+            ), name
             if one.se is not None:
                 assert other.se == pytest.approx(one.se, rel=0.05, abs=1e-5, nan_ok=True), name
             assert (other.n, other.d, other.undefined, other.df) == (one.n, one.d, one.undefined, one.df)

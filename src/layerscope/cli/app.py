@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import typer
@@ -69,7 +70,8 @@ class Plain:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments, unless an option is another command's, and this one has its like."""
         known = {name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
-        for given in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
+        own = takewhile(lambda arg: arg.startswith("-"), args) if isinstance(self, TyperGroup) else args  # a group's stand first
+        for given in (arg.partition("=")[0] for arg in own if arg.startswith("--")):
             meant = [name for names in SAME_OPTION if given in names for name in names if name in known]
             if given == "--max-cost":
                 ctx.fail(f"No such option: {given}. {MAX_COST.replace('budget=', '--budget ')}")
