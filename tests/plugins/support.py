@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ def install(module: str, text: str, name: str, registry: Registry[Any], folder: 
     (info / "entry_points.txt").write_text(f"[{registry.group}]\n{name.lower()} = {module}:{name}\n")
     (folder / "site" / f"{module}.py").write_text(text)
     known = registry.all()  # before the package is there
+    monkeypatch.delitem(sys.modules, module, raising=False)  # another test's of that name
     monkeypatch.syspath_prepend(str(folder / "site"))
     monkeypatch.setattr(registry, "_things", known)
     monkeypatch.setattr(registry, "_broken", {})

@@ -51,6 +51,6 @@ def test_a_corpus_from_outside_is_profiled(
 
 
 def test_an_image_set_from_outside_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install("outside_squares", IMAGES, "SQUARES", IMAGE_SETS, tmp_path, monkeypatch)
+    install("outside_images", IMAGES, "SQUARES", IMAGE_SETS, tmp_path, monkeypatch)
     run = layerscope.profile(tiny_image_model("vit"), "squares", metrics=["prompt_entropy"], progress=False)
     assert run.manifest["counts"]["prompts"] == 12
