@@ -17,10 +17,10 @@ import pytest
 import layerscope
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
-from layerscope.embedding.reading import LayerReading
+from layerscope.embedding.reading import LayerReading, Reading
 from layerscope.embedding.writing import Parts, facts_of
 from layerscope.engines import LocalEngine
-from layerscope.errors import DataError, InvalidValueError, RunFolderError
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError, RunFolderError
 from layerscope.exporting.verifying import pooled_vectors
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
@@ -241,3 +241,17 @@ def test_a_file_of_several_layers_is_searched_at_one_of_them(model, tmp_path: Pa
         layerscope.search(model, TEXTS[4], TEXTS, layers=[0, 2], progress=False)
     with pytest.raises(DataError, match="read otherwise"):
         layerscope.search(model, TEXTS[4], file, layers=1, progress=False)
+
+
+def test_vectors_that_are_not_finite_are_not_written():
+    class Broken(Reading):
+        names = ("vector",)
+
+        def open(self) -> None:
+            pass
+
+        def encode(self, texts, advance):
+            return [np.array([[1.0, 2.0], [np.nan, 0.0]])]
+
+    with pytest.raises(LayerscopeError, match=r"1 of 2 vectors \(vector\) are not finite; the first is of 'second'"):
+        Broken().vectors(LocalEngine(), ["first", "second"], lambda n: None)

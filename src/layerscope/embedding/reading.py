@@ -20,7 +20,7 @@ from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
-from layerscope.models.settings import pick_device, pick_dtype
+from layerscope.models.settings import pick_device, pick_dtype, quiet
 from layerscope.models.source import Source, files_sha256
 
 VECTOR = "vector"
@@ -77,11 +77,22 @@ class Reading(Work[slice, list[np.ndarray]]):
 
     def vectors(self, engine: Engine, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         """The vectors of texts, by whatever engine there is."""
-        if not engine.remote:
-            if not self._here:
+        vectors = self._there(engine, texts, advance) if engine.remote else self._locally(texts, advance)
+        for name, rows in zip(self.names, vectors, strict=True):
+            wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            if len(wrong):
+                shown = repr(texts[wrong[0]][:60])
+                raise LayerscopeError(f"{len(wrong)} of {len(rows)} vectors ({name}) are not finite; the first is of {shown}.")
+        return vectors
+
+    def _locally(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
+        if not self._here:
+            with quiet():
                 self.open()
-                self._here = True
-            return self.encode(texts, advance)
+            self._here = True
+        return self.encode(texts, advance)
+
+    def _there(self, engine: Engine, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         self.texts = PackedTexts(texts)
         spans = [slice(start, min(start + _SPAN, len(texts))) for start in range(0, len(texts), _SPAN)]
         found = dict(engine.run(self, spans, advance))
