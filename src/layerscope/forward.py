@@ -4,7 +4,7 @@ Every reading of states goes through here. `make_plan` says which items are read
 in the background where a GPU would have to wait for them; `BatchRunner` runs the model on batches of similar length and hands
 each to a reduction. A reduction runs the model under its hooks and keeps what it is for: `capture.Reducer` pooled vectors and
 token measures (for profiles), `capture.pooling.Pooler` every kind of pooling (for evaluations), the states of all tokens (for
-probes). `read_states` shows the states themselves to whoever needs something else of them (studies).
+probes). `read_states` shows the states themselves to callers that need something else of them (studies).
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class EarlyPlanner:
     def plan(self) -> Plan:
         """The whole plan, its first shard as given before."""
         self.start()
-        self._proceed.set()  # whoever asks has given the GPU the first shard
+        self._proceed.set()  # the caller has given the GPU the first shard
         assert self._rest is not None
         rest = self._rest.result()
         return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest], self.per_batch)

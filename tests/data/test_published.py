@@ -25,7 +25,6 @@ from tests.liars import lie, small
 LEAST = 2**20
 TOO_LARGE = "more than is read of a file of its size"
 LINES = b'{"text": "the same words"}\n' * 100
-WRITERS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +58,6 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.T
     info = tarfile.TarInfo(name)
     info.size, info.type, info.linkname = size, kind, "other.jsonl" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
     return info
-
-
-def batches(path: Path, table: pa.Table, way: str, codec: str | None) -> Path:
-    with WRITERS[way](str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
-        writer.write_table(table, max_chunksize=500)
-    return path
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda raw: lzma.compress(raw, lzma.FORMAT_ALONE)])
@@ -145,26 +138,13 @@ def test_a_parquet_file_whose_end_lies(tmp_path: Path) -> None:
     refused(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("way", WRITERS)
-@pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
-def test_arrow_files(tmp_path: Path, way: str, codec: str | None) -> None:
-    columns: dict[str, Any] = {
-        "text": ["some words", None, ""] * 1000, "tags": [["a"], [], None] * 1000,
-        "kind": pa.array(["x" * 10, "y", None] * 1000).dictionary_encode(),
-    }  # fmt: skip
-    file = tmp_path / "a.arrow"
-    check_published(batches(file, pa.table(columns), way, codec))
-    shared = pa.DictionaryArray.from_arrays(pa.array(np.zeros(8000, dtype=np.int32)), pa.array(["a" * 20_000]))
-    refused(batches(file, pa.table({"text": shared}), way, codec))
-    refused(batches(file, pa.table({"text": pa.nulls(600_000)}), way, codec))
-    if codec is not None:
-        refused(batches(file, pa.table({"text": ["a" * 3 * LEAST]}), way, codec))
-        raw = batches(file, pa.table({"text": ["a" * 3 * LEAST]}), "stream", codec).read_bytes()
-        (tmp_path / "b.zip").write_bytes(raw)  # a name under which the library reads it, too
-        refused(tmp_path / "b.zip")
-    raw = batches(file, pa.table(columns), way, codec).read_bytes()
-    file.write_bytes(raw[: len(raw) // 2 + 1])
-    refused(file, "damaged, or not whole")
+@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_arrow_files_are_refused(tmp_path: Path, write: Callable[..., Any]) -> None:
+    table = pa.table({"text": ["a" * 100]})
+    for name in ("a.arrow", "b.zip"):  # a name under which the library reads it, too
+        with write(str(tmp_path / name), table.schema) as writer:
+            writer.write_table(table)
+        refused(tmp_path / name, "is an Arrow file.* Read the dataset with `datasets`")
 
 
 def test_texts_that_are_no_file_of_any_kind(tmp_path: Path) -> None:

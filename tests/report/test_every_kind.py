@@ -17,7 +17,6 @@ from layerscope.report.write import FORMATS, write_report
 from layerscope.store.verify import check_tree
 from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
-from tests.evaluation.support import write_tasks
 from tests.report.synthetic import (
     synthetic_evaluation,
     synthetic_improvement,
@@ -87,16 +86,11 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
             build_tiny("llama", seed).save_pretrained(folder / "training" / f"step{step}")
             tiny_tokenizer().save_pretrained(folder / "training" / f"step{step}")
         return [folder / "training"], {"data": texts[:4], "metrics": "prompt_entropy"}
-    if name == "heads":
-        tasks = write_tasks(folder / "tasks", texts=300)
-        return [model], {"tasks": "Topics", "data_dir": str(tasks), "items": 20, "fit": 200, "max_length": 48}
     found: dict[str, tuple[list[Any], dict[str, Any]]] = {
         "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
-        "attention": ([model], {"data": texts[:4], "prompts": 2}),
         "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
         "finetune": ([model], {"data": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
-        "intervene": ([model], {"data": texts[:4], "tasks": "none", "layer": 1, "least": 1.2, "edits": ["remove"]}),
         "reasoning": ([model], {"data": texts[:4], "stride": 4}),
         "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "sublayers": ([model], {"data": texts[:4]}),

@@ -132,7 +132,7 @@ def correlation_tables(model: str, convention: str = "english", metrics_on: str 
         raise UnknownNameError("place of the metrics", str(metrics_on), ["mteb", "wikitext"])
     values = metric_values(known)
     on_mteb = values["dataset"].str.startswith("mteb/")
-    # one dataset is no basis for a mean over tasks
+    # one dataset is not enough for a mean over tasks
     where = metrics_on or ("mteb" if values.loc[on_mteb, "dataset"].nunique() > 5 else "wikitext")
     values = values[on_mteb if where == "mteb" else values["dataset"] == "wikitext"]
     if values.empty:

@@ -35,7 +35,7 @@ def lock_of(thing: Any) -> threading.RLock:
 
 
 class _PassDone(Exception):
-    """Raised inside the last hook: the rest of the forward pass would compute nothing that is read."""
+    """Raised inside the last hook: nothing reads what the rest of the forward pass would compute."""
 
 
 class Capture:

@@ -1,7 +1,7 @@
 """Every way of turning a text's token states into one vector, at every site, in one pass.
 
 A *kind* names what is kept: `POOLING/NORM` such as `mean/applied` or `last/raw`, `sink/NORM` (the state of the largest token,
-from which means without it follow) and `POOLING-drop/NORM` (for poolings that are no mean).
+from which means without it follow) and `POOLING-drop/NORM` (for poolings other than means).
 Pooling runs over a text's *span*: the whole text, or the part that a template reads.
 """
 

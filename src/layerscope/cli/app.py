@@ -181,7 +181,7 @@ def with_flags(message: str, words: list[str]) -> str:
     def flag(match: re.Match[str]) -> str:
         name, value = match[1], match[2]
         if name not in flags:
-            # what is no option of all studies is an option of this one
+            # an option that not all studies have is one of this study
             return f"--set {match[0]}" if found.name == "study" else match[0]
         shown = "" if value in ("", "True") else " " if value is None else f" {value[1:-1]}"
         return flags[name] + shown
@@ -237,7 +237,7 @@ def _main() -> None:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(0)
-    except Exception as error:  # a defect of ours, or an input that nobody has thought of
+    except Exception as error:  # a defect of ours, or an unforeseen input
         if os.environ.get("LAYERSCOPE_DEBUG"):
             raise
         print(f"layerscope: {_unexpected(error)}", file=sys.stderr)
@@ -245,7 +245,7 @@ def _main() -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    """One line about an error that nobody foresaw. Its traceback goes to a file for a bug report."""
+    """One line about an unforeseen error. Its traceback goes to a file for a bug report."""
     first = next(iter(str(error).splitlines()), "")[:300]
     if advice := os_advice(error):
         return f"{advice} ({first})" if first else advice

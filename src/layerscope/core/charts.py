@@ -1,4 +1,4 @@
-"""Charts as data: curves or bars on the same axes, whoever draws them."""
+"""Charts as data: curves or bars on the same axes, for any backend."""
 
 from __future__ import annotations
 

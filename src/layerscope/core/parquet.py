@@ -90,7 +90,7 @@ def _count(stream: IO[bytes], size: int, facts: _Fields, column: Any) -> tuple[P
                 if _lengths(stream.read(min(packed, size)), head, page, facts[4, _I32], column) > count:
                     raise ValueError("a page has more lengths than values")
         if count < 0:
-            raise ValueError("a page has fewer values than none")
+            raise ValueError("a page has a negative number of values")
         values, unpacked, at = values + count, unpacked + plain, at + length + packed
     if values < declared:
         raise ValueError("a part of a column is not where it should be")

@@ -47,7 +47,7 @@ def json_problem(error: Exception) -> str:
 
 
 def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = DataError) -> Any:
-    """The value of a JSON text. `where` names it in the error: bad syntax, bad UTF-8, nesting or numbers without end."""
+    """The value of a JSON text. `where` names it in the error: bad syntax, bad UTF-8, endless nesting or numbers."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:

@@ -132,7 +132,8 @@ SURROGATES = 999  # of each kind
 
 def _random_phase(ys: Array, count: int, rng: np.random.Generator) -> Array:
     n = ys.shape[-1]
-    lines = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)  # a curve that does not end where it began is no cycle: its way stays
+    # phases assume a cycle: the straight line from a curve's first value to its last is set aside
+    lines = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
     spectra = np.fft.rfft(ys - lines)
     middle = spectra.mean(0)
     # phases are drawn for the mean of the curves; each curve keeps its own phases relative to the mean's

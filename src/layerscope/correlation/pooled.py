@@ -1,6 +1,6 @@
 """Inference over tasks and over models: what a correlation per task and per model amounts to when taken together.
 
-**Over the tasks of one model.** The tasks of a model are no independent trials: all are read from the same layers, and their
+**Over the tasks of one model.** The tasks of a model are not independent trials: all are read from the same layers, and their
 curves are alike. The mean of the tasks' correlations is therefore compared with the same mean under surrogates that are drawn for
 all tasks together and leave them as alike as they are (`maths.surrogate_curves`). This says whether the metric goes with the
 scores *in this model*.

@@ -366,6 +366,6 @@ def open_tokenizer(serialized: str, max_length: int | None) -> Any:
 
 def token_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     """Token ids of texts with the special tokens the tokenizer adds."""
-    # without offsets, which nobody reads, where the tokenizer can leave them out
+    # without offsets, which are not needed, where the tokenizer can leave them out
     encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
     return [encoding.ids for encoding in encode(texts)]

@@ -6,15 +6,14 @@ import bz2
 import gzip
 import lzma
 import os
-import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from layerscope.core.bounds import check_rows, check_unpacked
-from layerscope.core.parquet import check_parquet, weight
+from layerscope.core.bounds import check_unpacked
+from layerscope.core.parquet import check_parquet
 from layerscope.errors import DataError, clean_name, one_line
 
 _PACKED: dict[bytes, Callable[[Any], Any]] = {
@@ -45,12 +44,14 @@ def check_published(path: os.PathLike[str]) -> None:
     uncounted = [kind for magic, kind in _UNCOUNTED.items() if start.startswith(magic)] + ["Lance"] * (end[-4:] == b"LANC")
     if uncounted:
         raise DataError(f"{path} is packed as {uncounted[0]}, which layerscope does not unpack. Unpack it, and give its files.")
+    if end[-6:] == b"ARROW1" or start[:4] == b"\xff" * 4 or str(path).endswith(".arrow"):
+        raise DataError(
+            f"{path} is an Arrow file, and what it unpacks to cannot be counted. Read the dataset with `datasets`, and give that."
+        )
     try:
         if end[-4:] == b"PAR1":
             with parquet.ParquetFile(path) as table:
                 check_parquet(table, path)
-        if end[-6:] == b"ARROW1" or start[:4] == b"\xff" * 4 or str(path).endswith(".arrow"):
-            _check_arrow(path, ended=start[:6] == b"ARROW1")
         for magic in (*_PACKED, *_STREAMS):
             if start.startswith(magic):
                 _check_packed(path, magic)
@@ -63,7 +64,7 @@ def check_published(path: os.PathLike[str]) -> None:
             with tarfile.open(path) as archive:
                 _check_members(path, _tar_members(archive))
     except (
-        pa.ArrowException, OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError, struct.error
+        pa.ArrowException, OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError
     ) as error:  # fmt: skip
         raise DataError(f"{path} is damaged, or not whole ({one_line(str(error))}). Download it again.") from error
 
@@ -94,73 +95,3 @@ def _check_members(path: os.PathLike[str], members: Iterator[tuple[str, int, boo
             raise DataError(f"{path} holds {clean_name(name)!r}, which {what}. Unpack it, and give its files.")
         unpacked += max(0, length)
         check_unpacked(unpacked, size, path)
-
-
-# --- Arrow ---
-
-
-def _check_arrow(path: os.PathLike[str], ended: bool) -> None:
-    """Count a file of Arrow batches: first the sizes to which they are unpacked, then what their values take."""
-    import pyarrow as pa
-
-    size = os.stat(path).st_size
-    with pa.memory_map(str(path)) as source:
-        messages: Any = _blocks(source, size) if ended else pa.ipc.MessageReader.open_stream(source)
-        check_unpacked(sum(_buffers(message) for message in messages), size, path)
-        source.seek(0)
-        reader = pa.ipc.open_file(source) if ended else pa.ipc.open_stream(source)
-        batches = (reader.get_batch(number) for number in range(reader.num_record_batches)) if ended else reader
-        rows = unpacked = 0
-        for batch in batches:
-            batch.validate(full=True)
-            rows, unpacked = rows + batch.num_rows, unpacked + sum(map(weight, batch.columns))
-            check_rows(rows, size, path)
-            check_unpacked(unpacked, size, path)
-
-
-def _blocks(source: Any, size: int) -> Iterator[Any]:
-    """The messages that the end of a file points at."""
-    import pyarrow as pa
-
-    source.seek(size - 10)
-    length = int.from_bytes(source.read(4), "little")
-    source.seek(size - 10 - length)
-    raw = source.read(length)
-    for field in (2, 3):  # those of distinct values, and of rows
-        if place := _field(raw, _follow(raw, 0), field):
-            vector = _follow(raw, place)
-            for number in range(struct.unpack_from("<I", raw, vector)[0]):
-                source.seek(struct.unpack_from("<q", raw, vector + 4 + 24 * number)[0])
-                yield pa.ipc.read_message(source)
-
-
-def _buffers(message: Any) -> int:
-    """The bytes to which a message's buffers are unpacked: before each that is packed stands its size."""
-    raw, body = message.metadata.to_pybytes(), message.body
-    root = _follow(raw, 0)
-    kind, place = _field(raw, root, 1), _field(raw, root, 2)
-    if not kind or not place or raw[kind] not in (2, 3):
-        return 0
-    batch = _follow(raw, place)
-    if raw[kind] == 2:  # distinct values: a batch inside
-        batch = _follow(raw, _field(raw, batch, 1))
-    packed, place = _field(raw, batch, 3), _field(raw, batch, 2)
-    vector = _follow(raw, place) if place else 0
-    total = 0
-    for number in range(struct.unpack_from("<I", raw, vector)[0] if place else 0):
-        start, length = struct.unpack_from("<qq", raw, vector + 4 + 16 * number)
-        told = struct.unpack_from("<q", body, start)[0] if packed and length else length
-        total += max(told, length)
-    return total
-
-
-def _follow(raw: bytes, place: int) -> int:
-    return int(place + struct.unpack_from("<I", raw, place)[0])
-
-
-def _field(raw: bytes, table: int, number: int) -> int:
-    """Where a field of a table stands (FlatBuffers); 0 where it is not there."""
-    fields = table - struct.unpack_from("<i", raw, table)[0]
-    entry = 4 + 2 * number
-    held = entry < struct.unpack_from("<H", raw, fields)[0] and struct.unpack_from("<H", raw, fields + entry)[0]
-    return table + held if held else 0

@@ -305,7 +305,7 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
                 for row in batch.to_pylist() if records.whole else batch.column(0).to_pylist():
                     number += 1
                     yield number, records.cell(row, chosen, row[chosen]) if records.whole else row
-    except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:  # ValueError: strings that are no UTF-8
+    except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:  # ValueError: strings that are not UTF-8
         raise DataError(f"{path} is not a readable parquet file: {error}. Write or download it again.") from error
 
 

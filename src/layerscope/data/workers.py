@@ -225,7 +225,7 @@ class Nursery:
 
     def close(self) -> None:
         """End it, and whatever it has forked."""
-        _close_all(self._ours)  # of workers that nobody has asked for
+        _close_all(self._ours)  # of workers that were never asked for
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with suppress(OSError):
@@ -270,12 +270,12 @@ Worker = subprocess.Popen[bytes] | ForkedWorker
 def run_nursery(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
     """The main program of a nursery: `pipes` are the ends for each worker's requests and answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to be told of a worker's end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended workers need not be waited for
     numbers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     os.nice(5)  # behind the process that gives a GPU its work
     for name in imports:
-        with suppress(ImportError):  # whoever needs it will say so
+        with suppress(ImportError):  # the code that needs it will say so
             importlib.import_module(name)
     try:
         module, name, setup = _receive(sys.stdin.buffer)

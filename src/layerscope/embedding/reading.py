@@ -11,6 +11,7 @@ import numpy as np
 from layerscope.capture import expand_sites
 from layerscope.core.identity import model_key
 from layerscope.core.readout import HEAD, Readout
+from layerscope.core.sites import pick_layers
 from layerscope.core.templates import get_template
 from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
@@ -31,21 +32,15 @@ _SPAN = 256  # texts that a worker takes at a time
 Layers = str | int | Iterable[int] | None
 
 
-def pick_layers(layers: Layers, blocks: int) -> list[int]:
-    """Layers by their numbers; -1 is the last, `all` and None are all of them and the last.
-
-    >>> pick_layers("all", 3), pick_layers([1, -1], 3), pick_layers(None, 3)
-    ([0, 1, 2, 3], [1, 3], [3])
-    """
-    if isinstance(layers, str) and layers != "all":
-        raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
-    several = range(blocks + 1) if isinstance(layers, str) else sorted(layers) if isinstance(layers, set) else layers
-    given: list[Any] = list(several) if isinstance(several, Iterable) else [-1 if several is None else several]
-    picked = [int(layer) if int(layer) >= 0 else blocks + 1 + int(layer) for layer in given]
-    wrong = [layer for layer, at in zip(given, picked, strict=True) if not 0 <= at <= blocks]
-    if wrong or not picked:
-        raise InvalidValueError(f"layer {(*wrong, '(none)')[0]} does not exist: layers are 0 to {blocks} (-1: the last).")
-    return list(dict.fromkeys(picked))
+def _layers(layers: Layers, blocks: int, model: str) -> list[int]:
+    """The wanted layers in the order given; the last where none is named."""
+    if isinstance(layers, str):
+        if layers != "all":
+            raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
+        return pick_layers(None, blocks, model)
+    given = [-1] if layers is None else [*layers] if isinstance(layers, Iterable) else [layers]
+    wanted = pick_layers(given, blocks, model)
+    return wanted if isinstance(layers, set) else list(dict.fromkeys(int(layer) % (blocks + 1) for layer in given))
 
 
 class Reading(Work[slice, list[np.ndarray]]):
@@ -177,7 +172,7 @@ def open_reading(
         raise LayerscopeError(f"{loaded.name} reads no texts{'' if loaded.kind == 'texts' else f' but {loaded.kind}'}.")
     chosen = readout if isinstance(readout, Readout) else Readout.parse(readout or "plain/mean")
     return LayerReading(
-        loaded, command.recipe, pick_layers(layers, loaded.n_blocks), chosen.check(), max_length or MAX_LENGTH, batch
+        loaded, command.recipe, _layers(layers, loaded.n_blocks, loaded.name), chosen.check(), max_length or MAX_LENGTH, batch
     )
 
 

@@ -325,9 +325,9 @@ class Dispatch:
         return list(ready)
 
     def _listen(self) -> None:
-        """Replace a worker that has items and answers no more: one that was stopped would be waited for without end."""
+        """Replace a worker that has items but no longer answers: a stopped one would be waited for forever."""
         now = time.monotonic()
-        # the time that this process itself was stopped, or busy with a result, is nobody's silence
+        # time in which this process itself was stopped, or busy with a result, does not count as silence
         passed, self.listened = min(now - self.listened, 2 * _POLL_S), now
         for member in [member for member in self.members if member.items]:
             member.silent += passed

@@ -233,7 +233,7 @@ class EvaluationJob:
     def _encode(self, texts: dict[str, list[str]], sites: Sequence[Site]) -> tuple[dict[str, Any], dict[str, Space]]:
         """One pass per template over the texts that are not in the store yet.
 
-        Also returns the spaces: what nobody holds may be pruned by another process before it is scored.
+        Also returns the spaces: while they are held, no other process prunes them before they are scored.
         """
         plan, every = self.plan, list(dict.fromkeys(text for some in texts.values() for text in some))
         passes = []

@@ -152,7 +152,7 @@ def _kept(blocks: Mapping[str, Any]) -> str:
 
 
 def size_in_words(facts: Mapping[str, Any]) -> str:
-    """How large an export is beside the model that it was cut from; where it is no smaller, why."""
+    """How large an export is beside the model that it was cut from; if it is not smaller, why not."""
     own, whole = facts["parameters"] / 1e6, facts["base"]["parameters"] / 1e6
     if facts["parameters"] < facts["base"]["parameters"]:
         return f"{own:.1f} M parameters instead of {whole:.1f} M"

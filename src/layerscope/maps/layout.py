@@ -105,7 +105,7 @@ def nearest(distances: np.ndarray, count: int) -> np.ndarray:
 
 
 def trustworthiness(distances: np.ndarray, seen: np.ndarray) -> float:
-    """From 1 (whoever is near on a map is near) down: `distances` (n, n) are true, `seen` (n, k) the nearest on the map.
+    """From 1 (all neighbors on the map are true ones) down: `distances` (n, n) are true, `seen` (n, k) the nearest on the map.
 
     Every neighbor on the map that is not among the k true ones costs the number of places it is behind them. Only the ranks of
     those few are counted, which is much faster than sorting all.

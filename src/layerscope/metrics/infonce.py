@@ -41,7 +41,7 @@ def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = Fal
         total = torch.logsumexp(logits, -1)
         losses.append(total - positive)
         share = (logits - total.unsqueeze(-1)).exp_()
-        share.scatter_(-1, partners, 0.0)  # a partner is no negative
+        share.scatter_(-1, partners, 0.0)  # a partner does not count as a negative
         columns += share.sum(-2)
     per_row = torch.cat(losses, dim=-1)
     if one_way:

@@ -115,7 +115,7 @@ class ItemReader(Closing, ABC):
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """The rows of the items' views; `rows` are those of the items themselves."""
-        raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that compare no views (metrics=).")
+        raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that need none (metrics=).")
 
     def start_views(self, views: ViewSettings, count: int | None = None) -> None:
         """Get ready to make views of `count` items (None: of many), in processes where that pays."""
@@ -263,7 +263,7 @@ def tokenizer_explained(name: str) -> Iterator[None]:
         yield
     except LayerscopeError:
         raise
-    except BaseException as error:  # the core raises plain ones, and panics that are no Exception
+    except BaseException as error:  # the core raises plain ones, and panics that are not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__

@@ -235,7 +235,7 @@ class LoadedModel:
 
         if limit is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
             return ask(texts)
-        # Its core alone leaves out offsets, which nobody reads. To ask for some also sets the core's truncation, which stays.
+        # Its core alone can leave out offsets, which are not needed. Asking for some sets the core's truncation, which stays.
         core, some = tokenizer.backend_tokenizer, texts[:_TRIED]
         wanted, tried = (Tokens(found) for found in (ask(some), core.encode_batch_fast(some)))
         same = tried.ids == wanted.ids and tried.truncated == wanted.truncated

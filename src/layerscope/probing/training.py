@@ -260,7 +260,7 @@ def judge(task: Task, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: int) -> None:
-    """Keep what is best on the validation part (higher accuracy, then lower loss); let go of layers that wait in vain."""
+    """Keep what is best on the validation part (higher accuracy, then lower loss); stop layers that no longer improve."""
     live = phase.live
     better = (accuracy > phase.accuracy[live]) | ((accuracy == phase.accuracy[live]) & (loss < phase.loss[live]))
     better &= np.isfinite(loss)

@@ -169,7 +169,7 @@ class ShardEncoder:
         return QueuedShard(pending, Sent(finite), values)
 
     def settled(self, wait: bool = False) -> bool:
-        """Whether no token measures are put off any more; what can be done now is done, and with `wait` everything."""
+        """Compute the token measures that are ready (all of them with `wait`), and say whether none is left."""
         late, self._late = self._late, []
         for later, put in late:
             if wait or later.is_ready():

@@ -51,7 +51,7 @@ class Served:
 
 
 class _Server(ThreadingHTTPServer):
-    """Threads for a few connections. A new one ends the oldest, so that clients who only wait keep nobody out."""
+    """Threads for a few connections. A new one ends the oldest, so that idle clients cannot block others."""
 
     daemon_threads = True
     block_on_close = False
@@ -99,7 +99,7 @@ class _Server(ThreadingHTTPServer):
                 self._drop(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away or sent nonsense is no news for the terminal."""
+        """Say nothing in the terminal of clients that went away or sent nonsense."""
 
     def take_once(self, given: str) -> bool:
         """Whether this is the token that works once; it does not work again."""

@@ -179,7 +179,7 @@ def from_atlas(name: str) -> list[Curves | Scores]:
         on_mteb = values["dataset"].str.startswith("mteb/")
         for where in _WHERE:
             rows = values[on_mteb if where == "mteb" else values["dataset"] == where]
-            if len(rows) and (where != "mteb" or rows["dataset"].nunique() > 5):  # fewer are no basis for a mean
+            if len(rows) and (where != "mteb" or rows["dataset"].nunique() > 5):  # too few for a mean
                 out.append(_curves(known.name, known.family, rows, where))
     scores = or_none(atlas.select_scores, known, "english") if out else atlas.select_scores(known, "english")
     return out if scores is None else [*out, _scores(known.name, known.family, scores)]

@@ -278,7 +278,7 @@ def readout_word(readout: str | None) -> str:
 
 
 def _measured(choice: Choice) -> str:
-    """The user's own measure before and after; a judge's score is no percentage."""
+    """The user's own measure before and after; a judge's score is not a percentage."""
     if choice.before is None or choice.after is None or not choice.metric:
         return ""
     digits = 1 if choice.gain is not None else 3

@@ -119,7 +119,7 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> SweepPlan:
         _count(content)
     except yaml.YAMLError as error:
         raise PlanError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
-    except (RecursionError, ValueError) as error:  # nested without end; a date or a number that cannot be
+    except (RecursionError, ValueError) as error:  # nested too deeply; an impossible date or number
         raise PlanError(f"{source} is not a plan: {str(error) or 'it is nested too deeply'}.") from error
     try:
         return _plan(_expect(content, dict, "the file", "a mapping with the key `models` or `steps`"), base, path.stem)

@@ -117,7 +117,7 @@ def sweep(
     command = Command("sweep", options, model_options=model_options, engine=engine, offline=offline, progress=progress)
     given: dict[str, Any] = {"model_options": command.loading, "batch_size": command.where.batch_size}
     plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, **given)
-    with hub_offline(plan.offline):  # whatever library a step uses, it asks nobody
+    with hub_offline(plan.offline):  # no library that a step uses asks the hub
         stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
         folder = Path(out or (plan.out if isinstance(source, Mapping) else plan.folder) or Path("runs") / folder_name(stem))
         if folder.exists() and not folder.is_dir():

@@ -71,7 +71,7 @@ def test_many_examples_are_sampled() -> None:
 @pytest.mark.parametrize(
     ("header", "row", "words"),
     [
-        (("text", "grade"), ("a", "b"), "'grade', which are no known layout"),
+        (("text", "grade"), ("a", "b"), "'grade', which is not a known layout"),
         (("sentence1", "sentence2", "label", "score"), ("a", "b", "1", "2"), "has both"),
         (("sentence1", "sentence2", "label"), ("a", "b", "3"), "0 or 1"),
         (("sentence1", "sentence2", "score"), ("a", "b", "high"), "a score is a finite number, not 'high'"),

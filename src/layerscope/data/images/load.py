@@ -171,7 +171,7 @@ def from_parquet(path: Path, column: str | None = None, label_column: str | None
     def read(name: str) -> list[Any]:
         try:
             return table[name].to_pylist()
-        except (pa.ArrowException, ValueError, OverflowError) as error:  # bytes that are no UTF-8, dates beyond the calendar
+        except (pa.ArrowException, ValueError, OverflowError) as error:  # bytes that are not UTF-8, dates beyond the calendar
             raise DataError(f"{path}: column {name!r} holds values that cannot be read: {error}.") from error
 
     found = _listed([], [], path.name, {"kind": "file", "path": str(path)})

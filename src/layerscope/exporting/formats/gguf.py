@@ -3,7 +3,7 @@
 llama.cpp pools by mean, the first or the last token, and always applies the final norm before. So `applied` is what it computes.
 `raw` is not: without a norm there is no file. With a norm whose weights are all 1 every token keeps its direction and loses its
 length. That is exact, up to the vector's length, where one token is read (`last`, `cls`), and refused for a mean. A template is
-not in the file: whoever embeds puts the text into it. Layout: `gguf/model.gguf`.
+not in the file: the caller puts the text into it. Layout: `gguf/model.gguf`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ prompt's states minus their mean: dropping a token is dropping a row and a colum
 and inner products of differences are sums of four entries. So one product and one batched eigen-solve serve all four.
 
 Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used. On a GPU with
-layerscope-gpu these are two D×D products each: a kernel prepares the rows with the sink token kept and dropped, and nobody
-forms their T×T Gram matrices.
+layerscope-gpu these are two D×D products each: a kernel prepares the rows with the sink token kept and dropped, and their
+T×T Gram matrices are never formed.
 """
 
 from __future__ import annotations

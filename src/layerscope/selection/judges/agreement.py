@@ -77,7 +77,7 @@ class Neighborhoods:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks along the last axis; equals share theirs, or a sort would hand out an order that nobody measured."""
+    """Ranks along the last axis; equals share theirs: a sort would put them into an arbitrary order."""
     ordered = values.sort(dim=-1)
     out = torch.empty_like(values)
     out.scatter_(-1, ordered.indices, torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).expand_as(values))

@@ -224,7 +224,7 @@ def decide(
     tied = smoothed.tied(allowed)
     weak = "chance" if guessing > CHANCE else "loss" if risk >= RISK or gain <= 0 else ""
     if best == reference or not allowed[reference]:
-        weak = ""  # nothing is given up, or the reference is not to be had
+        weak = ""  # nothing is given up, or there is no reference
     judged, parts = (100 * gain, risk), [NOTHING] * 3
     if best == reference or weak:
         at, risk = reference, 0.0

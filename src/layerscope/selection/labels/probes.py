@@ -2,7 +2,7 @@
 
 With n examples a linear probe lives in the n × n matrix of inner products. From the inverse of that matrix plus the penalty,
 the predictions for any part that was left out follow without fitting again, so that repeated cross-validation of thousands of
-(layer, readout) candidates takes seconds. scikit-learn fits one probe at a time and is no dependency of the core: why this is
+(layer, readout) candidates takes seconds. scikit-learn fits one probe at a time and is not a dependency of the core: why this is
 kept by hand is in docs/decisions/a-probe-in-closed-form.md.
 """
 

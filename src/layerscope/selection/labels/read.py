@@ -160,7 +160,7 @@ def _kind(named: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
     if "text" in named and "label" in named and not pair:
         return "classification"
     listed = ", ".join(repr(name) for name in columns) or "none"
-    raise DataError(f"{file} has the columns {listed}, which are no known layout. Valid: {LAYOUTS}.")
+    raise DataError(f"{file} has the columns {listed}, which is not a known layout. Valid: {LAYOUTS}.")
 
 
 def _value(value: Any, kind: Kind, where: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sink_edit import SinkEdit, find_sink_activation
+from study_intervene import Intervene, _score_answer, _valley_answer, dip_at
 
 from layerscope.capture import expand_sites
 from layerscope.core.valley import LEAST_SHARE
@@ -17,14 +20,20 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel
-from layerscope.studies.intervene import _score_answer, _valley_answer, dip_at
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
-from layerscope.studies.shared.sink_edit import SinkEdit, find_sink_activation
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
 LAYER, FEATURES, SIZES = 2, (3, 7), (400.0, -250.0)
 OPTIONS: dict[str, Any] = {"least": 5.0, "massive": 50.0, "layer": -1}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def with_the_study() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STUDIES, "_things", {**STUDIES.all(), "intervene": Intervene()})
+        yield
 
 
 def planted(family: str = "llama") -> LoadedModel:

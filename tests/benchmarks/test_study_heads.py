@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import study_heads as heads
 from scipy.stats import spearmanr
+from study_heads import DRAWS, READINGS, Found, HeadsByLayer, HeadTask, read_task
 
 from layerscope.core.heads import Ridge, make_target
 from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.tasks.resolve import resolve_tasks
-from layerscope.studies import heads
-from layerscope.studies.heads import DRAWS, READINGS, Found, HeadTask, read_task
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import StudyRun, study
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
+
+
+@pytest.fixture(autouse=True, scope="module")
+def with_the_study() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STUDIES, "_things", {**STUDIES.all(), "heads": HeadsByLayer()})
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path) -> StudyRun:
+def whole(data: Path, with_the_study: None) -> StudyRun:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heads, "LEAST_TEXTS", 10)
         return study(

@@ -9,6 +9,8 @@ later tokens (all others, where attention is not causal) that go to the token wi
 to the first token; means over heads and prompts. `attention_if_uniform` is what the first token would get if attention were even,
 `attended_is_largest` the share of prompts whose most attended token is the one with the largest norm, `input_ratio` that token's
 norm over the median. Figure: shares by depth. Verdict: whether the two sinks are one token, per model.
+
+    python benchmarks/study_attention.py smollm2-135m controlled-ar --limit 8 --max-length 48
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from text_vectors import run_script
 from torch import Tensor
 
 from layerscope.errors import LayerscopeError
@@ -188,4 +191,5 @@ def verdict(table: pd.DataFrame) -> list[str]:
     return [in_short(join_words(answers)), *out]
 
 
-STUDY = Attention()
+if __name__ == "__main__":
+    run_script(Attention())

@@ -1,13 +1,15 @@
 """Does the valley go, and do the scores move, when the sink activation is taken out inside the forward pass?
 
 Finds the layer where one token becomes massive and the few features that carry it, then edits exactly these entries there, in
-every pass, and profiles and scores the model again (`shared/sink_edit.py` has the edits). `remove`, `clamp` and `replace` take
+every pass, and profiles and scores the model again (`sink_edit.py` has the edits). `remove`, `clamp` and `replace` take
 the sink away. `control`, `matched` and `moved` leave it massive and change something else: what they do, an edit does by itself.
 
 Table: `value` rows (the profile under each condition), `difference` rows (condition minus `none`, prompt by prompt), `valley`
 rows, and `score` rows (task and layer, × 100). Figure: prompt entropy, sink ratio and mean score over depth, a line per
 condition. Verdict: where the sink is, what becomes of the valley and of the scores, and whether removing the sink does more than
 the controls.
+
+    python benchmarks/study_intervene.py smollm2-135m -n 12 --max-length 64 --set items=40
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
+from text_vectors import run_script
 
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL, Interval, student_interval
@@ -41,7 +45,6 @@ from layerscope.studies.shared.models import (
 )
 from layerscope.studies.shared.numbers import MOVES, VALUES, in_short, join_words, mean_of, whole_layer
 from layerscope.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows
-from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
 
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
 _SCANNED = 32  # texts that the sink is looked for in
@@ -247,4 +250,5 @@ def _score_sentence(scores: Scores, edit: str) -> str:
     )
 
 
-STUDY = Intervene()
+if __name__ == "__main__":
+    run_script(Intervene())

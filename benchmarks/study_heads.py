@@ -7,6 +7,8 @@ layer. Heads and means are fitted on texts of each task that are not scored.
 Table: a `score` row per task, reading and layer (× 100), a `mean` row over the tasks with its interval, and per reading a `gain`
 row (the layer that is best on the other tasks, against the last) and a `middle` row (the middle half, against the last). Figure:
 mean scores by depth. Verdict: whether the middle wins under a learned readout, and what a head gains over each other reading.
+
+    python benchmarks/study_heads.py smollm2-135m --set tasks=small --set items=100 --set fit=200
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from text_vectors import run_script
 
 from layerscope.capture import expand_sites
 from layerscope.core.columns import VALUE, names
@@ -349,4 +352,5 @@ def _verdict(found: Sequence[Found], seed: int) -> list[str]:
     return [in_short(f"{answer}{down}; read plainly it beats it in {sum(sign > 0 for sign in signs['plain'])}"), *out]
 
 
-STUDY = HeadsByLayer()
+if __name__ == "__main__":
+    run_script(HeadsByLayer())

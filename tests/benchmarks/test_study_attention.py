@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
+from study_attention import Attention, attention_facts, read_attention
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.attention import attention_facts, read_attention
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
 from tests.tiny import tiny_model
+
+
+@pytest.fixture(autouse=True, scope="module")
+def with_the_study() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STUDIES, "_things", {**STUDIES.all(), "attention": Attention()})
+        yield
 
 
 def test_all_attention_on_one_token() -> None:
