@@ -178,6 +178,21 @@ def test_on_paper_the_map_says_its_layer_and_reading(open_page: Open, page_file:
     assert told.is_visible()
     assert told.evaluate("(e) => getComputedStyle(e, '::before').content") == '"better, "'
     assert not opened.page.locator("#map .play, #map input[type=range]").first.is_visible()
+    assert opened.page.locator("#map canvas").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_printed_page_has_the_map_and_is_white(open_page: Open, page_file: Path, scheme: str) -> None:
+    """Chromium's own PDF: pages of A4, the map as a picture among them, and dark ink on white whatever the screen shows."""
+    opened = start(open_page, page_file, 1280, 900, scheme=scheme)
+    opened.page.evaluate("""() => addEventListener('beforeprint', () => {
+        window.printed = getComputedStyle(document.documentElement).getPropertyValue('--panel').trim();
+    })""")
+    paper = opened.page.pdf(format="A4", print_background=True)
+    assert opened.page.evaluate("() => window.printed") in ("#fff", "#ffffff", "white")
+    assert paper.startswith(b"%PDF")
+    assert 2 <= paper.count(b"/Type /Page\n") <= 30
+    assert paper.count(b"/Subtype /Image") >= 1
 
 
 def test_search_and_legend_point_out(open_page: Open, page_file: Path) -> None:

@@ -45,6 +45,9 @@ def test_improve_writes_a_folder_and_says_why(cli: Cli, model_folder: Path, ques
     told = json.loads(again.out)
     assert told["choice"]["rule"] == "improve"
     assert len(told["neighbors"]) == 30
+    ended = cli("improve", model_folder, *words, "--out", tmp_path / "private", "--no-texts")
+    assert ended.code == 0, ended
+    assert "river" not in (tmp_path / "private" / "neighbors.csv").read_text() + ended.out
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import layerscope
@@ -15,6 +16,7 @@ from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving import record
 from layerscope.improving.stages import StageLines
+from layerscope.store.embeddings import text_key
 from layerscope.version import VERSION
 from tests.tiny import tiny_model
 
@@ -33,9 +35,9 @@ def judge():
     return encoder
 
 
-def quick(model, texts, **options):
+def quick(model, data, **options):
     settings = {"max_length": 96, "progress": False, "templates": ["one-word"], **options}
-    return layerscope.improve(model, texts, **settings)
+    return layerscope.improve(model, data, **settings)
 
 
 def test_every_candidate_is_judged_and_the_result_encodes(llama, judge):
@@ -119,6 +121,36 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert again.manifest["seconds"] == loaded.manifest["seconds"]
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
         quick(llama, texts, judge=judge, out=tmp_path / "better", seed=1)
+
+
+def told_by(folder):
+    """Everything that the files of a folder say, unpacked."""
+    said = []
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        if file.suffix == ".parquet":
+            said.append(pd.read_parquet(file).to_csv())
+        elif file.suffix == ".npz":
+            said += [array.tobytes().decode("latin-1") for array in np.load(file).values()]
+        else:
+            said.append(file.read_bytes().decode("latin-1"))
+    return "\n".join(said)
+
+
+@pytest.mark.usefixtures("here")
+def test_without_texts_no_file_of_the_folder_holds_one(llama, judge, tmp_path):
+    texts = some_texts()
+    quick(llama, texts, judge=judge, out=tmp_path / "with")
+    assert any(text in told_by(tmp_path / "with") for text in texts)
+    quick(llama, texts, judge=judge, out=tmp_path / "better", texts=False)
+    run = layerscope.load_run(tmp_path / "better")
+    run.report(tmp_path / "better" / "report.html")
+    said = told_by(tmp_path / "better")
+    assert not any(text in said or text_key(text).decode("latin-1") in said for text in texts)
+    assert "No text of that sample is in this folder" in said
+    assert run.map().readings[0].layout.points.shape[1] == len(texts)
+    assert quick(llama, texts, judge=judge, out=tmp_path / "better", texts=False).manifest["seconds"] == run.manifest["seconds"]
+    with pytest.raises(LayerscopeError, match="exists and is not empty"):  # what was written with texts is not one without
+        quick(llama, texts, judge=judge, out=tmp_path / "with", texts=False)
 
 
 @pytest.mark.usefixtures("here")

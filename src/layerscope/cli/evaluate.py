@@ -42,6 +42,7 @@ class EvaluateSettings(shared.CommandOptions):
         None, panel=ENGINES, help="Processes that compute scores; 0: the main process. (default: one per core)"
     )
     store_size: str = option("10GB", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size)
+    texts: bool = shared.TEXTS
     store_dtype: str = option("float32", panel=ENGINES, help="float32, or float16 for half the disk space.")
 
 

@@ -53,6 +53,7 @@ class ImproveSettings(shared.CommandOptions):
         False, "--train", panel=CHOICE, help="Train the blocks below a head too: half of them, or as many as --budget allows."
     )
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
+    texts: bool = shared.TEXTS
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")

@@ -16,7 +16,6 @@ from layerscope.errors import LayerscopeError
 
 RUNS = typer.Argument(None, help="Folders of finished runs of any kind, or files from `select --json`.")
 ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. Pythia-410m,bert-base.")
-TEXTS = option(True, "--texts/--no-texts", panel=RESULT, help="Whether the page may show your texts or images.")
 
 
 @command("report", "layerscope report runs/profile runs/scores --out report.html")
@@ -25,7 +24,7 @@ def report_command(
     runs: list[Path] = RUNS,
     out: Path = shared.out_option("File to write: .html, .md, .pdf, .png or .svg.", Path("report.html")),
     atlas: str | None = ATLAS,
-    texts: bool = TEXTS,
+    texts: bool = shared.TEXTS,
 ) -> None:
     """Write one self-contained page about runs: a headline, a map, curves, scores, correlations, tables."""
     from layerscope.report.contents import gather
@@ -63,6 +62,7 @@ def open_command(
     store: Path | None = option(None, panel=DATA, help="The embedding store of that run, if it is another than the usual one."),
     port: int = option(0, panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
     browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
+    texts: bool = shared.TEXTS,
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
     from layerscope.report.live import page_for
@@ -70,7 +70,7 @@ def open_command(
 
     published = atlas_runs(atlas, runs)
     asker = _asker(runs or [], model, store)
-    page = page_for(runs or [], published, asks=asker is not None)
+    page = page_for(runs or [], published, asks=asker is not None, texts=texts)
     with serve(page, port, asker) as served:
         then = f"layerscope select {shared.shell_quote(*(runs or []))}".rstrip()
         output.tell({"url": served.url, "page": page}, served.url, then)

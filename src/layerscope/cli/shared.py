@@ -191,6 +191,9 @@ class Running(CommandOptions):
         return {"engine": {name: value for name, value in self.given().items() if name != "offline"}, "offline": self.offline}
 
 
+TEXTS = option(True, "--texts/--no-texts", panel=RESULT, help="Whether your texts or images may be kept and shown.")
+
+
 class Listing(CommandOptions):
     """How a result is printed."""
 

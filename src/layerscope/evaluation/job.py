@@ -77,6 +77,7 @@ def evaluate(
     store_size: int | None = 10 * 2**30,
     store_dtype: str = "float32",
     normalize: bool | None = None,
+    texts: bool = True,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -95,6 +96,7 @@ def evaluate(
     - `scoring_workers`: the number of processes that score (0: score in this one).
     - `normalize`: scale vectors to length 1, which does not change cosines but does change classifiers. None: do what the model's
       own sentence-transformers pipeline does.
+    - `texts`: whether the map that is kept has what the texts say.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
     can be given as plain keywords, or together as `model_options` and `engine` (`local`: this process; `ray`: workers of a
@@ -127,6 +129,7 @@ def evaluate(
             unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
             store_dtype=store_dtype,
             scoring=scoring or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
+            texts=texts,
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -227,7 +230,7 @@ class EvaluationJob:
             scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts(results))},
         )
         run = Evaluation(scores, gains, manifest)
-        run._map = made
+        run._map = made if made is None or plan.texts else made.without_texts()
         return run
 
     def _encode(self, texts: dict[str, list[str]], sites: Sequence[Site]) -> tuple[dict[str, Any], dict[str, Space]]:
@@ -285,7 +288,7 @@ def _in_turns(turns: Sequence[Turn], budget: int | None) -> str:
     total, most = (describe_size(some(turn.bytes for turn in turns)) for some in (sum, max))
     return (
         f"vectors take {total}, and the embedding store may have {describe_size(budget or 0)}: tasks are encoded and scored in "
-        f"{len(turns)} turns of at most {most}, and vectors go after their turn."
+        f"{len(turns)} turns of at most {most}, and vectors go after their turn: no map is kept."
     )
 
 

@@ -47,6 +47,8 @@ class EvaluationPlan:
     unit_length: bool = False
     store_dtype: str = "float32"
     scoring: str = "mteb"
+    texts: bool = True
+    """Whether the map keeps what texts say."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -62,6 +64,7 @@ class EvaluationPlan:
             "layerscope": VERSION,
             "store_dtype": self.store_dtype,
             **({} if self.scoring == "mteb" else {"scoring": self.scoring}),
+            **({} if self.texts else {"map": "no texts"}),
         }
 
     def by_template(self) -> dict[str, list[Readout]]:

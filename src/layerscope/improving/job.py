@@ -85,6 +85,7 @@ def improve(
     center_on: str = "auto",
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
+    texts: bool = True,
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
@@ -114,6 +115,7 @@ def improve(
       random ones as take a quarter of the time of the choice). `time`: minutes to read further texts for the fit, instead.
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"report_to": "wandb"}`.
+    - `texts`: whether the result may hold texts, in the map and in five examples.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
     can be given as plain keywords, or together as `model_options` and `engine`.
@@ -156,7 +158,7 @@ def improve(
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         asked = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
-        settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own, train)
+        settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own, train, texts)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work)
         try:
             return job.run(judge, place, overwrite)
@@ -384,6 +386,8 @@ class ImproveJob:
         out: Path | None, overwrite: bool, made: LayerMap | None,
     ) -> Improved:  # fmt: skip
         neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
+        if not self.settings.texts:
+            neighbors, made = neighbors.iloc[:0], made and made.without_texts()
         manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
         manifest["seconds"] = {"estimated": self.estimated, "taken": perf_counter() - self.clock}
 
@@ -394,7 +398,7 @@ class ImproveJob:
             folder.write_manifest(manifest)
 
         def save(place: Path, replace_old: bool) -> Path:
-            return chosen.save(place, replace_old, self.offline, _card(self.sample.name, choice), write)
+            return chosen.save(place, replace_old, self.offline, _card(self.sample.name, choice, self.settings.texts), write)
 
         result = Improved(choice, table, neighbors, manifest, None, sampled, chosen.encode, save)
         result._map = made
@@ -405,9 +409,12 @@ class ImproveJob:
         return result
 
 
-def _card(corpus: str, choice: Choice) -> str:
+def _card(corpus: str, choice: Choice, texts: bool) -> str:
     """How the layer and readout were chosen, for the model card."""
-    private = "`map.npz` holds texts of that sample: remove it before you publish this folder, if they are private."
+    holds = (
+        "`map.npz` and `neighbors` hold texts of that sample. If they are private, improve with `--no-texts` before you publish."
+    )
+    private = holds if texts else "No text of that sample is in this folder."
     return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason} {private}"
 
 

@@ -47,6 +47,8 @@ class Settings:
     """Whether the judge is another than an encoder, labels or the model itself."""
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
+    texts: bool = True
+    """Whether the folder may hold what texts say."""
 
     @property
     def trains(self) -> bool:
@@ -69,6 +71,7 @@ class Settings:
             "time": self.time,
             "train": self.train,
             VERSION_KEY: VERSION,
+            **({} if self.texts else {"map": "no texts"}),
         }
 
     def rule(self) -> dict[str, float]:

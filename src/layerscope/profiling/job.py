@@ -106,6 +106,7 @@ def profile(
     progress: bool | None = None,
     live: bool | Observer = False,
     map: bool = False,
+    texts: bool = True,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     data_options: DataOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
@@ -120,6 +121,7 @@ def profile(
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
     - `live`: write a page with the results so far to that folder.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
+    - `texts`: whether that map has what the items say.
     - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A metric's class, or a function of one
       prompt's token states, can be given instead of a name.
 
@@ -157,13 +159,14 @@ def profile(
             "profile": config.as_dict(),
             "layerscope": VERSION,
         }
-        request |= {"map": True} if map else {}
+        kept = map and (texts or "no texts")
+        request |= {"map": kept} if kept else {}
         if folder is not None and source is not None and not overwrite:
             there = folder.manifest()
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
             if same and folder.is_whole():
                 return _finished(read_back(Profile.kind, Profile.load, folder.path), observer)
-        job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=map)
+        job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=kept)
         job.batch_size, job.observer = asked.where.batch_size, observer
         with job.reader:
             if folder is None:
@@ -204,7 +207,7 @@ class Job(ProfileTask):
     """One profile, from its items to its tables."""
 
     observer: Observer | None = None
-    map: bool = False
+    map: bool | str = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,7 +216,7 @@ class Job(ProfileTask):
             "corpus": self.items.fingerprint,
             "profile": self.config.as_dict(),
             "layerscope": VERSION,
-            **({"map": True} if self.map else {}),
+            **({"map": self.map} if self.map else {}),
         }
 
     def on_shard(self, plan: Plan, store: ShardStore | MemoryStore) -> None:
@@ -263,7 +266,8 @@ class Job(ProfileTask):
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
         run = Profile(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
         if self.map:
-            run._map = map_of_profile(self.model, self.items, self.sites, shards, self.config.final_norm)
+            made = map_of_profile(self.model, self.items, self.sites, shards, self.config.final_norm)
+            run._map = made if made is None or self.map is True else made.without_texts()
         return run
 
     def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

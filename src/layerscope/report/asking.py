@@ -96,6 +96,8 @@ class Asker:
         told, made = self.run.manifest["model"], self.run.find_map()
         if made is None:
             raise LayerscopeError("this run kept no map.")
+        if made.texts is None:
+            raise LayerscopeError("this run kept no texts (`--no-texts`) that could be found.")
         if self.model is None and told.get("source") == "module":
             raise LayerscopeError("its model was given as an object; name one: `layerscope open RUN --model MODEL`.")
         try:  # nothing is downloaded: a stranger's run must not choose what is

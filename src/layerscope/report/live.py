@@ -76,24 +76,24 @@ class LivePage:
         self.written += 1
 
 
-def page_for(runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = False) -> Path:
+def page_for(runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = False, texts: bool = True) -> Path:
     """The file to show: a running profile's live page, or a new report in the only run's folder or a temporary one.
 
     A page that `asks` has a box for questions, which only its server can answer: it goes to a temporary folder.
     """
     if asks:
-        report = replace(gather([*runs, *others]), asks=True)
+        report = replace(gather([*runs, *others], texts=texts), asks=True)
         return write(report, Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html")
     if len(runs) == 1 and not others:
         live = runs[0] / LIVE_PAGE
         if live.exists() and _running(runs[0]):
             return live
         try:
-            return write_report(runs, runs[0] / "report.html")
+            return write_report(runs, runs[0] / "report.html", texts=texts)
         except RunFolderError:
             if not runs[0].is_dir() or not (runs[0] / "manifest.json").exists() or _running(runs[0]):
                 raise
-    return write_report([*runs, *others], Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html")
+    return write_report([*runs, *others], Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html", texts=texts)
 
 
 def _running(folder: Path) -> bool:

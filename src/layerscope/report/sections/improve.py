@@ -19,7 +19,7 @@ def from_improvement(run: Any) -> Block:
     """The choice first, then five of the texts with their nearest neighbors today and now."""
     tables, better = {}, not run.manifest["evidence"]["kept_default"]
     neighbors = _NEIGHBORS.format(run.manifest.get("examples", "Five of the texts, drawn at random"))
-    if better:
+    if better and len(run.neighbors):
         tables[neighbors] = neighbors_side_by_side(run.neighbors)
     if len(run.table):
         tables[f"The best {_SHOWN} layers and readouts"] = run.table.head(_SHOWN)
