@@ -14,7 +14,7 @@ FLOORS = (
     ("errors",),
     ("cache", "terminal"),
     ("core",),
-    ("progress",),
+    ("progress", "loggers"),
     ("spectra", "store", "packages"),
     ("metrics", "catalogue", "maps"),
     ("data", "capture"),

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from layerscope.catalogue import MODEL_NAMES, ZOO_MODELS
-from layerscope.cli.early import blocks_of
+from layerscope.cli.early import METRIC_NAMES, blocks_of
 from layerscope.errors import near_misses
+from layerscope.metrics import metrics
+from layerscope.metrics.registry import is_plugin
 from layerscope.models import catalogue
 from tests.cli.support import Cli, assert_refused
 
@@ -28,7 +30,7 @@ json.dump(told, sys.stdout)
 """
 
 
-def test_eight_mistakes_load_nothing(tmp_path: Path) -> None:
+def test_the_commonest_mistakes_load_nothing(tmp_path: Path) -> None:
     model, texts = tmp_path / "model", tmp_path / "texts.csv"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 3}))
@@ -45,6 +47,7 @@ def test_eight_mistakes_load_nothing(tmp_path: Path) -> None:
         "no such folder": ["report", tmp_path / "nothing"],
         "exists and is not empty": ["improve", model, "--data", texts, "--out", mine],
         "Did you mean 'one-word'?": ["improve", model, "--data", texts, "--templates", "one-wrod", "--out", out],
+        "unknown metric 'promt_entropy'. Did you mean 'prompt_entropy'?": ["profile", model, "--metrics", "promt_entropy"],
         "Did you mean --data?": ["improve", model, "--dta", texts, "--out", out],
     }
     given = json.dumps([[str(word) for word in words] for words in mistakes.values()])
@@ -56,6 +59,10 @@ def test_eight_mistakes_load_nothing(tmp_path: Path) -> None:
 
 def test_the_names_known_early_are_those_of_the_catalogue() -> None:
     assert {*MODEL_NAMES, *ZOO_MODELS} == set(catalogue())
+
+
+def test_the_metrics_known_early_are_those_of_the_registry() -> None:
+    assert set(METRIC_NAMES) == {name for name, metric in metrics().items() if not is_plugin(metric)}
 
 
 def test_blocks_are_read_from_a_configuration(tmp_path: Path) -> None:

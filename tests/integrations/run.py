@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 
 @dataclass(frozen=True)
 class Program:
-    """A program: what is installed, which script checks which folders, and the largest cosine distance allowed.
+    """A program: what is installed, which script (with its words) checks which folders, and the largest difference allowed.
 
     `alone`: nothing of this environment is below that of the program; torch alone has the same version.
     """
@@ -53,6 +53,9 @@ PROGRAMS = {
     "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
     "duckdb": Program(("duckdb",), "duckdb"),
     "lancedb": Program(("lancedb",), "lancedb"),
+    "wandb": Program(("wandb",), "loggers wandb", folders=()),
+    "mlflow": Program(("mlflow-skinny", "sqlalchemy", "alembic"), "loggers mlflow", folders=()),
+    "trackio": Program(("trackio",), "loggers trackio", folders=()),
     "embedding-atlas": Program(("embedding-atlas",), "embedding_atlas"),
     "llama-cpp-python": Program(
         ("llama-cpp-python",), "llama_cpp", allowed=1e-3, folders=("llama-mean", "llama-last", "gemma-mean")
@@ -127,10 +130,11 @@ def try_program(name: str, program: Program, work: Path, timeout: float, extra: 
     try:
         python = environment(work / "venvs" / folder, program.alone)
         reason = install(python, program, timeout, extra)
+        script, *words = program.check.split()
         if reason:
             return {**row, "reason": reason}
         ended = subprocess.run(
-            [str(python), str(HERE / "checks" / f"check_{program.check}.py"), str(work)],
+            [str(python), str(HERE / "checks" / f"check_{script}.py"), str(work), *words],
             capture_output=True,
             text=True,
             timeout=timeout,

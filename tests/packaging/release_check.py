@@ -108,9 +108,11 @@ EXTRAS = {
     "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
     "train": "from sentence_transformers import SentenceTransformerTrainer; import layerscope.improving.lesson",
     "training": (
-        "from pathlib import Path; from layerscope.training.loggers import TensorBoardLog;"
+        "from pathlib import Path; from layerscope.loggers import TensorBoardLog;"
         "TensorBoardLog(Path('logs'), {}).close(); import wandb"
     ),
+    "mlflow": _PROFILE + "metrics='prompt_entropy', log='mlflow')",
+    "trackio": _PROFILE + "metrics='prompt_entropy', log='trackio')",
     "augment": _PROFILE + "metrics='infonce', augmenter='nlpaug')",
 }
 

@@ -168,7 +168,6 @@ def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_tensorboard_gets_a_curve_per_layer_and_metric(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "tb", log=["tensorboard", "csv"]) as watch:
@@ -199,7 +198,7 @@ def test_a_log_of_ones_own_and_what_is_missing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(MissingExtraError, match="training"):
         LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv")
-    with pytest.raises(UnknownNameError, match="csv, tensorboard, wandb"):
+    with pytest.raises(UnknownNameError, match="csv, mlflow, tensorboard, trackio, wandb"):
         LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="paper", out=tmp_path / "x.csv")
 
 
@@ -208,7 +207,7 @@ def test_wandb_gets_a_point_per_curve(tmp_path: Path, monkeypatch: pytest.Monkey
 
     logged: list[dict[str, float]] = []
     run = types.SimpleNamespace(define_metric=lambda *a, **k: None, log=logged.append, finish=lambda: logged.append({"end": 1}))
-    fake = types.SimpleNamespace(run=None, init=lambda config: run)
+    fake = types.SimpleNamespace(run=None, init=lambda project, config: run)
     monkeypatch.setitem(__import__("sys").modules, "wandb", fake)  # type: ignore[arg-type]
     with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv") as watch:
         rows = watch.measure(9)

@@ -19,6 +19,12 @@ from layerscope.errors import ExportError, LayerscopeError, ModelError, RunFolde
 
 _LOADING = ("improve", "profile", "evaluate", "probe", "export", "embed", "search", "compare")  # others name models of the atlas
 _PREVIEW = 20 * 2**20  # bytes: of larger files nothing is read twice
+# The registry of metrics imports torch; a test keeps these the same.
+METRIC_NAMES = (
+    "alpha_req", "anisotropy", "curvature", "dataset_entropy", "dataset_entropy_rbf", "dime", "effective_rank", "entropy_rank",
+    "infonce", "infonce_mi", "intrinsic_dimension", "lidar", "lidar_rank", "nesum", "prompt_entropy", "prompt_entropy_rbf",
+    "rankme", "sink_first", "sink_ratio", "spectral_anisotropy", "state_norm",
+)  # fmt: skip
 
 
 def check_arguments(command: str, values: Mapping[str, Any]) -> None:
@@ -104,6 +110,20 @@ def _templates(given: Any, values: Mapping[str, Any]) -> None:
         get_template(name)
 
 
+def _metrics(given: Any, values: Mapping[str, Any]) -> None:
+    if values["command"] == "profile" and not entry_points(group="layerscope.metrics"):
+        for name in given:
+            if name not in (*METRIC_NAMES, "all", "paper"):
+                raise UnknownNameError("metric", name, METRIC_NAMES, "`layerscope metrics` lists them.")
+
+
+def _log(given: Any, values: Mapping[str, Any]) -> None:
+    from layerscope.loggers import LOGGERS
+
+    for name in given:
+        LOGGERS.get(name)
+
+
 def _runs(given: Any, values: Mapping[str, Any]) -> None:
     if values.get("labels") is not None:
         return  # one of them is a model
@@ -122,5 +142,7 @@ _CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "templates": _templates,
     "layer": _layer,
     "out": _out,
+    "log": _log,
+    "metrics": _metrics,
     "runs": _runs,
 }

@@ -52,6 +52,7 @@ class ImproveSettings(shared.CommandOptions):
     train: bool = option(
         False, "--train", panel=CHOICE, help="Train the blocks below a head too: half of them, or as many as --budget allows."
     )
+    log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
     texts: bool = shared.TEXTS
 

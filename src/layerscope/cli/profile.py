@@ -55,6 +55,7 @@ class ProfileSettings(shared.CommandOptions):
     permutations: int | None = option(None, panel=METRICS, help="Permutations for the metric DiME. (default: 10)")
     map: bool = option(False, "--map", panel=RESULT, help="Keep up to 2,000 of the items as points at every layer, for the page.")
     texts: bool = shared.TEXTS
+    log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
     preset: str = option(
         "default", panel=METRICS, help="Conventions: default, paper (as printed) or released (the authors' code)."

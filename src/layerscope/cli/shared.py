@@ -126,6 +126,9 @@ def seed_option(help: str, panel: str = METRICS) -> Any:
 
 MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file.")
 OFFLINE = option(False, panel=ENGINES, help="Download nothing; fail at once if something is missing.")
+LOG = option(
+    None, panel=RESULT, help="Also send the numbers to tensorboard, wandb, mlflow or trackio; comma-separated.", read=parse_list
+)
 DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
 TEXTS_HELP = "Your texts: a file (.csv, .jsonl, .parquet, .txt, .xlsx), a folder of documents, a corpus or a hub dataset."

@@ -63,6 +63,7 @@ def encode(
         reading = open_reading(command, model, tokenizer, layers=layers, readout=plain, max_length=max_length)
         command.bar.begin(f"{reading.facts['model']['name']}|texts", len(words))
         found = reading.vectors(command.engine, words, command.bar.advance)
+    reading.say_cuts(reading.cut, len(words))
     if asked is not None and asked.centering == "corpus":
         found = [one - one.mean(0, dtype=np.float64).astype(np.float32) for one in found]
     if frame:

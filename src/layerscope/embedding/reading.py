@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ QUERY, DOCUMENT = "query", "document"
 """sentence-transformers' names of the prompts for what is asked and for what is found."""
 MAX_LENGTH = 256
 _SPAN = 256  # texts that a worker takes at a time
+_SPECIAL = 64  # tokens that a tokenizer may add to a text, a template's included
+log = logging.getLogger("layerscope")
 Layers = str | int | Iterable[int] | None
 
 
@@ -56,6 +59,7 @@ class Reading(Work[slice, list[np.ndarray]]):
     def __init__(self, batch_size: int | None = None) -> None:
         self.batch_size = batch_size
         self.texts: Sequence[str] = ()
+        self.cut = 0  # texts that were too long, so far
         self._here = False
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
@@ -63,8 +67,9 @@ class Reading(Work[slice, list[np.ndarray]]):
         raise NotImplementedError
 
     def run(self, item: slice, prepared: Any, advance: Advance, common: Any) -> list[np.ndarray]:
-        """The vectors of a span of the texts."""
-        return self.encode(self.texts[item], advance)
+        """The vectors of a span of the texts, and how many of them were cut."""
+        before = self.cut
+        return [*self.encode(self.texts[item], advance), np.array(self.cut - before)]
 
     def name(self, item: slice) -> str:
         """Which texts."""
@@ -80,6 +85,13 @@ class Reading(Work[slice, list[np.ndarray]]):
                 raise LayerscopeError(f"{len(wrong)} of {len(rows)} vectors ({name}) are not finite; the first is of {shown}.")
         return vectors
 
+    def say_cuts(self, cut: int, of: int) -> None:
+        """Tell once that texts were too long: their vectors are of their beginnings."""
+        if cut:
+            most = self.facts["max_length"]
+            limit = f"than {most} tokens" if most else "than the folder reads"
+            log.warning("%s of %s texts are longer %s, and were cut; max_length= sets the limit", f"{cut:,}", f"{of:,}", limit)
+
     def _locally(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         if not self._here:
             with quiet():
@@ -91,6 +103,7 @@ class Reading(Work[slice, list[np.ndarray]]):
         self.texts = PackedTexts(texts)
         spans = [slice(start, min(start + _SPAN, len(texts))) for start in range(0, len(texts), _SPAN)]
         found = dict(engine.run(self, spans, advance))
+        self.cut += sum(int(one[-1]) for one in found.values())
         return [np.concatenate([found[i][k] for i in range(len(spans))]) for k in range(len(self.names))]
 
 
@@ -111,10 +124,20 @@ class FolderReading(Reading):
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         prompt = {"prompt_name": self.prompt} if self.prompt in (getattr(self._model, "prompts", None) or {}) else {}
+        self.cut += self._too_long(texts, (getattr(self._model, "prompts", None) or {}).get(self.prompt, "") if prompt else "")
         given: dict[str, Any] = {"batch_size": self.batch_size or 32, "show_progress_bar": False, **prompt}
         found = np.asarray(self._model.encode(list(texts), **given), dtype=np.float32)
         advance(len(texts))
         return [found]
+
+    def _too_long(self, texts: Sequence[str], prompt: str) -> int:
+        """How many texts have more tokens than are read. A token has a byte at least: short texts need no look."""
+        most, tokenizer = self._model.max_seq_length, self._model.tokenizer
+        if most is None or not callable(tokenizer):
+            return 0
+        long = [prompt + text for text in texts if len((prompt + text).encode("utf-8", "replace")) + _SPECIAL > most]
+        found = tokenizer(long, truncation=False, padding=False, verbose=False)["input_ids"] if long else []
+        return sum(len(ids) > most for ids in found)
 
 
 class LayerReading(Reading):
@@ -148,7 +171,8 @@ class LayerReading(Reading):
         self._encoder = TextEncoder(model, get_template(self.readout.template), sites, kinds, self.max_length, self.batch_size)
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
-        vectors, _ = self._encoder.run(self._encoder.read(texts), advance)
+        vectors, numbers = self._encoder.run(self._encoder.read(texts), advance)
+        self.cut += int(numbers["truncated"].sum())
         return [vectors[self.readout.kinds[0]][place] for place in self._order]
 
 

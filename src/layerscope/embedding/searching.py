@@ -75,7 +75,7 @@ def search(
         vector = reading.vectors(command.engine, [query], lambda n: None)[0][0]
         if file is not None and told:
             return nearest(vector, vectors_in(file, name, len(vector)), top)
-        reading.prompt = DOCUMENT
+        reading.prompt, reading.cut = DOCUMENT, 0
         stream = TextStream(data, column=column, offline=offline, encoding=encoding)
 
         def blocks() -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
@@ -84,4 +84,6 @@ def search(
                 found = reading.vectors(command.engine, [str(row.text) for row in rows], command.bar.advance)[0]
                 yield found, [{"text": row.text, **row.others} for row in rows]
 
-        return nearest(vector, blocks(), top)
+        found = nearest(vector, blocks(), top)
+        reading.say_cuts(reading.cut, sum(1 for _ in stream))
+        return found

@@ -31,7 +31,7 @@ from layerscope.store.folder import config_key
 from layerscope.store.locks import lock_beside
 from layerscope.version import VERSION
 
-META = b"layerscope"
+META, _CUT = b"layerscope", b"cut"
 BLOCK, REMOTE_BLOCK = 4096, 65_536  # texts in a part; workers load the model for every block
 _BLOCK_BYTES = 128 * 2**20  # of vectors in a part, whatever the layers and their width
 _FITTED_ON = 20_000  # vectors that the two coordinates are fitted on
@@ -97,7 +97,8 @@ def embed(
         command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
             parts.add(number, block, command)
-        parts.join(place, {**facts, "key": key, "rows": total})
+        parts.join(place, {**facts, "key": key, "rows": total, "cut": parts.cut})
+    reading.say_cuts(parts.cut, total)
     if stream.dropped:
         log.info("left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items()))
     return place
@@ -124,6 +125,7 @@ class Parts:
         self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
+        self.cut = 0  # texts that were too long
 
     def add(self, number: int, rows: Sequence[Row], command: Command) -> None:
         """Encode the rows of a block, unless a part holds them already."""
@@ -135,10 +137,13 @@ class Parts:
         self.files.append(file)
         if file.is_file() and _mark(file) == mark and _is_whole(file):
             command.bar.advance(len(texts))
+            self.cut += int((pq.read_schema(file).metadata or {}).get(_CUT, b"0"))
             return
+        before = self.reading.cut
         vectors = self.reading.vectors(command.engine, texts, command.bar.advance)
+        self.cut += self.reading.cut - before
         table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)), ("x", "y") if self.coordinates else ())
-        marked = table.replace_schema_metadata({META: mark})
+        marked = table.replace_schema_metadata({META: mark, _CUT: str(self.reading.cut - before)})
         atomic.write(file, lambda stream: pq.write_table(marked, stream, write_page_checksum=True))
 
     def join(self, place: Path, facts: Mapping[str, Any]) -> None:

@@ -44,6 +44,7 @@ from layerscope.improving.record import (
     evidence_of,
     is_finished,
     left_alone,
+    log_result,
     manifest_of,
     other_rule,
     told,
@@ -52,6 +53,7 @@ from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
+from layerscope.loggers import Log, Logs, beside, check_log
 from layerscope.maps import LayerMap
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
@@ -64,6 +66,7 @@ from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
+from layerscope.version import VERSION
 
 log = logging.getLogger("layerscope")
 
@@ -92,6 +95,7 @@ def improve(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
+    log: Log = None,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
@@ -114,7 +118,9 @@ def improve(
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`, or `auto` (all, or as many
       random ones as take a quarter of the time of the choice). `time`: minutes to read further texts for the fit, instead.
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
-      half of its blocks. Or settings of sentence-transformers' trainer: `train={"report_to": "wandb"}`.
+      half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
+    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
+      `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
     - `texts`: whether the result may hold texts, in the map and in five examples.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
@@ -132,6 +138,7 @@ def improve(
     if sample < 1:
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
+    check_log(log)
     if time is not None and not time > 0:
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
     train = train if isinstance(train, Mapping) else bool(train)
@@ -159,9 +166,13 @@ def improve(
         asked = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
         settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own, train, texts)
-        job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work)
+        facts = {"command": "improve", "model": loaded.name, "data": drawn.name, "layerscope": VERSION}
         try:
-            return job.run(judge, place, overwrite)
+            with Logs(log, beside(out), facts) as logs:
+                job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work, logs)
+                result = job.run(judge, place, overwrite)
+                log_result(result, logs)
+                return result
         except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers
             told = str(error).replace(", or read layers before this one with sites=.", ".")
             raise NonFiniteStatesError(f"{loaded.name}: {told}") from error
@@ -187,6 +198,7 @@ class ImproveJob:
     bar: Progress
     offline: bool = False
     work: Path | None = None
+    logs: Logs | None = None
     notes: list[str] = field(default_factory=list)
     screened: dict[str, float] = field(default_factory=dict)
     estimated: float = 0.0
@@ -230,7 +242,8 @@ class ImproveJob:
         more = [needs_filler(self.model, readout.final_norm) for readout in readouts]
         costs = relative_costs(tokens, self.reader.layers, self.model.n_blocks, more)
         maker = Maker(
-            self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(config), self.work
+            self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(config),
+            self.work, self.logs,
         )  # fmt: skip
         if self.settings.trains and heads is not None:
             choice = self._decide_blocks(readouts, judgment, costs)

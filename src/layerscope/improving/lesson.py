@@ -50,6 +50,7 @@ LOOKS, PATIENCE = 20, 4
 """How often the training is looked at, and after how many looks without a gain it stops."""
 _SAVE_EVERY = 300.0  # seconds between two states to go on from
 
+OnLog = Callable[[dict[str, Any]], None]
 START, BEST, TEXTS, TARGET, PLAN = "start", "best", "texts.json", "target.npy", "plan.json"
 
 
@@ -116,18 +117,21 @@ class Lesson:
             atomic.write_json(file, known)
         return known
 
-    def run(self, minutes: float | None = None, on_step: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    def run(
+        self, minutes: float | None = None, on_step: Callable[[int, int], None] | None = None, on_log: OnLog | None = None
+    ) -> dict[str, Any]:
         """Train the student, or go on with its training; returns the lesson's facts. The best student is in the folder `best`.
 
-        `on_step` hears how many steps are done and how many there are at most.
+        `on_step` hears how many steps are done and how many there are at most, `on_log` what the trainer says of a step.
         """
         self.plan_steps(minutes)
-        trainer = self._trainer(on_step)
+        trainer = self._trainer(on_step, on_log)
         whole = [path.parent for path in self.folder.glob("checkpoint-*/trainer_state.json")]  # it is written last
         last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
         with quiet():
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
-        return self.update(**({"steps": trainer.state.global_step} if trainer.is_world_process_zero() else {}))
+        told = {"steps": trainer.state.global_step, "history": trainer.state.log_history}
+        return self.update(**(told if trainer.is_world_process_zero() else {}))
 
     def plan_steps(self, minutes: float | None) -> None:
         """Say how many steps the time allows, from a few that are tried out and forgotten; once, so that a schedule stands."""
@@ -163,7 +167,7 @@ class Lesson:
         student[0].auto_model.get_input_embeddings().requires_grad_(False)  # most words of a language are in no lesson
         return student, json.loads((self.folder / TEXTS).read_text(encoding="utf-8")), np.load(self.folder / TARGET)
 
-    def _trainer(self, on_step: Callable[[int, int], None] | None) -> Any:
+    def _trainer(self, on_step: Callable[[int, int], None] | None, on_log: OnLog | None = None) -> Any:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             from datasets import Dataset
@@ -186,7 +190,7 @@ class Lesson:
             trainer = SentenceTransformerTrainer(
                 model=student, args=args, loss=_loss(student, target),
                 train_dataset=Dataset.from_dict({"text": texts[:learned], "label": list(range(learned))}),
-                evaluator=_evaluator(texts[learned:], target[learned:]), callbacks=[_keeper(self, student, on_step)],
+                evaluator=_evaluator(texts[learned:], target[learned:]), callbacks=[_keeper(self, student, on_step, on_log)],
             )  # fmt: skip
         for callback in list(trainer.callback_handler.callbacks):  # they print, and write a model card that is not used
             if type(callback).__name__ == "PrinterCallback" or "ModelCard" in type(callback).__name__:
@@ -262,7 +266,7 @@ def _evaluator(texts: Sequence[str], target: np.ndarray) -> Any:
     return Watched()
 
 
-def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | None) -> Any:
+def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | None, on_log: OnLog | None) -> Any:
     from transformers import TrainerCallback
 
     class Keeper(TrainerCallback):
@@ -274,6 +278,10 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             if on_step is not None:
                 on_step(state.global_step, state.max_steps)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+            if on_log is not None and logs:
+                on_log({"step": state.global_step, **logs})
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
             step, score = state.global_step, float(metrics["eval_agreement"])

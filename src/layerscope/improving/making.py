@@ -27,6 +27,7 @@ from layerscope.improving.record import Settings
 from layerscope.improving.sample import Reader, Sample
 from layerscope.improving.stages import announce
 from layerscope.improving.student import MINUTES, train_student
+from layerscope.loggers import Logs
 from layerscope.progress import Progress
 from layerscope.selection.labels.read import Labeled
 from layerscope.store import atomic
@@ -54,6 +55,7 @@ class Maker:
     notes: list[str]
     key: str
     work: Path | None = None
+    logs: Logs | None = None
 
     def fit(self, chosen: Chosen, candidates: StoredCandidates, heads: Heads | None) -> Chosen:
         """The chosen readout with its head or its mean."""
@@ -72,7 +74,7 @@ class Maker:
         found = train_student(
             model, layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
             seed=self.settings.seed, minutes=self.settings.time or MINUTES, work=self.work, bar=self.bar,
-            settings=given if isinstance(given, Mapping) else None, today=today,
+            settings=given if isinstance(given, Mapping) else None, today=today, logs=self.logs,
         )  # fmt: skip
         if not found.better:
             self.notes.append(f"training did not help, and what was best before it is handed over: {found.words}.")

@@ -15,7 +15,9 @@ from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.fitting import Fitted
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
+from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample
+from layerscope.loggers import Logs
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.evidence import ISOTROPIC
@@ -209,6 +211,24 @@ def _head_words(fitted: Fitted, trained: Mapping[str, Any] | None) -> str:
         f"ridge regression onto the teacher's centered unit vectors, penalty {PENALTY:g} of the mean squared feature, "
         f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
     )
+
+
+def log_result(result: Improved, logs: Logs) -> None:
+    """Every candidate's score by its layer, which is the step, and the choice."""
+    if not logs.loggers:
+        return
+    choice, evidence = result.choice, result.manifest["evidence"]
+    scored = result.table.assign(
+        tag="improve/" + result.table["readout"], step=result.table["layer"], value=result.table["score"]
+    )
+    numbers = {
+        "layer": choice.layer, "cost": evidence.get("relative_cost"), "before": evidence.get("before"),
+        "after": evidence.get("after"), "changed_neighbors": evidence.get("changed_neighbors"),
+    }  # fmt: skip
+    told = [{"tag": f"chosen/{name}", "step": 0, "value": value} for name, value in numbers.items() if value is not None]
+    logs.write([*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told])
+    words = {"readout": choice.readout, "reason": choice.reason, "judge": evidence["judge"], "folder": str(result.folder)}
+    logs.tell({"layer": choice.layer, **words})
 
 
 def manifest_of(

@@ -30,6 +30,7 @@ from layerscope.errors import LayerscopeError, one_line
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import prepare
 from layerscope.improving.lesson import BEST, PLAN, START, Lesson, agreement
+from layerscope.loggers import Logs
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
 from layerscope.progress import Progress
@@ -82,13 +83,14 @@ def train_student(
     settings: Mapping[str, Any] | None = None,
     work: Path | None = None,
     today: Callable[[Sequence[str]], np.ndarray] | None = None,
+    logs: Logs | None = None,
     bar: Progress,
 ) -> Trained:
     """Train the blocks below `layer` so that similarities of texts agree with those of the target (texts, K).
 
     `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins with is fitted. `settings` are
     arguments of sentence-transformers' trainer that differ from ours. Where `work` names a folder, a training that was stopped
-    goes on from what is there. `today` encodes texts as the user has it now, to compare with.
+    goes on from what is there. `today` encodes texts as the user has it now, to compare with. `logs` get the loss.
     """
     order = np.random.default_rng([seed, 7]).permutation(len(texts))
     aside = min(CHECKED, len(texts) // 8)
@@ -103,7 +105,7 @@ def train_student(
             both = np.concatenate([learned, watched])
             facts = {"watched": aside, "seed": seed, "given": dict(settings or {}), "device": str(model.device)}
             lesson.write([texts[i] for i in both], target[both], facts)
-        run, told, scores = _run(lesson, minutes, model.device, bar), [texts[i] for i in checked], []
+        run, told, scores = _run(lesson, minutes, model.device, bar, logs), [texts[i] for i in checked], []
         for name in (START, BEST):
             with quiet():  # in the precision in which it is handed over
                 student = load_folder(folder / name).to(device=model.device, dtype=next(model.module.parameters()).dtype)
@@ -125,7 +127,7 @@ def _interval(gains: np.ndarray) -> list[float]:
     return [float(gains.mean()) - error, float(gains.mean()) + error]
 
 
-def _run(lesson: Lesson, minutes: float | None, device: torch.device, bar: Progress) -> dict[str, Any]:
+def _run(lesson: Lesson, minutes: float | None, device: torch.device, bar: Progress, logs: Logs | None) -> dict[str, Any]:
     """Train: on all GPUs that there are, unless the model was put on another device than the first."""
     begun = False
 
@@ -137,7 +139,27 @@ def _run(lesson: Lesson, minutes: float | None, device: torch.device, bar: Progr
         bar.advance(1)
 
     many = torch.cuda.device_count() if device.type == "cuda" and not device.index else 1
-    return lesson.run(minutes, on_step) if many < 2 else launch(lesson, many, minutes)
+    on_log = None if logs is None else lambda told: logs.write(log_rows([told]))
+    if many < 2:
+        return lesson.run(minutes, on_step, on_log)
+    facts = launch(lesson, many, minutes)
+    if logs is not None:  # of other processes it is heard at the end
+        logs.write(log_rows(facts.get("history", [])))
+    return facts
+
+
+def log_rows(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a trainer says of its steps as rows of a log.
+
+    >>> log_rows([{"step": 5, "loss": 0.5, "epoch": 1.0}])
+    [{'tag': 'train/loss', 'step': 5, 'value': 0.5}, {'tag': 'train/epoch', 'step': 5, 'value': 1.0}]
+    """
+    return [
+        {"tag": f"train/{name}", "step": told["step"], "value": float(value)}
+        for told in history
+        for name, value in told.items()
+        if name != "step" and isinstance(value, int | float)
+    ]
 
 
 def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict[str, Any]:

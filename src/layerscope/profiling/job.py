@@ -18,12 +18,14 @@ from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
 from layerscope.core.runs import read_back, view
+from layerscope.core.sites import whole_layers
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine
 from layerscope.errors import LayerscopeError
 from layerscope.forward import Plan, choose_shard_size, make_plan
+from layerscope.loggers import Log, Logs, beside, check_log
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by
@@ -107,6 +109,7 @@ def profile(
     live: bool | Observer = False,
     map: bool = False,
     texts: bool = True,
+    log: Log = None,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     data_options: DataOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
@@ -122,6 +125,8 @@ def profile(
     - `live`: write a page with the results so far to that folder.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
     - `texts`: whether that map has what the items say.
+    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
+      `write(rows)` and `close()`: gets every metric at every layer, and no texts.
     - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A metric's class, or a function of one
       prompt's token states, can be given instead of a name.
 
@@ -144,6 +149,7 @@ def profile(
         **options,
     )  # fmt: skip
     config = make_config(**settings)
+    check_log(log)
     refuse_missing(data)
     with asked:
         kind = _kind_of(model, data, asked.loading, offline)
@@ -161,22 +167,27 @@ def profile(
         }
         kept = map and (texts or "no texts")
         request |= {"map": kept} if kept else {}
+        is_there = False
         if folder is not None and source is not None and not overwrite:
             there = folder.manifest()
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
-            if same and folder.is_whole():
-                return _finished(read_back(Profile.kind, Profile.load, folder.path), observer)
-        job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=kept)
-        job.batch_size, job.observer = asked.where.batch_size, observer
-        with job.reader:
-            if folder is None:
+            is_there = same and folder.is_whole()
+        logs = Logs(log, beside(out), {"command": "profile", "data": items.name, "layerscope": VERSION})
+        with logs:
+            if is_there:
+                return _logged(_finished(read_back(Profile.kind, Profile.load, folder.path), observer), logs)  # type: ignore[union-attr]
+            job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=kept)
+            job.batch_size, job.observer = asked.where.batch_size, observer
+            with job.reader:
+                if folder is not None:
+                    key = config_key(request) if source else None
+                    return _logged(_finished(job.run_in(folder, asked.bar, overwrite, key), observer), logs)
                 if job.fits_on_device:
-                    return job.run(MemoryStore(), asked.bar)
+                    return _logged(job.run(MemoryStore(), asked.bar), logs)
                 with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
                     run = job.run(ShardStore(Path(scratch)), asked.bar)
                     _ = run.prompts  # read while the scratch folder is there
-                    return run
-            return _finished(job.run_in(folder, asked.bar, overwrite, config_key(request) if source else None), observer)
+                    return _logged(run, logs)
 
 
 def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> str:
@@ -191,6 +202,17 @@ def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> s
 def _finished(run: Profile, observer: Observer | None) -> Profile:
     if observer is not None:
         observer.finish(run)
+    return run
+
+
+def _logged(run: Profile, logs: Logs) -> Profile:
+    """Send every metric at every layer, which is the step."""
+    if logs.loggers:
+        rows = whole_layers(run.table[run.table["normalization"] == "raw"])
+        dropped = rows["sink"].map({"drop": "_sink_dropped"}).fillna("")
+        logs.write(rows.assign(tag="profile/" + rows["metric"] + dropped, step=rows["layer"]).to_dict(orient="records"))
+        told = run.summary()
+        logs.tell({name: told[name] for name in ("model", "layers", "prompts", "final_norm", "valley", "run")})
     return run
 
 

@@ -89,10 +89,15 @@ def discard(error: DamagedFileError) -> None:
 
 def write_json(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     """Write a JSON object with its checksum; returns it as it is written."""
-    bare = {name: inner for name, inner in atomic.plain(value).items() if name != CHECKSUM}
-    whole = {**bare, CHECKSUM: checksum(bare)}
+    whole = with_checksum(value)
     atomic.write_json(path, whole)
     return whole
+
+
+def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum in it."""
+    bare = {name: inner for name, inner in atomic.plain(value).items() if name != CHECKSUM}
+    return {**bare, CHECKSUM: checksum(bare)}
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:

@@ -19,12 +19,13 @@ from torch import nn
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.core.conventions import Reading
 from layerscope.errors import InvalidValueError, ModelError, NonFiniteStatesError, UnknownNameError
+from layerscope.loggers import Log
 from layerscope.metrics import Options, PromptMean
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, modules
 from layerscope.models.families import family_for
 from layerscope.models.modules import inner_tokenizer, unwrap
-from layerscope.training.loggers import Logger, open_loggers
+from layerscope.training.loggers import open_logs
 from layerscope.training.measuring import (
     COLUMNS,
     choose_metrics,
@@ -121,10 +122,10 @@ class LayerWatch:
     """Measure the layers of a model while it trains. Call `step` after every training step; it measures when there is time.
 
     `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the largest share of the run's time
-    that measuring may take. `log` is `csv`, `tensorboard`, `wandb`, several of them, or an object with `write(rows)`; `out` is
-    where the log is written. `metrics` names what is measured (of tokens or pooled vectors; None: a few common ones and those of
-    other packages). `at_start` measures at the first call, and makes up for the time later. The model, its gradients and
-    its random numbers are untouched.
+    that measuring may take. `log` is `csv`, `tensorboard`, `wandb`, `mlflow`, `trackio`, several of them, or an object
+    with `write(rows)` and `close()`; `out` is where the log is written. `metrics` names what is measured (of tokens or pooled
+    vectors; None: a few common ones and those of other packages). `at_start` measures at the first call, and makes up for the
+    time later. The model, its gradients and its random numbers are untouched.
 
         watch = LayerWatch(model, held_out, tokenizer, share=0.02, out="layers.csv")
         for step, batch in enumerate(batches):
@@ -141,7 +142,7 @@ class LayerWatch:
         *,
         share: float = 0.02,
         out: str | Path = "layers.csv",
-        log: str | Logger | Sequence[str | Logger] = "csv",
+        log: Log = "csv",
         max_length: int = 128,
         final_norm: str = "raw",
         sites: Sequence[str] | None = None,
@@ -181,7 +182,7 @@ class LayerWatch:
             "metrics": [metric.info.name for metric in self.metrics],
             "share": share,
         }
-        self.loggers = open_loggers(log, Path(out), self.conventions)
+        self.logs = open_logs(log, Path(out), self.conventions)
         self._rows: list[dict[str, Any]] = []
         self._at_start, self._open, self._skipped = at_start, True, 0
         self.pace.leave()
@@ -217,8 +218,7 @@ class LayerWatch:
         if not self._open:
             return
         self._open = False
-        for logger in self.loggers:
-            logger.close()
+        self.logs.close()
         if not self._rows:
             cost = self.pace.expected
             guess = "" if cost is None else f" One costs about {cost:.2g} s on these {len(self.prompts)} texts."
@@ -256,8 +256,7 @@ class LayerWatch:
     def _measure(self, step: int) -> bool:
         started = self.pace.clock()
         rows = self._run(self.prompts, step)
-        for logger in self.loggers:
-            logger.write(rows)
+        self.logs.write(rows)
         self._rows += rows
         self.pace.cost(self.pace.clock() - started)
         return bool(rows)
