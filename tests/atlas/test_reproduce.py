@@ -8,12 +8,10 @@ import math
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from layerscope import atlas
 from layerscope.atlas.reproduce import Row, items, reproduce
-from layerscope.atlas.reproduce.appendix_b import logdet_entropy, shannon, wide_angle
 from layerscope.atlas.reproduce.base import score_means
 from layerscope.atlas.reproduce.scores import RULES, TABLE2_MODELS, best_with_all_tasks, lowest_metric
 from layerscope.errors import UnknownNameError
@@ -145,7 +143,6 @@ NAMES = [
     "fig12",
     "fig13",
     "fig14",
-    "appendixB",
     "talk",
 ]
 
@@ -292,28 +289,6 @@ def test_the_talk_on_a_model_done_by_hand() -> None:
         if model == "all":
             assert "it depends on the model" in row.note, column
     assert by_cell(recomputed("talk"))["bert-base", "depth of the best mean"].verdict == "not supported"
-
-
-def test_logdet_does_not_bound_the_entropy_as_printed() -> None:
-    rows = recomputed("appendixB")
-    assert rows[0].ours == pytest.approx(math.log(100) - math.log(2) - math.log(2))  # K = 10·I₂
-    assert rows[0].verdict == "not supported"
-    rng = np.random.default_rng(0)
-    for _ in range(50):  # with trace 1 it always holds, below −log 2
-        p = rng.dirichlet(np.ones(5))
-        assert logdet_entropy(p) <= -math.log(2) < 0 <= shannon(p)
-    assert rows[2].verdict == "not supported"  # larger α weighs small eigenvalues less
-
-
-def test_the_tail_of_proposition_1_is_exact_and_allowed() -> None:
-    special = pytest.importorskip("scipy.special")
-    for dimension in (3, 8, 64):
-        for epsilon in (0.1, 0.4, 0.8):
-            wanted = 1 - special.betainc(0.5, (dimension - 1) / 2, epsilon**2)
-            assert wide_angle(dimension, epsilon) == pytest.approx(wanted, rel=1e-4, abs=1e-12)
-    row = recomputed("appendixB")[-1]
-    assert row.verdict == "supported"
-    assert 0.3 < (row.ours or 0) < 1
 
 
 @pytest.mark.slow

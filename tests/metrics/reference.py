@@ -273,15 +273,6 @@ def spectral_anisotropy(pooled: ArrayLike) -> float:
     return float(squares[0] / squares.sum())
 
 
-def rbf_entropy(z: ArrayLike, alpha: float = 1.0, rows: str = "centered-unit") -> float:
-    """S_α of exp(−d² / 2 m²), with m the median distance, distances one by one."""
-    z = prepare(z, rows)
-    n = len(z)
-    d = np.array([[math.sqrt(((z[i] - z[j]) ** 2).sum()) for j in range(n)] for i in range(n)])
-    middle = float(np.median([d[i, j] ** 2 for i in range(n) for j in range(i)])) if n > 1 else 0.0
-    return _psd_entropy(np.exp(-(d**2) / (2 * middle)) if middle > 0 else np.ones((n, n)), alpha)
-
-
 def intrinsic_dimension(pooled: ArrayLike) -> float:
     """TwoNN: (n − 1) / Σ log(r_2 / r_1), over the n points whose nearest neighbor is not a duplicate."""
     rows = rows_of(pooled)

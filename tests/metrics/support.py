@@ -120,8 +120,6 @@ REFERENCES: dict[str, Callable[[Samples, Options], float]] = {
     "dime": _dime,
     "spectral_anisotropy": lambda s, o: ref.spectral_anisotropy(s.pooled),
     "state_norm": _over_prompts(lambda t, o: float(np.mean(np.sqrt((t**2).sum(1))))),
-    "prompt_entropy_rbf": _over_prompts(lambda t, o: ref.rbf_entropy(t, o.alpha, o.rows)),
-    "dataset_entropy_rbf": lambda s, o: ref.rbf_entropy(s.pooled, o.alpha, o.pooled_rows),
 }
 
 

@@ -74,7 +74,6 @@ WEIGHTED: dict[str, Callable[[Samples, np.ndarray], float]] = {
     "anisotropy": weighted_anisotropy,
     "intrinsic_dimension": weighted_dimension,
     "state_norm": weighted_mean(lambda t: float(np.linalg.norm(t, axis=1).mean())),
-    "prompt_entropy_rbf": weighted_mean(ref.rbf_entropy),
     "infonce": weighted_loss,
     "infonce_mi": lambda s, w: math.log(len(s)) - weighted_loss(s, w),
 }
@@ -102,7 +101,6 @@ def test_every_metric_with_influences_is_checked():
     assert set(metrics()) - with_influence == {
         "dime",
         "spectral_anisotropy",
-        "dataset_entropy_rbf",
         *SPECTRAL,
     }  # theirs leaves folds out
 

@@ -92,7 +92,7 @@ def atlas_compare_command(
 @command("reproduce", "layerscope atlas reproduce table2", atlas)
 def reproduce_command(
     output: shared.Listing,
-    item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, appendixB, or all."),
+    item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, or all."),
     convention: str = typer.Option(
         "both", "--convention", help="Which score of a task with several subsets: authors, english or both."
     ),

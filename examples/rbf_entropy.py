@@ -3,6 +3,9 @@
 K_ij = exp(−‖x_i − x_j‖² / 2σ²), with σ² the median squared distance between rows (of one prompt, or of all prompts). The linear
 entropies see directions: rows on a line have no spread but one. This one sees clusters and distances: it is about the logarithm
 of how many rows lie apart by more than the typical distance. Rows are prepared as for the linear entropies.
+
+    python examples/rbf_entropy.py             # both by layer, of a small model on news texts
+    run = layerscope.profile(model, texts, metrics=[PromptEntropyRBF, DatasetEntropyRBF])
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import math
 import torch
 from torch import Tensor
 
+import layerscope
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.folds import entropies_without, equal_folds, equal_folds_error
@@ -111,3 +115,8 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         members = equal_folds(n, gram.device)
         se = math.nan if members is None else equal_folds_error(entropies_without(gram, members, o.alpha), n)
         return Estimate(value, n, data.width, se=se, df=max(1, n_folds(n) - 1))
+
+
+if __name__ == "__main__":
+    run = layerscope.profile("controlled-ar", "lee", limit=50, max_length=64, metrics=[PromptEntropyRBF, DatasetEntropyRBF])
+    print(run.wide().to_string(float_format="%.3f"))

@@ -1,11 +1,13 @@
-"""Appendix B and Proposition 1: the LogDet bound, the remark on α, and nearly orthogonal random vectors. No data are needed."""
+"""Appendix B and Proposition 1: the LogDet bound, the remark on α, and nearly orthogonal random vectors. No data are needed.
+
+python benchmarks/appendix_b.py
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from layerscope.atlas.reproduce.base import Item, Row
-from layerscope.core.charts import Chart, Line, Style
+from layerscope.atlas.reproduce.base import Row
 from layerscope.core.statistics import Array
 
 ALPHAS = (0.5, 1.0, 2.0, 4.0)
@@ -47,7 +49,7 @@ def printed_tail(dimension: int, epsilon: float) -> float:
     return float(np.sqrt(2 * np.pi) * np.exp(-dimension * epsilon**2 / 2))
 
 
-def rows(convention: str) -> list[Row]:
+def rows() -> list[Row]:
     """Each statement as printed; what it depends on is in the note."""
     spectrum = np.array([10.0, 10.0])
     excess = logdet_entropy(spectrum) - shannon(spectrum)
@@ -77,25 +79,6 @@ def rows(convention: str) -> list[Row]:
     ]
 
 
-def charts(convention: str) -> list[Chart]:
-    """The tail of Proposition 1 in 64 dimensions; the weight of small eigenvalues by α."""
-    x = [float(e) for e in EPSILONS if e <= 0.6]
-    exact = Line("exact", x, [wide_angle(64, e) for e in x])
-    most = [min(1.0, printed_tail(64, e)) for e in x]
-    allowed = Line("allowed by Proposition 1", x, most, look=Style(3, "6 4", "circle"))
-    alphas = np.linspace(0.25, 4.0, 31)
-    weights = Line("smaller half of λᵢ = 1/i", alphas.tolist(), [weight_of_small(float(a)) for a in alphas])
-    return [
-        Chart("One pair of random unit vectors, D = 64", [exact, allowed], "P(|cos| > ε)", x="ε"),
-        Chart("Weight of small eigenvalues in Σ p^α", [weights], "share", x="α"),
-    ]
-
-
-ITEM = Item(
-    "appendixB",
-    "Appendix B and Proposition 1: statements about matrices",
-    "LogDet entropy bounds S₁; larger α gives small eigenvalues more weight; random unit vectors are nearly orthogonal.",
-    rows,
-    charts,
-    uses_scores=False,
-)
+if __name__ == "__main__":
+    for row in rows():
+        print(f"{row.verdict}: {row.model}, {row.column} = {row.ours:.3g}. {row.note}")
