@@ -35,6 +35,19 @@ def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
     assert "poor, improved has 30.0" in best
 
 
+def test_pairs_tie_by_the_same_rule() -> None:
+    pairs = build("scores", [((f"a{i}", f"b{i}"), float(i)) for i in range(60)])
+    noise = np.random.default_rng(0).normal(size=(3, 60))
+    found = [way("slow", 0), way("quick", 0), way("poor", 0)]
+    for one, items in zip(found, pairs.targets / 20 + noise * [[0.5], [0.45], [9.0]], strict=True):
+        one.items = items
+    speeds = {"slow, improved": 10.0, "quick, improved": 120.0, "poor, improved": 500.0}
+    pick, said = _by_labels(found, pairs, speeds)
+    assert pick is found[1]
+    assert "rank correlation × 100" in said
+    assert "poor" not in said
+
+
 def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
     found = [way("lm", 0.5, read="today"), way("lm", 0.5), way("encoder", 0.5, ready=True)]
     _, said = _without_labels(found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0})

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from layerscope.command import Command
+from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.heads import unit
-from layerscope.core.statistics import student_interval
+from layerscope.core.statistics import bootstrap_weights, spearman
 from layerscope.embedding.reading import open_reading
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving import improve
@@ -134,7 +135,7 @@ def compare_models(
     measure = ""
     if labeled is not None:
         measure = "right nearest neighbor, %" if labeled.kind == "classification" else "rank correlation with your scores × 100"
-        rows = {**dict(list(rows.items())[:2]), measure: [_score(one, labeled) for one in found], **dict(list(rows.items())[2:])}
+        rows = {**dict(list(rows.items())[:2]), measure: _scored(found, labeled).score.tolist(), **dict(list(rows.items())[2:])}
     table = pd.DataFrame(rows).sort_values(measure or "agreement with others", ascending=False, ignore_index=True)
     pick, verdict = _by_labels(found, labeled, speeds) if labeled is not None else _without_labels(found, others, speeds)
     return ModelComparison(table, matrix, verdict, notes, measure, {"model": pick.given or pick.model, "read": pick.read})
@@ -180,11 +181,13 @@ def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarr
     return (labeled.targets[cosines.argmax(1)] == labeled.targets).astype(np.float64)
 
 
-def _score(one: _Way, labeled: Labeled) -> float:
-    from layerscope.core.statistics import spearman
-
-    assert one.items is not None
-    return 100 * float(one.items.mean() if labeled.kind == "classification" else spearman(one.items, labeled.targets))
+def _scored(found: Sequence[_Way], labeled: Labeled) -> ScoredCandidates:
+    """The score of every way, × 100, and the same on resampled examples."""
+    items = np.stack([one.items for one in found])  # type: ignore[misc]
+    weights = bootstrap_weights(items.shape[1], DRAWS, 0)
+    if labeled.kind == "classification":
+        return ScoredCandidates(100 * items.mean(1), 100 * items @ weights.T / items.shape[1])
+    return ScoredCandidates(100 * spearman(items, labeled.targets), 100 * spearman(items, labeled.targets, weights))
 
 
 def _agreement(found: Sequence[_Way]) -> pd.DataFrame:
@@ -203,17 +206,19 @@ def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
 
 def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]) -> tuple[_Way, str]:
     """The best by labels; of those that the labels cannot tell from it, the fastest."""
-    ranked = sorted(found, key=lambda one: -_score(one, labeled))
-    best, classes = ranked[0], labeled.kind == "classification"
-    tied = [one for one in ranked[1:] if classes and student_interval(best.items - one.items).low <= 0]  # type: ignore[operator]
+    scored = _scored(found, labeled)
+    score = {one.name: value for one, value in zip(found, scored.score, strict=True)}
+    ranked = [found[i] for i in np.argsort(-np.nan_to_num(scored.score, nan=-np.inf), kind="stable")]
+    best, tied = ranked[0], [found[i] for i in np.flatnonzero(scored.tied())]
     pick = max([best, *tied], key=lambda one: speeds[one.name])
-    what = "% of the labeled texts have a right nearest neighbor" if classes else "rank correlation × 100"
-    said = f"Use {pick.name}: {_score(pick, labeled):.1f} {what}"
+    classes = "% of the labeled texts have a right nearest neighbor"
+    what = classes if labeled.kind == "classification" else "rank correlation × 100"
+    said = f"Use {pick.name}: {score[pick.name]:.1f} {what}"
     if pick is not best:
-        said += f", the best within the noise ({best.name} has {_score(best, labeled):.1f})"
+        said += f", the best within the noise ({best.name} has {score[best.name]:.1f})"
         return pick, f"{said}; it is {_faster(pick, best, speeds)}."
     rest = next(one for one in ranked if one.model != pick.model)
-    return pick, f"{said}; {rest.name} has {_score(rest, labeled):.1f}. It is {_faster(pick, rest, speeds)}."
+    return pick, f"{said}; {rest.name} has {score[rest.name]:.1f}. It is {_faster(pick, rest, speeds)}."
 
 
 def _without_labels(found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]) -> tuple[_Way, str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from layerscope.capture import Site
 from layerscope.core.conventions import Reading
+from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout, all_readouts, kinds_of, parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.core.templates import get_template
@@ -135,8 +136,8 @@ class Opened:
         model = load(spec, offline=offline, dtype=dtype, **options)
         if both and not model.identity["bidirectional"]:
             model = load(spec, offline=offline, dtype=dtype, bidirectional=True, **options)
-        if model.identity["weights_sha256"] != self.identity.get("weights_sha256"):
-            raise ModelError(f"{self.name!r} is not the model that {self.run} was made with: its weights differ.")
+        if (difference := ModelIdentity.of(self.identity).difference(ModelIdentity.of(model.identity))) is not None:
+            raise ModelError(f"{self.name!r} is not the model that {self.run} was made with: they differ in {difference}.")
         self.model = model
         return model
 
