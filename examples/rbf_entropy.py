@@ -18,7 +18,7 @@ from torch import Tensor
 import layerscope
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.folds import entropies_without, equal_folds, equal_folds_error
+from layerscope.metrics.folds import equal_folds, equal_folds_error
 from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.prompt_metrics import PromptEntropy
 from layerscope.metrics.samples import PooledRows, n_folds
@@ -44,6 +44,12 @@ def rbf_gram(rows: Tensor) -> Tensor:
     middle = apart.quantile(0.5) if len(apart) <= 2**24 else apart.median()
     width = middle if float(middle) > 0 else apart[apart > 0].min()
     return torch.exp(-distances / (2 * width))
+
+
+def entropies_without(gram: Tensor, members: Tensor, alpha: float) -> Tensor:
+    """S_α of a matrix (n, n) without the rows of each fold (folds, size)."""
+    stay = torch.ones(len(members), len(gram), dtype=torch.bool, device=gram.device).scatter_(1, members, False)
+    return torch.cat([gram_entropy(gram[some][:, some].unsqueeze(0), alpha) for some in stay])
 
 
 class PromptEntropyRBF(PromptMean):

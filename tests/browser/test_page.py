@@ -521,20 +521,6 @@ def test_many_warnings_do_not_hide_the_content(open_page: Open, full_report: Pat
     assert "run 8" in folded.inner_text()
 
 
-def test_a_live_page_reads_itself_again(open_page: Open, tmp_path: Path) -> None:
-    path = tmp_path / "live.html"
-    run = synthetic_run()
-    path.write_text(
-        make_page(gather([run], live={"done": False, "every": 3, "text": "Running: 3 of 9 texts."})), encoding="utf-8"
-    )
-    opened = open_page(path)
-    assert opened.page.locator("#live").inner_text() == "Running: 3 of 9 texts."
-    opened.page.locator("[data-switch=sink] input[value=keep]").check(force=True)
-    write_report([run], path)
-    opened.page.wait_for_function("() => document.getElementById('live').hidden")
-    assert opened.errors == []
-
-
 @pytest.mark.slow  # quickly: `test_a_large_report_stays_small`, and the heat map of the full report
 def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -> None:
     path = write_report(large_pair(), tmp_path / "report.html")

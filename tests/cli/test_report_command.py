@@ -1,4 +1,4 @@
-"""`layerscope report`, `open` and `profile --live`."""
+"""`layerscope report` and `open`."""
 
 from __future__ import annotations
 
@@ -54,10 +54,3 @@ def test_mistakes(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert_refused(cli("report", "--atlas", "Pythia-41m"), "unknown atlas model", "Did you mean")
     assert_refused(cli("open", tmp_path / "none"), "holds no run")
     assert_refused(cli("open", folder, "--port", "99999999"), "cannot listen on port")
-
-
-def test_live(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
-    ended = cli("profile", model_folder, "-d", data, "-m", "prompt_entropy", "--max-length", 16, "-o", "run", "--live")
-    assert ended.code == 0, ended.err
-    assert f"Open {tmp_path / 'run' / 'live.html'} to watch the run." in ended.err
-    assert "prompt_entropy" in (tmp_path / "run" / "live.html").read_text(encoding="utf-8")

@@ -15,7 +15,8 @@ from layerscope.errors import MissingExtraError, RunFolderError, UnknownNameErro
 from layerscope.report.contents import gather
 from layerscope.report.page import inert_json, payload
 from layerscope.report.page import page as make_page
-from layerscope.report.write import format_of, write, write_report
+from layerscope.report.write import format_of, page_for, write, write_report
+from layerscope.store import RunFolder
 from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_probe, synthetic_run
 
 EVIL = "</script><script>alert(1)</script>&\u2028"
@@ -160,3 +161,19 @@ def test_published_models(tmp_path: Path) -> None:
     assert write_report([*parts, *from_atlas("bert-base")], tmp_path / "a.html").stat().st_size < 1_000_000
     vision = from_atlas("aim-1B")
     assert vision[0].table["layer"].min() == 1  # its lists start after the first block
+
+
+def test_what_is_shown(tmp_path: Path) -> None:
+    run = synthetic_run()
+    run.save(tmp_path / "run")
+    assert page_for([tmp_path / "run"]) == tmp_path / "run" / "report.html"
+    assert (tmp_path / "run" / "report.html").exists()
+    both = page_for([tmp_path / "run"], [synthetic_evaluation()])
+    assert tmp_path not in both.parents
+    assert len(json.loads(both.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0])["scores"]) == 1
+    folder = RunFolder(tmp_path / "run")
+    folder.write_manifest({**(folder.manifest() or {}), "status": "running"})
+    with pytest.raises(RunFolderError, match="is not finished"):
+        page_for([tmp_path / "run"])
+    with pytest.raises(RunFolderError, match="holds no run"):
+        page_for([tmp_path / "nothing"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,6 @@ def profile_command(
     ),
     data_dir: Path | None = option(None, panel=DATA, help=f"With --task. {shared.DATA_DIR_HELP}"),
     out: Path | None = shared.out_option("Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)"),
-    live: bool = option(False, panel=RESULT, help="Write a page with the results so far to RUN/live.html."),
 ) -> None:
     """Measure every layer of a model on texts or images, without labels.
 
@@ -91,13 +89,11 @@ def profile_command(
         raise LayerscopeError("--task takes the task's own texts: leave out --data, --split, --column and --text-filter.")
     norm = settings.final_norm or PRESETS.get(settings.preset, {}).get("final_norm", "applied")
     folder = out or default_folder(model, task or data, norm, limit=settings.limit)
-    if live and not output.quiet:
-        print(f"Open {(folder / 'live.html').absolute()} to watch the run.", file=sys.stderr)
     items: Any = data
     if task is not None:
         from layerscope.evaluation.task_metrics import task_corpus
 
         limit, seed = given.pop("limit", None), settings.seed
         items = task_corpus(task, sample=limit, seed=seed, data_dir=data_dir, offline=running.offline)
-    run = profile(model, items, out=folder, live=live, **given, **shared.as_arguments(loading, running, output))
+    run = profile(model, items, out=folder, **given, **shared.as_arguments(loading, running, output))
     output.show_run(run, f"layerscope select {shared.shell_quote(folder)}")

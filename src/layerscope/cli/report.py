@@ -54,7 +54,7 @@ def atlas_runs(atlas: str | None, runs: list[Path] | None) -> list[Any]:
 @command("open", "layerscope open runs/profile runs/scores")
 def open_command(
     output: shared.Printing,
-    runs: list[Path] = typer.Argument(None, help="Folders of runs; a profile running with --live is updated as it goes."),
+    runs: list[Path] = typer.Argument(None, help="Folders of finished runs of any kind."),
     atlas: str | None = ATLAS,
     model: str | None = option(
         None, panel=DATA, help="The model of an improve run, if it is not found by its name: the page can then ask it."
@@ -65,8 +65,8 @@ def open_command(
     texts: bool = shared.TEXTS,
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
-    from layerscope.report.live import page_for
     from layerscope.report.server import serve
+    from layerscope.report.write import page_for
 
     published = atlas_runs(atlas, runs)
     asker = _asker(runs or [], model, store)

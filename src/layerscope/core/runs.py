@@ -98,7 +98,6 @@ for _name, _target, _views in (
             "plot": f"{_SECTIONS}.profile:plot_profiles",
             "print": f"{_SECTIONS}.profile:print_run",
             "choose": "layerscope.selection.choose:select",
-            "live": "layerscope.report.live:LivePage",
         },
     ),
     ("evaluation", "layerscope.evaluation.run:Evaluation", {"print": f"{_SECTIONS}.evaluation:print_evaluation"}),

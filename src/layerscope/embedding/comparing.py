@@ -208,8 +208,8 @@ def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, flo
     """The best by labels; of those that the labels cannot tell from it, the fastest."""
     scored = _scored(found, labeled)
     score = {one.name: value for one, value in zip(found, scored.score, strict=True)}
-    ranked = [found[i] for i in np.argsort(-np.nan_to_num(scored.score, nan=-np.inf), kind="stable")]
-    best, tied = ranked[0], [found[i] for i in np.flatnonzero(scored.tied())]
+    ranked = [found[i] for i in np.argsort(-np.nan_to_num(scored.score, nan=-np.inf), kind="stable").tolist()]
+    best, tied = ranked[0], [found[i] for i in np.flatnonzero(scored.tied()).tolist()]
     pick = max([best, *tied], key=lambda one: speeds[one.name])
     classes = "% of the labeled texts have a right nearest neighbor"
     what = classes if labeled.kind == "classification" else "rank correlation × 100"

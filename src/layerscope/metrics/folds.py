@@ -238,7 +238,7 @@ def evaluate_sums(data: PooledRows, rows: RowPreparation, group: int | None, fun
     return data._memo["sums", rows, group](function)
 
 
-# --- entropies of Gram matrices whose rows are samples, without some of them (DiME, kernels) ------------------------------------
+# --- entropies of Gram matrices whose rows are samples, without some of them (DiME) ---------------------------------------------
 
 
 def equal_folds(n: int, device: torch.device) -> Tensor | None:
@@ -257,16 +257,6 @@ def equal_folds_error(values: Tensor, n: int) -> float:
     """The jackknife's standard error from the values without each fold; (folds − 1) / folds · Σ where they hold all n samples."""
     size = n // len(values)
     return math.sqrt((n - size) / size * float((values - values.mean()).square().mean()))
-
-
-def entropies_without(gram: Tensor, members: Tensor, alpha: float) -> Tensor:
-    """S_α of a matrix (n, n) without the rows of each fold (folds, size)."""
-    n = len(gram)
-    if alpha == 1 and n >= FEWEST and (gram.device.type == "cpu" or fast_doubles(gram.device)):
-        return entropy_of_sums(sums_without(gram.unsqueeze(0), [members])[1][0])
-    stay = torch.ones(len(members), n, dtype=torch.bool, device=gram.device).scatter_(1, members, False)
-    rows = stay.nonzero()[:, 1].view(len(members), -1)
-    return torch.cat([gram_entropy(gram[some.unsqueeze(-1), some].unsqueeze(0), alpha) for some in rows])
 
 
 def entropies_without_each(grams: Tensor, alpha: float) -> Tensor:

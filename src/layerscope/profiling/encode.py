@@ -103,9 +103,6 @@ class ProfileTask:
         self.sites: list[Site] = expand_sites(self.config.sites, self.model.anatomy)
         self.reader: ItemReader = self.model.open_items(self.items, self.config.read_settings)
 
-    def on_shard(self, plan: Plan, store: ShardStore | MemoryStore) -> None:
-        """A shard is in the store."""
-
     @cached_property
     def device(self) -> torch.device:
         """Where the model is run."""
@@ -244,7 +241,6 @@ def _encode_here(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore,
         write = stack.enter_context(write_behind(store)) if prefetcher is not None else store.write
         for index in missing:
             write(index, encoder.run(plan, plan.shards[index], bar.advance))
-            task.on_shard(plan, store)
         return encoder.empty_views
 
 
@@ -257,7 +253,6 @@ def _encode_by_workers(
     for i, (shard, more) in task.engine.run(work, missing, bar.advance):
         store.write(missing[i], shard)
         empty += more
-        task.on_shard(plan, store)
     return empty
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,12 @@ from layerscope.capture.reduce import compute_dtype
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
-from layerscope.core.runs import read_back, view
+from layerscope.core.runs import read_back
 from layerscope.core.sites import whole_layers
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine
-from layerscope.errors import LayerscopeError
 from layerscope.forward import Plan, choose_shard_size, make_plan
 from layerscope.loggers import Log, Logs, beside, check_log
 from layerscope.metrics import Options
@@ -80,16 +79,6 @@ def _precision(devices: Sequence[str], options: Options) -> str:
 DEFAULT_DATA = "lee"
 
 
-class Observer(Protocol):
-    """Follows a profile while it runs."""
-
-    def update(self, job: Job, plan: Plan, store: ShardStore) -> None:
-        """A shard is finished."""
-
-    def finish(self, run: Profile) -> None:
-        """The run is complete."""
-
-
 def profile(
     model: str | Path | LoadedModel | torch.nn.Module,
     data: Any = "lee",
@@ -106,7 +95,6 @@ def profile(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    live: bool | Observer = False,
     map: bool = False,
     texts: bool = True,
     log: Log = None,
@@ -122,7 +110,6 @@ def profile(
     - `data`: texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or images for an image model (an
       `ImageSet`, or anything that `load_images` takes).
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
-    - `live`: write a page with the results so far to that folder.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
     - `texts`: whether that map has what the items say.
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
@@ -142,8 +129,6 @@ def profile(
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
     asked = command.Command("profile", options, **ways, takes_more=True)
     reading = take_options(DataOptions, data_options, options)
-    if live and out is None:
-        raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
     settings = dict(
         metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed, preset=preset,
         **options,
@@ -156,7 +141,6 @@ def profile(
         if kind != "texts":
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
-        observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
         source = resolve_early(model, offline, asked.loading)
         items = open_items(data, kind, reading, offline)
         request: dict[str, Any] = {
@@ -175,13 +159,13 @@ def profile(
         logs = Logs(log, beside(out), {"command": "profile", "data": items.name, "layerscope": VERSION})
         with logs:
             if is_there:
-                return _logged(_finished(read_back(Profile.kind, Profile.load, folder.path), observer), logs)  # type: ignore[union-attr]
+                return _logged(read_back(Profile.kind, Profile.load, folder.path), logs)  # type: ignore[union-attr]
             job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=kept)
-            job.batch_size, job.observer = asked.where.batch_size, observer
+            job.batch_size = asked.where.batch_size
             with job.reader:
                 if folder is not None:
                     key = config_key(request) if source else None
-                    return _logged(_finished(job.run_in(folder, asked.bar, overwrite, key), observer), logs)
+                    return _logged(job.run_in(folder, asked.bar, overwrite, key), logs)
                 if job.fits_on_device:
                     return _logged(job.run(MemoryStore(), asked.bar), logs)
                 with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
@@ -197,12 +181,6 @@ def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> s
     if isinstance(data, str) and data == DEFAULT_DATA:
         return "texts"
     return kind_read_by(model, offline, options)
-
-
-def _finished(run: Profile, observer: Observer | None) -> Profile:
-    if observer is not None:
-        observer.finish(run)
-    return run
 
 
 def _logged(run: Profile, logs: Logs) -> Profile:
@@ -228,7 +206,6 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
 class Job(ProfileTask):
     """One profile, from its items to its tables."""
 
-    observer: Observer | None = None
     map: bool | str = False
 
     def __post_init__(self) -> None:
@@ -240,11 +217,6 @@ class Job(ProfileTask):
             "layerscope": VERSION,
             **({"map": self.map} if self.map else {}),
         }
-
-    def on_shard(self, plan: Plan, store: ShardStore | MemoryStore) -> None:
-        """Tell who follows the run; only what is on disk can be looked at."""
-        if self.observer is not None and isinstance(store, ShardStore):
-            self.observer.update(self, plan, store)
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Profile:
         """Run in a folder: return what is finished, resume what was stopped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ class Report:
     headline: Headline
     styles: list[Style]
     made: str
-    live: dict[str, Any] | None = field(default=None)
     asks: bool = False
 
     @property
@@ -69,7 +68,7 @@ def read(given: Any) -> Source | Choice:
     return sections.get(kind).read(thing)
 
 
-def gather(runs: Iterable[Any], live: dict[str, Any] | None = None, texts: bool = True) -> Report:
+def gather(runs: Iterable[Any], texts: bool = True) -> Report:
     """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show.
 
     Without `texts` nothing of what a run's texts or images say is in it.
@@ -78,7 +77,7 @@ def gather(runs: Iterable[Any], live: dict[str, Any] | None = None, texts: bool 
     folders = [str(one) for one in given if isinstance(one, (str, Path))]
     with explain_damage_in(folders):
         sources = [read(one) for one in given]
-        return _gather(sources if texts else [_without_texts(one) for one in sources], live)
+        return _gather(sources if texts else [_without_texts(one) for one in sources])
 
 
 def _without_texts(source: Source | Choice) -> Source | Choice:
@@ -89,7 +88,7 @@ def _without_texts(source: Source | Choice) -> Source | Choice:
     return source
 
 
-def _gather(sources: Sequence[Source | Choice], live: dict[str, Any] | None) -> Report:
+def _gather(sources: Sequence[Source | Choice]) -> Report:
     curves = [one for one in sources if isinstance(one, Curves)]
     scores = [one for one in sources if isinstance(one, Scores)]
     blocks = [one for one in sources if isinstance(one, Block)]
@@ -117,7 +116,6 @@ def _gather(sources: Sequence[Source | Choice], live: dict[str, Any] | None) -> 
         page_headline(curves, scores, marked, blocks),
         drawn,
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        live,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.runs import explain_damage_in
-from layerscope.errors import UnknownNameError
+from layerscope.core.runs import explain_damage_in, read_manifest
+from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.report.contents import Report, gather
 from layerscope.store import atomic
 
@@ -38,6 +40,23 @@ def write(report: Report, out: str | Path) -> Path:
         made = _made(report, kind)
     atomic.write(Path(out), lambda stream: stream.write(made))
     return Path(out)
+
+
+def page_for(runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = False, texts: bool = True) -> Path:
+    """The file to show: a new report in the only run's folder, or in a temporary one.
+
+    A page that `asks` has a box for questions, which only its server can answer: it goes to a temporary folder.
+    """
+    if asks:
+        report = replace(gather([*runs, *others], texts=texts), asks=True)
+        return write(report, Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html")
+    if len(runs) == 1 and not others:
+        try:
+            return write_report(runs, runs[0] / "report.html", texts=texts)
+        except RunFolderError:
+            if (read_manifest(runs[0]) or {}).get("status") != "complete":
+                raise
+    return write_report([*runs, *others], Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html", texts=texts)
 
 
 def _made(report: Report, kind: str) -> bytes:

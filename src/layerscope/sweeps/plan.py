@@ -42,7 +42,7 @@ _MOST_BYTES, _MOST_VALUES, _MOST_LETTERS = 2**20, 100_000, 120
 # files of a run's folder: a step's folder must not stand where the sweep writes, or be taken for what a killed run left
 _OWN_ENDINGS = (".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged")
 _SET_HERE = {"model", "tokenizer", "out", "offline", "overwrite", "progress", "engine", "address", "model_options"}
-_WITHOUT = {"profile": {*_SET_HERE, "live", "data_options"}}
+_WITHOUT = {"profile": {*_SET_HERE, "data_options"}}
 
 
 class PlanError(LayerscopeError):

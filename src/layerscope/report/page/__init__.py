@@ -60,7 +60,6 @@ def page(report: Report) -> str:
     values = {
         "title": escape(_title(report)),
         "policy": escape(policy(report.asks), quote=True),
-        "refresh": _refresh(report.live),
         "style": style,
         "script": script,
         "lead": escape(report.headline.lead),
@@ -97,13 +96,6 @@ def _title(report: Report) -> str:
     return f"{', '.join(report.models[:4])}{' …' if len(report.models) > 4 else ''} · layerscope"
 
 
-def _refresh(live: dict[str, Any] | None) -> str:
-    """Without the script, a running page still reloads."""
-    if live is None or live.get("done"):
-        return ""
-    return f'<noscript><meta http-equiv="refresh" content="{int(live.get("every", 5))}"></noscript>'
-
-
 def _style() -> str:
     return _asset("style.css")
 
@@ -127,7 +119,6 @@ def payload(report: Report) -> dict[str, Any]:
     return {
         "layerscope": VERSION,
         "made": report.made,
-        "live": report.live,
         "asks": report.asks,
         "models": report.models,
         "headline": {"lead": report.headline.lead, "points": report.headline.points},

@@ -47,20 +47,8 @@ function buildTop() {
   $("foot").textContent = `Made by layerscope ${data.layerscope} on ${data.made}. Layer k is the state after k blocks; layer 0 is the input of the first. This file is complete: it loads nothing.`;
 }
 
-function buildLive() {
-  if (!data.live) return;
-  const bar = $("live");
-  bar.hidden = false;
-  bar.textContent = data.live.text;
-  if (data.live.done) return;
-  const again = () => (document.hidden ? setTimeout(again, 1000) : location.reload());
-  setTimeout(again, 1000 * (data.live.every || 5));
-}
-
-recall();
 buildTheme();
 buildTop();
-buildLive();
 buildControls();
 buildCurves();
 buildScores();

@@ -41,28 +41,11 @@ const listeners = [];
 // The function runs when one of the named parts of the state changes; it is told which.
 function on(names, run) { listeners.push({ names, run }); }
 
-const KEEP = "layerscope:" + document.title;
-function remember() {
-  if (!data.live) return;
-  try {
-    const { cursor, ...rest } = state;
-    sessionStorage.setItem(KEEP, JSON.stringify(rest));
-  } catch { /* storage is off: nothing to remember */ }
-}
-function recall() {
-  if (!data.live) return;
-  try {
-    const held = JSON.parse(sessionStorage.getItem(KEEP) || "{}");
-    for (const name of ["set", "norm", "sink", "finalNorm", "axis", "hidden"]) if (name in held) state[name] = held[name];
-  } catch { /* nothing remembered */ }
-}
-
 function set(changes) {
   const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
   if (!changed.length) return;
   Object.assign(state, changes);
   if (changed.includes("axis")) { state.cursor = null; }
-  if (changed.some((name) => name !== "cursor")) remember();
   for (const listener of listeners) if (listener.names.some((name) => changed.includes(name))) listener.run(changed);
 }
 
