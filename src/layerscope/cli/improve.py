@@ -15,6 +15,10 @@ class ImproveSettings(shared.CommandOptions):
 
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts. (default: detected)")
     encoding: str | None = option(None, panel=DATA, help=shared.ENCODING_HELP)
+    queries: str | None = option(None, panel=DATA, help="Questions that should find these texts: improve a search.")
+    pairs: str | None = option(
+        None, panel=DATA, help="File of queries and documents that belong together, by text or id: query,document[,score]."
+    )
     sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random.")
     max_length: int = shared.length_option(256)
     labels: str | None = option(
@@ -64,7 +68,7 @@ def improve_command(
     output: shared.Output,
     settings: ImproveSettings,
     model: str = shared.MODEL,
-    data: str = shared.data_option(..., shared.TEXTS_HELP),
+    data: str = option(..., "--data", "--documents", "-d", panel=DATA, help=shared.TEXTS_HELP),
     out: Path = shared.out_option("Folder to write: load it with SentenceTransformer(FOLDER).", ...),
 ) -> None:
     """Find the best layer for your texts and the best way to read it, with or without labels, and export the model.
@@ -78,4 +82,6 @@ def improve_command(
     ways = {**shared.as_arguments(loading, running, output), "progress": False if output.quiet else None}
     result = improve(model, data, out=out, **settings.given(), **ways)
     then = f"layerscope report {shared.shell_quote(out)} --out report.html"
+    if settings.queries is not None:
+        then = f'layerscope search {shared.shell_quote(out)} "a question" --data {shared.shell_quote(data)}'
     output.show(result.as_dict(), lambda: print_improved(result), str(out), then)

@@ -21,7 +21,8 @@ class Template:
     `plain` reads every token of the text. A template with the text twice (`echo`) reads the second copy, which has seen the
     first; any other template (`one-word`) reads the whole sequence. `read_by` names the poolings that make sense for it, where
     not all do. The rest says who offers it: `in_all` the readouts `all` of `evaluate`, `tried` `improve` where it has no labels
-    to tell more templates apart, `with_labels` where it has. `asks` says in a few words what it does, to begin a sentence with.
+    to tell more templates apart, `with_labels` where it has, `searched` where queries find documents; one for `queries` is read
+    before these alone. `asks` says in a few words what it does, to begin a sentence with.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Template:
     in_all: bool = False
     tried: bool = False
     with_labels: bool = False
+    searched: bool = False
+    queries: bool = False
     asks: str = ""
 
     @property
@@ -78,7 +81,24 @@ def _demonstrated(count: int) -> str:
 # A judge without labels chooses better among the few that are tried than among more: some others (topic, intent) please an
 # encoder without serving every task.
 BUILT_IN = (
-    Template("plain", SLOT, in_all=True, tried=True),
+    Template("plain", SLOT, in_all=True, tried=True, searched=True),
+    Template(
+        "instruct",
+        "Instruct: Given a question, retrieve texts that answer it\nQuery: {text}",
+        searched=True,
+        queries=True,
+        citation="after Wang et al. 2024",
+        asks="Telling what is searched",
+    ),
+    Template(
+        "answer",
+        'The answer to this question: "{text}' + _ONE_WORD.split(SLOT)[1],
+        ("last",),
+        "after Jiang et al. 2023",
+        searched=True,
+        queries=True,
+        asks="Asking for the answer in one word",
+    ),
     Template(
         "echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024", in_all=True
     ),
@@ -90,6 +110,7 @@ BUILT_IN = (
         in_all=True,
         tried=True,
         with_labels=True,
+        searched=True,
         asks="Asking for one word",
     ),
     *(
@@ -125,5 +146,5 @@ def get_template(name: str) -> Template:
 
 
 def names_of(offer: str) -> list[str]:
-    """The templates of one offer: `in_all`, `tried` or `with_labels`."""
+    """The templates of one offer: `in_all`, `tried`, `with_labels` or `searched`."""
     return [name for name, template in TEMPLATES.all().items() if getattr(template, offer)]

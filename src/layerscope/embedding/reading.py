@@ -54,7 +54,7 @@ class Reading(Work[slice, list[np.ndarray]]):
     facts: dict[str, Any]
     width = 1024  # of a vector, about
     prompt = DOCUMENT
-    """Which of a folder's own prompts is put before texts, if it has one of that name."""
+    """As what texts are read: a folder may have a prompt or a head of its own for each."""
 
     def __init__(self, batch_size: int | None = None) -> None:
         self.batch_size = batch_size
@@ -123,10 +123,10 @@ class FolderReading(Reading):
             self._model.max_seq_length = min(most, self._model.max_seq_length or most)
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
-        prompt = {"prompt_name": self.prompt} if self.prompt in (getattr(self._model, "prompts", None) or {}) else {}
-        self.cut += self._too_long(texts, (getattr(self._model, "prompts", None) or {}).get(self.prompt, "") if prompt else "")
-        given: dict[str, Any] = {"batch_size": self.batch_size or 32, "show_progress_bar": False, **prompt}
-        found = np.asarray(self._model.encode(list(texts), **given), dtype=np.float32)
+        self.cut += self._too_long(texts, (getattr(self._model, "prompts", None) or {}).get(self.prompt, ""))
+        encode = self._model.encode_query if self.prompt == QUERY else self._model.encode_document
+        given: dict[str, Any] = {"batch_size": self.batch_size or 32, "show_progress_bar": False}
+        found = np.asarray(encode(list(texts), **given), dtype=np.float32)
         advance(len(texts))
         return [found]
 

@@ -24,7 +24,7 @@ from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
 from layerscope.exporting import bench_child
 from layerscope.exporting.draft import text_longer_than
-from layerscope.exporting.formats.sentence_transformers import module_kinds
+from layerscope.exporting.formats.sentence_transformers import modules_of
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
 from layerscope.terminal import Console
@@ -143,7 +143,7 @@ def _place(spec: str | Path, offline: bool) -> tuple[str, Path]:
     if source.gguf is not None:
         raise ExportError(f"{spec} is a GGUF file, which sentence-transformers does not load. Give a folder of safetensors.")
     if (source.path / "modules.json").is_file():
-        module_kinds(source.path)
+        modules_of(source.path)
     return source.name, source.path
 
 

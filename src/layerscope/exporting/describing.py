@@ -32,6 +32,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
     template = draft.template
     has_norm = model.anatomy.final_norm is not None
     identity = model.identity
+    head = draft.head or next((side.head for side in reversed(draft.sides)), None)
     modules = json.loads((draft.folder / "modules.json").read_text(encoding="utf-8"))
     return {
         "kind": "export",
@@ -54,8 +55,9 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "max_length": draft.framed.max_length,
         "evaluated_max_length": draft.max_length,
         "unit_length": draft.unit,
-        "centered_on": None if draft.head is None else draft.head.fitted_on,
-        "head": None if draft.head is None or draft.head.matrix is None else draft.head.matrix.shape[1],
+        "centered_on": None if head is None else head.fitted_on,
+        "head": None if head is None or head.matrix is None else head.matrix.shape[1],
+        "sides": {side.name: {"template": side.template, "prompt": side.prompt} for side in draft.sides},
         "modules": [str(module["type"]).rsplit(".", 1)[-1] for module in modules],
         "parameters": parameters_of(draft.folder),
         "verification": verification.as_dict(),
@@ -168,8 +170,14 @@ def _use(facts: Mapping[str, Any]) -> str:
         'model = SentenceTransformer("path/to/this/folder")',
         'vectors = model.encode(["A text.", "Another text."])', "```",
     ]  # fmt: skip
-    template = facts["template"]
-    if template["pattern"] != "{text}":
+    template, sides = facts["template"], facts.get("sides")
+    if sides:
+        lines[-2] = 'documents, query = model.encode_document(["A text.", "Another text."]), model.encode_query("A question?")'
+        lines += ["", "Queries and documents are read differently: each has a prompt in `config_sentence_transformers.json`"]
+        each = ", and centers on the mean of its own side" if facts["centered_on"] else ""
+        prompts = ", ".join(f"{name}: `{' '.join(side['prompt'].split())}`" for name, side in sides.items())
+        lines.append(f"({prompts}){each}. Plain `encode` is for documents.")
+    elif template["pattern"] != "{text}":
         lines += ["", f"The tokenizer itself puts every text into `{template['pattern']}`: give plain texts."]
         if not template["exact_when_cut"]:
             lines += [

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from layerscope.core.heads import Head
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
-from layerscope.core.templates import Template, get_template
+from layerscope.core.templates import SLOT, Template, get_template
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import Route
 from layerscope.exporting.tokenizing import FramedTokenizer
@@ -63,8 +63,26 @@ def check_expressible(readout: Readout) -> None:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One side of a search, `query` or `document`: its template, and what is done to its pooled vectors.
+
+    sentence-transformers puts a prompt before a text and nothing after it. So what stands before the text in the template is
+    the side's prompt; what follows is in the tokenizer, the same for both sides.
+    """
+
+    name: str
+    template: str
+    head: Head | None = None
+
+    @property
+    def prompt(self) -> str:
+        """What stands before a text."""
+        return get_template(self.template).pattern.split(SLOT)[0]
+
+
+@dataclass(frozen=True)
 class Draft:
-    """A written folder, and what it claims to be."""
+    """A written folder, and what it claims to be. One with `sides` is verified for each of them in turn (`side`)."""
 
     folder: Path
     model: LoadedModel
@@ -76,6 +94,18 @@ class Draft:
     unit: bool
     head: Head | None
     texts: list[str]
+    sides: tuple[Side, ...] = ()
+    side: Side | None = None
+
+    def of_sides(self) -> list[Draft]:
+        """The folder as each side reads it; the folder itself where it has none."""
+        read = [(side, replace(self.readout, template=side.template)) for side in self.sides]
+        return [replace(self, side=side, readout=readout, head=side.head) for side, readout in read] or [self]
+
+    def ids(self) -> list[list[int]]:
+        """The texts' token ids, as `encode` will make them."""
+        prompt = "" if self.side is None else self.side.prompt
+        return self.framed.ids([prompt + text for text in self.texts])
 
     @property
     def template(self) -> Template:
@@ -91,6 +121,7 @@ class Draft:
             "texts": self.texts,
             "probes": short[:: max(1, len(short) // probes)][:probes],
             "index": self.route.index,
+            "side": None if self.side is None else self.side.name,
         }
 
 

@@ -20,13 +20,13 @@ from layerscope.core.options import ModelOptions, take_options
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MARKER, folder_name, refuse_newer
-from layerscope.core.templates import get_template
+from layerscope.core.templates import SLOT, get_template
 from layerscope.core.untrusted import read_json
 from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
-from layerscope.exporting.draft import LONG, SHORT, Draft, check_expressible, text_longer_than, verification_texts
+from layerscope.exporting.draft import LONG, SHORT, Draft, Side, check_expressible, text_longer_than, verification_texts
 from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
@@ -49,11 +49,13 @@ Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], Head]
 @dataclass(frozen=True)
 class Inside:
     """What other parts of layerscope ask of `export` besides: only short built-in texts to verify on (`brief`), how the choice
-    was made, for the card (`why`), and a function that writes further files before the folder appears in its place (`also`)."""
+    was made, for the card (`why`), a function that writes further files before the folder appears in its place (`also`), and how
+    queries and documents are read, where they are read differently (`sides`); their templates end alike."""
 
     brief: bool = False
     why: str = ""
     also: Callable[[Path], None] | None = None
+    sides: tuple[Side, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def export(
         raise ExportError(f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
-    if plan.centering == HEAD and (head is None or head.matrix is None):
+    if plan.centering == HEAD and not inside.sides and (head is None or head.matrix is None):
         raise ExportError(f"readout {plan.name!r} goes through a head, which `improve` fits and exports; or give it (head=).")
     if center_on is not None and plan.centering != "corpus":
         raise ExportError(
@@ -170,7 +172,7 @@ def export(
     with published(place, overwrite) as folder:
         draft = prepare(
             loaded, chosen, plan, folder, texts=texts, brief=inside.brief, max_length=length,
-            extend=max_length is None, unit=unit,
+            extend=max_length is None, unit=unit, sides=inside.sides,
             center=lambda ids_of: head or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
         )  # fmt: skip
         facts = {
@@ -212,6 +214,7 @@ def prepare(
     extend: bool = False,
     unit: bool = False,
     center: Centering | None = None,
+    sides: tuple[Side, ...] = (),
 ) -> Draft:
     """Write a folder and say what it claims to be, in the order in which it can be refused; nothing is verified yet.
 
@@ -223,16 +226,20 @@ def prepare(
     every = [*verification_texts(brief=brief), text_longer_than(max_length), *(texts or ())]
     probes = [text for text in dict.fromkeys(every) if text.strip()]
     # of more texts than are read: comparing token ids takes no time
-    framed = frame_tokenizer(model, template, max_length, list(dict.fromkeys([*SHORT, LONG[0], *probes])))
+    compared = list(dict.fromkeys([*SHORT, LONG[0], *probes]))
+    if sides:  # each puts its own words before a text, and the tokenizer what follows it
+        template = replace(template, pattern=SLOT + template.pattern.split(SLOT)[1])
+        compared = [side.prompt + text for side in sides for text in compared]
+    framed = frame_tokenizer(model, template, max_length, compared)
     if extend and not framed.exact_when_cut:
         framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
         probes.append(text_longer_than(framed.max_length))  # a text that this folder, too, has to cut
     head = None
-    if readout.centering != "none":
+    if readout.centering != "none" and not sides:
         assert center is not None
         head = center(framed.ids)
     route = write_cut(model, layer, readout.final_norm, folder)
-    draft = Draft(folder, model, layer, readout, route, framed, max_length, unit, head, probes)
+    draft = Draft(folder, model, layer, readout, route, framed, max_length, unit, head, probes, sides)
     FORMATS.get(BASE_FORMAT).write(draft, {})
     return draft
 

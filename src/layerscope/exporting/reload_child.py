@@ -26,7 +26,9 @@ def main(path: str) -> None:
     own = {"local_files_only": True, "trust_remote_code": False}
     for job in work["jobs"]:
         model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True, trust_remote_code=False)
-        vectors = model.encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
+        side = job.get("side")
+        encode = getattr(model, f"encode_{side}") if side else model.encode
+        vectors = encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
         arrays = {"vectors": np.asarray(vectors, dtype=np.float32)}
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], **own)
         module = transformers.AutoModel.from_pretrained(job["folder"], **own).eval()

@@ -59,12 +59,17 @@ def require_sentence_transformers() -> None:
 
 
 def verify(drafts: Sequence[Draft]) -> list[Verification]:
-    """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give back what was captured."""
+    """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give back what was captured.
+
+    Of a draft with two sides, what is said is of the side that differs more.
+    """
     with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
-        reloaded, facts = reload([d.as_job(_PROBES) for d in drafts], Path(scratch))
+        read = [part for draft in drafts for part in draft.of_sides()]
+        reloaded, facts = reload([part.as_job(_PROBES) for part in read], Path(scratch))
         if facts.pop("layerscope_loaded"):
             raise ExportError("the fresh process loaded layerscope, so the folder was not shown to work without it.")
-        return [_compare(draft, arrays, facts) for draft, arrays in zip(drafts, reloaded, strict=True)]
+        found = iter([_compare(part, arrays, facts) for part, arrays in zip(read, reloaded, strict=True)])
+        return [max((next(found) for _ in draft.of_sides()), key=lambda one: one.cosine_distance) for draft in drafts]
 
 
 def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
@@ -90,7 +95,7 @@ def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str
 
 def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
     model, readout = draft.model, draft.readout
-    ids = draft.framed.ids(draft.texts)
+    ids = draft.ids()
     wanted = finished(pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.head, draft.unit)
     distances = cosine_distances(wanted, arrays["vectors"])
     tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)

@@ -2,5 +2,6 @@
 
 from layerscope.improving.job import improve
 from layerscope.improving.result import Improved
+from layerscope.improving.retrieving import SearchJob
 
-__all__ = ["Improved", "improve"]
+__all__ = ["Improved", "SearchJob", "improve"]

@@ -13,6 +13,7 @@ import numpy as np
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
+from layerscope.exporting.draft import Side
 from layerscope.exporting.job import Inside, export
 from layerscope.improving.fitting import Fitted
 from layerscope.improving.sample import Reader
@@ -40,6 +41,8 @@ class Chosen:
     readout: Readout
     layer: int
     fitted: Fitted | None = None
+    query: Chosen | None = None
+    """How queries are read, where they are read otherwise than documents."""
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors (texts, D) by the model that is in memory; not scaled."""
@@ -63,10 +66,14 @@ class Chosen:
     ) -> Path:
         """Write the sentence-transformers folder, verified in a fresh process."""
         head = None if self.fitted is None else self.fitted.head
+        sides: tuple[Side, ...] = ()
+        if self.query is not None:
+            asked = None if self.query.fitted is None else self.query.fitted.head
+            sides, head = (Side("query", self.query.readout.template, asked), Side("document", self.readout.template, head)), None
         # a sentence encoder that is left alone keeps its own scaling
         normalize = None if self.model.identity.get("sentence_encoder") else True
         export(
             self.model, self.layer, readout=self.readout, out=place, head=head, max_length=self.reader.max_length,
-            normalize=normalize, overwrite=overwrite, offline=offline, inside=Inside(brief=True, why=why, also=also),
+            normalize=normalize, overwrite=overwrite, offline=offline, inside=Inside(True, why, also, sides),
         )  # fmt: skip
         return place

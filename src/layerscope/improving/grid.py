@@ -24,6 +24,11 @@ def offered(templates: Sequence[str] | None, labels: bool = False) -> list[str]:
     return list(dict.fromkeys(["plain", *names]))
 
 
+def search_templates(templates: Sequence[str] | None) -> list[str]:
+    """The templates to try for a search, of queries and documents; those that end alike can be read together."""
+    return list(dict.fromkeys(["plain", *(names_of("searched") if templates is None else templates)]))
+
+
 def make_grid(templates: Sequence[str], *, has_cls: bool, has_norm: bool, exportable: bool = True) -> list[Readout]:
     """Readouts of these templates that standard sentence-transformers modules can express, the default one first.
 

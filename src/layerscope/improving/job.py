@@ -29,7 +29,7 @@ from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.cost import estimate_reading
 from layerscope.improving.fitting import check_center_on
-from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
+from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, search_templates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
 from layerscope.improving.holding import agreement_elsewhere, compare_speeds
@@ -38,6 +38,7 @@ from layerscope.improving.lesson import check_settings
 from layerscope.improving.making import Maker, check_trainable
 from layerscope.improving.mapping import map_of_choice
 from layerscope.improving.neighbors import changed_share, neighbor_table
+from layerscope.improving.pairs import Pairs, check_search, read_asked
 from layerscope.improving.record import (
     Settings,
     as_evidence,
@@ -78,6 +79,8 @@ def improve(
     out: str | Path | None = None,
     column: str | None = None,
     encoding: str | None = None,
+    queries: Any = None,
+    pairs: Pairs | None = None,
     labels: str | Path | None = None,
     judge: JudgeGiven = "minilm-l6",
     budget: float | None = None,
@@ -112,6 +115,8 @@ def improve(
       hub dataset. About `sample` texts, drawn at random, are judged on.
     - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency. Or another judge:
       its name (`rankme`, or one that a package adds) or an object with a method `judge`.
+    - `queries`: questions, as a file or strings: choose how they find these texts, each side read in its own way. `pairs`: a file
+      of queries and documents (texts or ids) that belong together, which then judge as well.
     - `labels`: a file with a few labeled examples, which then judge as well.
     - `templates`: the templates of the readouts to try.
     - `budget`: the largest share of today's computation per text (last layer, no prompt) that the choice may cost.
@@ -145,7 +150,9 @@ def improve(
     if train is not False:
         require("train=", "train", "datasets", "accelerate", "sentence_transformers")
         check_settings(train if isinstance(train, Mapping) else {})
-    names = offered(templates, labels is not None)
+    if queries is not None or pairs is not None:
+        check_search(queries, labels=labels, time=time, train=train, center_on=center_on)
+    names = search_templates(templates) if queries is not None else offered(templates, labels is not None)
     make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
     judge = find_judge(judge, labels is not None)
     place = None if out is None else Path(out)
@@ -155,7 +162,9 @@ def improve(
     alone = nullcontext(None) if place is None else working_folder(place)
     with alone as work, command:
         more = MORE if time is None and train is False and center_on != "all" else MOST
-        drawn = draw_sample(data, column=column, encoding=encoding, size=sample, more=more, seed=seed, offline=offline)
+        given: dict[str, Any] = {"column": column, "encoding": encoding, "seed": seed, "offline": offline}
+        asked = None if queries is None else read_asked(queries, data, pairs, sample=sample, **given)
+        drawn = draw_sample(data, size=sample, more=more, **given) if asked is None else asked.documents_as_sample()
         if train is not False:
             check_trainable(drawn)
         loaded = command.load(model, tokenizer)
@@ -163,19 +172,22 @@ def improve(
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
         running: dict[str, Any] = {"engine": command.engine, "recipe": command.recipe}
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
-        asked = judge if isinstance(judge, str) else judge.name
+        judged_by = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
-        settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own, train, texts)
+        told = None if asked is None else asked.key
+        settings = Settings(names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, told)
         facts = {"command": "improve", "model": loaded.name, "data": drawn.name, "layerscope": VERSION}
         try:
             with Logs(log, beside(out), facts) as logs:
-                job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work, logs)
+                what: dict[str, Any] = {} if asked is None else {"asked": asked}
+                kind = JOBS["search" if what else "texts"]
+                job = kind(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work, logs, **what)
                 result = job.run(judge, place, overwrite)
                 log_result(result, logs)
                 return result
         except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers
-            told = str(error).replace(", or read layers before this one with sites=.", ".")
-            raise NonFiniteStatesError(f"{loaded.name}: {told}") from error
+            said = str(error).replace(", or read layers before this one with sites=.", ".")
+            raise NonFiniteStatesError(f"{loaded.name}: {said}") from error
 
 
 def _check_readable(model: LoadedModel) -> None:
@@ -225,6 +237,10 @@ class ImproveJob:
                 raise LayerscopeError(f"{self.model.name} is a sentence encoder, which improve does not train. Leave out train=.")
             return self._left_alone(out, overwrite)
         self.reader.check_differ(self.sample.texts)
+        return self._choose(judge, out, overwrite)
+
+    def _choose(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
+        """Judge, choose and export."""
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
         grid = self._grid()
@@ -242,7 +258,7 @@ class ImproveJob:
         more = [needs_filler(self.model, readout.final_norm) for readout in readouts]
         costs = relative_costs(tokens, self.reader.layers, self.model.n_blocks, more)
         maker = Maker(
-            self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(config),
+            self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(self.config),
             self.work, self.logs,
         )  # fmt: skip
         if self.settings.trains and heads is not None:
@@ -304,7 +320,7 @@ class ImproveJob:
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, tokens)
         choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
-        best = _of_name(readouts, choice.extra["best"]["readout"])
+        best = of_name(readouts, choice.extra["best"]["readout"])
         if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
             second = second_opinion(self.reader, readouts, best.template, self.sample.texts, self.settings.seed, self.bar)
             choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
@@ -334,7 +350,7 @@ class ImproveJob:
     ) -> Improved:  # fmt: skip
         """The result; `chosen` and `trained` are a student's."""
         layers, sample, panel = self.reader.layers, self.sample.texts, maker.panel
-        readout, layer = _of_name(readouts, choice.readout), choice.layer
+        readout, layer = of_name(readouts, choice.readout), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, heads)
         before = candidates.vectors(Readout())[-1]
         if chosen is None:
@@ -396,9 +412,10 @@ class ImproveJob:
 
     def _finish(
         self, choice: Choice, table: pd.DataFrame, sampled: dict[str, Any], evidence: dict[str, Any], chosen: Chosen,
-        out: Path | None, overwrite: bool, made: LayerMap | None,
+        out: Path | None, overwrite: bool, made: LayerMap | None, neighbors: pd.DataFrame | None = None,
     ) -> Improved:  # fmt: skip
-        neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
+        if neighbors is None:
+            neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
         if not self.settings.texts:
             neighbors, made = neighbors.iloc[:0], made and made.without_texts()
         manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
@@ -413,13 +430,18 @@ class ImproveJob:
         def save(place: Path, replace_old: bool) -> Path:
             return chosen.save(place, replace_old, self.offline, _card(self.sample.name, choice, self.settings.texts), write)
 
-        result = Improved(choice, table, neighbors, manifest, None, sampled, chosen.encode, save)
+        asks = None if chosen.query is None else chosen.query.encode
+        result = Improved(choice, table, neighbors, manifest, None, sampled, chosen.encode, save, asks)
         result._map = made
         if out is not None:
             self.bar.begin(f"writing {out}|folder", 1)
             result.save(out, overwrite)
             self.bar.advance(1)
         return result
+
+
+JOBS: dict[str, type[ImproveJob]] = {"texts": ImproveJob}
+"""What improves each kind of data; the file of a search adds its own."""
 
 
 def _card(corpus: str, choice: Choice, texts: bool) -> str:
@@ -431,6 +453,6 @@ def _card(corpus: str, choice: Choice, texts: bool) -> str:
     return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason} {private}"
 
 
-def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
+def of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
     """One of the candidates' readouts; parsing its name would strip a pattern of the user's own."""
     return next(readout for readout in readouts if readout.name == name)

@@ -16,17 +16,21 @@ COLUMNS = ["text", "which", "rank", "neighbor", "cosine"]
 
 
 def neighbor_table(
-    texts: Sequence[str], before: np.ndarray, after: np.ndarray, shown: int = SHOWN, nearest: int = NEAREST
-) -> pd.DataFrame:
-    """The nearest texts of the first few, by cosine, under two sets of vectors (texts, D). The texts are a random sample."""
+    texts: Sequence[str], before: np.ndarray, after: np.ndarray, shown: int = SHOWN, nearest: int = NEAREST,
+    among: tuple[Sequence[str], np.ndarray, np.ndarray] | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """The nearest texts of the first few, by cosine, under two sets of vectors (texts, D). The texts are a random sample.
+
+    `among`: other texts and their two sets of vectors, to find neighbors among these.
+    """
     rows: list[dict[str, Any]] = []
-    for which, vectors in (("before", before), ("after", after)):
-        rows_of = unit(vectors)
-        cosines = rows_of[:shown] @ rows_of.T
+    others, *sets = among or (texts, before, after)
+    for which, asking, vectors in (("before", before, sets[0]), ("after", after, sets[1])):
+        cosines = unit(asking)[:shown] @ unit(vectors).T
         for i, row in enumerate(cosines):
-            order = [int(j) for j in np.argsort(-row, kind="stable") if j != i][:nearest]
+            order = [int(j) for j in np.argsort(-row, kind="stable") if j != i or among][:nearest]
             rows += [
-                {"text": texts[i], "which": which, "rank": rank, "neighbor": texts[j], "cosine": float(row[j])}
+                {"text": texts[i], "which": which, "rank": rank, "neighbor": others[j], "cosine": float(row[j])}
                 for rank, j in enumerate(order, 1)
             ]
     return pd.DataFrame(rows, columns=COLUMNS)

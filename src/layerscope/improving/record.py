@@ -51,6 +51,8 @@ class Settings:
     """Whether the blocks are trained, and with which settings."""
     texts: bool = True
     """Whether the folder may hold what texts say."""
+    search: str | None = None
+    """Which queries and pairs, where there are some: a fingerprint."""
 
     @property
     def trains(self) -> bool:
@@ -74,6 +76,7 @@ class Settings:
             "train": self.train,
             VERSION_KEY: VERSION,
             **({} if self.texts else {"map": "no texts"}),
+            **({} if self.search is None else {"search": self.search}),
         }
 
     def rule(self) -> dict[str, float]:

@@ -47,6 +47,8 @@ class Improved(StoredRun):
     """The texts that were read, and their vectors `before` and `after`; in memory only."""
     _encode: Encoder | None = field(default=None, repr=False, compare=False)
     _save: Callable[[Path, bool], Path] | None = field(default=None, repr=False, compare=False)
+    _asks: Encoder | None = field(default=None, repr=False, compare=False)
+    """How queries are encoded, where that is otherwise than for other texts."""
 
     @classmethod
     def load(cls, path: str | Path) -> Improved:
@@ -79,17 +81,25 @@ class Improved(StoredRun):
         """What you should know before you use the result."""
         return list(self.choice.warnings)
 
-    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+    def encode_query(self, texts: str | Sequence[str]) -> np.ndarray:
+        """The same for what is asked: with `queries=`, read in its own way. `encode` is then for documents."""
+        if self._encode is None:
+            self._from_folder()
+        return self.encode(texts, self._asks)
+
+    def encode(self, texts: str | Sequence[str], encoder: Encoder | None = None) -> np.ndarray:
         """Vectors (texts, D) of texts, or (D,) of one text. They have length 1, so inner products are cosine similarities."""
         if isinstance(texts, str):
-            return self.encode([texts])[0]
+            return self.encode([texts], encoder)[0]
         given = list(texts)
         wrong = next((text for text in given if not isinstance(text, str)), None)
         if wrong is not None:
             raise DataError(f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}.")
         if self._encode is None:
-            self._encode = self._from_folder()
-        found = self._encode(given or ["a text"])[: len(given)]
+            self._from_folder()
+        used = encoder or self._encode
+        assert used is not None
+        found = used(given or ["a text"])[: len(given)]
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
 
     def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]
@@ -111,7 +121,7 @@ class Improved(StoredRun):
     def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
         """The texts nearest to a question, with their cosine; without `texts`, among those that the choice was judged on."""
         words = self._judged_on()["texts"] if texts is None else list(texts)
-        cosines = (unit(self._judged_on()["after"]) if texts is None else self.encode(words)) @ self.encode(query)
+        cosines = (unit(self._judged_on()["after"]) if texts is None else self.encode(words)) @ self.encode_query(query)
         best = np.argsort(-cosines, kind="stable")[:top]
         rows = [{"rank": rank, "cosine": float(cosines[i]), "text": words[i]} for rank, i in enumerate(best, 1)]
         return pd.DataFrame(rows)
@@ -150,7 +160,7 @@ class Improved(StoredRun):
         """The same as JSON."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, default=str)
 
-    def _from_folder(self) -> Encoder:
+    def _from_folder(self) -> None:
         if self.folder is None:
             raise LayerscopeError("this run has no exported folder to encode with. Run improve again with out=FOLDER.")
         found = damaged(self.folder)
@@ -159,7 +169,11 @@ class Improved(StoredRun):
                 f"{found[0].path} is damaged ({found[0].reason}). Run improve again with the same out: it is written anew."
             )
         loaded = load_folder(self.folder)
-        return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
+
+        def vectors(encode: Callable[..., Any]) -> Encoder:
+            return lambda texts: np.asarray(encode(list(texts), show_progress_bar=False), dtype=np.float32)
+
+        self._encode, self._asks = vectors(loaded.encode_document), vectors(loaded.encode_query)
 
     def __repr__(self) -> str:
         where = "not saved" if self.folder is None else f"in {self.folder}"

@@ -35,6 +35,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
                 f"{evidence['before']:.3f} today → {evidence['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)",
             )
         )
+        lines += search_lines(evidence)
         lines.append(("of which", _parts(evidence)))
         lines += [("right neighbors", told) for told in right_neighbors(evidence)]
         lines.append(("today", evidence["today"]))
@@ -64,6 +65,23 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     return lines
 
 
+def search_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """How queries and documents are read, and what was measured on queries that did not choose."""
+    search = evidence.get("search")
+    if not search:
+        return []
+    on = f"on {search['queries']} queries that did not choose, among {search['documents']:,} documents"
+    lines = [("measured", on)]
+    for name, one in search["measures"].items():
+        if name not in evidence["score_name"]:
+            low, high = one["interval"]
+            told = f"{one['before']:.3f} today → {one['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)"
+            lines.append((f"{name} with {evidence['encoder']}" if name == "agreement" else name, told))
+    if search["encoder"] is not None:
+        lines.append((f"{evidence['encoder']} itself", f"nDCG@10 {search['encoder']:.3f} on the same queries"))
+    return lines + [(f"{side} read as", pattern) for side, pattern in search["prompts"].items()]
+
+
 def print_improved(result: Improved, console: Console | None = None) -> None:
     """Headline, neighbors before and after, the evidence, warnings, and the next command."""
     console = console or Console(highlight=False)
@@ -73,11 +91,14 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     print_facts(console, score_lines(result))
     print_notes(console, (*result.warnings, *_cost_note(result)))
     if result.folder is not None:
-        console.print(f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)')
+        searched = "search" in result.manifest["evidence"]
+        call = "encode_query(queries), .encode_document(documents)" if searched else "encode(texts)"
+        console.print(f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].{call}')
 
 
 def _neighbors(result: Improved) -> Table:
-    title = f"{result.manifest.get('examples', 'Five of your texts, drawn at random')}, with their nearest neighbors"
+    what = "queries" if "search" in result.manifest["evidence"] else "texts"
+    title = f"{result.manifest.get('examples', f'Five of your {what}, drawn at random')}, with their nearest neighbors"
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("text", "nearest today", "nearest now"):
         table.add_column(name, overflow="fold", max_width=_WIDTH)

@@ -18,12 +18,13 @@ from layerscope.core.heads import Head
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.untrusted import is_plain_name, read_json
 from layerscope.errors import ExportError, LayerscopeError, MissingExtraError, one_line
-from layerscope.exporting.draft import Draft, ExportFormat
+from layerscope.exporting.draft import Draft, ExportFormat, Side
 from layerscope.models.declared import check_sizes, tensor_shapes
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
 _OWN = "sentence_transformers.models"
+_ROUTER, _ROUTES = ".Router", "router_config.json"
 _ROPE_THETA = ("llama", "mistral", "qwen2", "qwen3")  # transformers 4 has one frequency for all blocks here, under this name
 
 
@@ -36,21 +37,29 @@ def _write_modules(draft: Draft) -> None:
     atomic.write_json(
         folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
     )
+    if any(side.head is not None for side in draft.sides):
+        names.append("Router")
+        _write_router(folder / "2_Router", draft.sides)
     if draft.head is not None:
         names.append("Dense")
         _write_dense(folder / "2_Dense", draft.head)
     if draft.unit:
         names.append("Normalize")
-    write_pipeline(folder, [(f"{_OWN}.{name}", f"{i}_{name}" if i else "") for i, name in enumerate(names)])
+    prompts = {side.name: side.prompt for side in draft.sides}
+    write_pipeline(folder, [(f"{_OWN}.{name}", f"{i}_{name}" if i else "") for i, name in enumerate(names)], prompts)
 
 
-def write_pipeline(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
-    """Write which modules a folder has, each with its class and its folder, and the settings of the whole."""
+def write_pipeline(folder: Path, modules: Sequence[tuple[str, str]], prompts: Mapping[str, str] | None = None) -> None:
+    """Write which modules a folder has, each with its class and its folder, and the settings of the whole.
+
+    `prompts` are put before texts, by the names of their sides; plain `encode` takes the documents'.
+    """
     for _, path in modules:
         (folder / path).mkdir(exist_ok=True)
     listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (kind, path) in enumerate(modules)]
     atomic.write_json(folder / "modules.json", listed)
-    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    usual = "document" if prompts and prompts.get("document") else None
+    settings: dict[str, Any] = {"prompts": dict(prompts or {}), "default_prompt_name": usual, "similarity_fn_name": "cosine"}
     atomic.write_json(folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings})
 
 
@@ -61,6 +70,18 @@ def _write_transformer(draft: Draft) -> None:
         settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
         settings["module_output_name"] = "token_embeddings"
     atomic.write_json(draft.folder / "sentence_bert_config.json", settings)
+
+
+def _write_router(folder: Path, sides: Sequence[Side]) -> None:
+    """A dense layer for each side of a search; which one a text goes through, `encode_query` and `encode_document` say."""
+    folder.mkdir()
+    for side in sides:
+        assert side.head is not None
+        _write_dense(folder / f"{side.name}_0_Dense", side.head)
+    names = {side.name: [f"{side.name}_0_Dense"] for side in sides}
+    parameters = {"default_route": "document", "allow_empty_key": True, "route_mappings": {}}
+    types = {name: f"{_OWN}.Dense" for some in names.values() for name in some}
+    atomic.write_json(folder / _ROUTES, {"types": types, "structure": names, "parameters": parameters})
 
 
 def _write_dense(folder: Path, head: Head) -> None:
@@ -126,22 +147,33 @@ class SentenceTransformersFolder(ExportFormat):
 FORMAT = SentenceTransformersFolder()
 
 
-_KNOWN = re.compile(r"sentence_transformers(\.\w+)*\.(Transformer|Pooling|Dense|Normalize|LayerNorm|Dropout|StaticEmbedding)")
+_KNOWN = re.compile(
+    r"sentence_transformers(\.\w+)*\.(Transformer|Pooling|Dense|Normalize|LayerNorm|Dropout|StaticEmbedding|Router)"
+)
 
 
-def module_kinds(folder: Path) -> list[str]:
-    """The types of a folder's modules; an error if one is not of a known kind, or lies outside the folder."""
-    kinds = []
-    for entry in read_json(folder / "modules.json", expect=list, error=ExportError):
-        kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
-        known = isinstance(kind, str) and _KNOWN.fullmatch(kind) is not None
-        if not known or not (path == "" or is_plain_name(path)):
+def modules_of(folder: Path) -> list[tuple[Path, str]]:
+    """Where each module lies and its type, those between which a router chooses too; an error if one is not of a known kind, or
+    lies outside the folder."""
+    found: list[tuple[Path, str]] = []
+
+    def add(file: Path, kind: object, path: object, alone: bool = False) -> None:
+        known = isinstance(kind, str) and _KNOWN.fullmatch(kind) is not None and not (alone and kind.endswith(_ROUTER))
+        if not known or not (path == "" or is_plain_name(path)) or (alone and path == ""):
             raise ExportError(
-                f"{folder / 'modules.json'} names the module {one_line(str(kind))!r} in {one_line(str(path))!r}. Only standard "
+                f"{file} names the module {one_line(str(kind))!r} in {one_line(str(path))!r}. Only standard "
                 "modules of sentence-transformers inside the folder are loaded; code of the folder's own is not run."
             )
-        kinds.append(str(kind))
-    return kinds
+        found.append((file.parent / str(path), str(kind)))
+
+    for entry in read_json(folder / "modules.json", expect=list, error=ExportError):
+        add(folder / "modules.json", *((entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)))
+        place, kind = found[-1]
+        if kind.endswith(_ROUTER):
+            types = read_json(place / _ROUTES, error=ExportError).get("types")
+            for path, routed in types.items() if isinstance(types, dict) else [("", None)]:
+                add(place / _ROUTES, routed, path, alone=True)
+    return found
 
 
 def _check_module(place: Path, kind: str) -> None:
@@ -167,9 +199,8 @@ def load_folder(folder: Path) -> Any:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise MissingExtraError("encoding with an exported folder", "export") from None
-    entries = read_json(folder / "modules.json", expect=list, error=ExportError)
-    for kind, entry in zip(module_kinds(folder), entries, strict=True):
-        _check_module(folder / entry["path"], kind.rpartition(".")[2])
+    for place, kind in modules_of(folder):
+        _check_module(place, kind.rpartition(".")[2])
     try:
         options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
         return SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False, **options)

@@ -33,7 +33,8 @@ def similarities(vectors: np.ndarray | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Neighborhoods:
-    """What a reference says of texts: who is near to whom. Made from similarities (n, n) with −inf on the diagonal."""
+    """What a reference says of texts: who is near to whom. Made from similarities (n, n) with −inf on the diagonal, or of
+    other texts (m, n)."""
 
     member: Tensor
     near: Tensor
@@ -43,10 +44,10 @@ class Neighborhoods:
     @classmethod
     def of(cls, similarity: Tensor, neighbors: int = NEIGHBORS, near: int = NEAR) -> Neighborhoods:
         """From similarities; of few texts at most half are near."""
-        n = len(similarity)
+        n = similarity.shape[-1]
         count, wide = max(1, min(neighbors, (n - 1) // 2)), max(2, min(near, (n - 1) // 2))
         nearest = similarity.topk(max(count, wide), dim=-1).indices
-        member = torch.zeros((n, n), dtype=torch.bool, device=similarity.device)
+        member = torch.zeros_like(similarity, dtype=torch.bool)
         member.scatter_(1, nearest[:, :count], True)
         ranks = torch.arange(wide, 0, -1, dtype=torch.float32, device=similarity.device)
         return cls(member, nearest[:, :wide], ranks - ranks.mean(), count)

@@ -1,0 +1,204 @@
+"""`improve` for a search: queries and documents, with and without pairs, from files to a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.core.readout import Readout
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError
+from layerscope.improving.pairs import ranking_scores, read_asked
+from layerscope.improving.retrieving import SearchJob, make_ways
+from tests.improving.test_improve import WORDS, judge
+from tests.tiny import tiny_model
+
+__all__ = ["judge"]
+
+MANY = [f"{word}{ending}" for word in WORDS for ending in ("", "s", "y", "ish")]
+
+
+def some_search(count: int = 60) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """Documents, and a query for each that has some of its words in another order."""
+    rng = np.random.default_rng(0)
+    documents = [" ".join(rng.choice(MANY, 8, replace=False)) for _ in range(count)]
+    queries = ["where " + " ".join(rng.permutation(text.split())[:5]) for text in documents]
+    return queries, documents, list(zip(queries, documents, strict=True))
+
+
+def searched(model, **options):
+    queries, documents, pairs = some_search()
+    given = {"queries": queries, "pairs": pairs, "judge": "none", "max_length": 120, "progress": False, **options}
+    return layerscope.improve(model, documents, **given)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return tiny_model("llama")
+
+
+def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
+    """Whatever is measured, one way at layer 2 is far ahead."""
+    measured = SearchJob._of_way
+
+    def ahead(self, way):
+        found = measured(self, way)
+        if (way.query.template, way.document.centering, way.document.final_norm) == (query, centering, "applied"):
+            found[2] += 3
+        return found
+
+    monkeypatch.setattr(SearchJob, "_of_way", ahead)
+
+
+def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path: Path) -> None:
+    better = searched(llama, out=tmp_path / "better")
+    evidence = better.manifest["evidence"]
+    assert evidence["score_name"] == "nDCG@10"
+    assert evidence["judge"] == "60 pairs"
+    assert evidence["after"] > evidence["before"]
+    assert evidence["interval"][0] > 0
+    assert evidence["search"]["queries"] == 30
+    assert set(evidence["search"]["measures"]) == {"nDCG@10", "recall@10"}
+    queries, documents, _ = some_search()
+    found = [better.search(query, documents, top=1)["text"][0] for query in queries]
+    assert sum(one == other for one, other in zip(found, documents, strict=True)) > 30
+    assert "30 queries that did not choose" in str(better)
+    again = layerscope.load_run(tmp_path / "better")
+    assert np.allclose(again.encode_query(queries[:3]), better.encode_query(queries[:3]), atol=1e-4)
+    assert np.allclose(again.encode(documents[:3]), better.encode(documents[:3]), atol=1e-4)
+    assert not np.allclose(better.encode_query(documents[:3]), better.encode(documents[:3]), atol=1e-3)  # each by its own mean
+
+
+def test_the_same_call_reads_the_run_back_and_other_pairs_do_not(llama, here, tmp_path: Path) -> None:
+    first = searched(llama, out=tmp_path / "better")
+    assert searched(llama, out=tmp_path / "better").manifest["seconds"] == first.manifest["seconds"]
+    with pytest.raises(LayerscopeError, match="exists and is not empty"):
+        searched(llama, out=tmp_path / "better", pairs=some_search()[2][:50])
+
+
+@pytest.mark.parametrize("centering", ["none", "corpus"])
+def test_the_folder_has_prompts_by_sentence_transformers_names(llama, here, monkeypatch, tmp_path: Path, centering: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    prefer(monkeypatch, "answer", centering)
+    better = searched(llama, out=tmp_path / "better")
+    settings = json.loads((tmp_path / "better" / "config_sentence_transformers.json").read_text())
+    assert settings["prompts"] == {"query": 'The answer to this question: "', "document": 'This sentence: "'}
+    assert settings["default_prompt_name"] == "document"
+    assert (tmp_path / "better" / "2_Router").exists() == (centering == "corpus")
+    queries, documents, _ = some_search()
+    model = SentenceTransformer(str(tmp_path / "better"))
+    assert np.allclose(model.encode_query(queries[:4]), better.encode_query(queries[:4]), atol=1e-4)
+    assert np.allclose(model.encode_document(documents[:4]), better.encode(documents[:4]), atol=1e-4)
+    assert np.allclose(model.encode(documents[:4]), better.encode(documents[:4]), atol=1e-4)
+    found = layerscope.search(tmp_path / "better", queries[0], documents, top=3, progress=False)
+    assert found["text"].tolist() == better.search(queries[0], documents, top=3)["text"].tolist()
+    with pytest.raises(AssertionError):  # which needs the query's prompt
+        assert np.allclose(model.encode(queries[:4]), better.encode_query(queries[:4]), atol=1e-3)
+
+
+def test_a_head_serves_both_sides(llama, judge, here, monkeypatch, tmp_path: Path) -> None:
+    measure = SearchJob._measure
+    monkeypatch.setattr("layerscope.improving.heads.LEAST_TEXTS", 50)
+    monkeypatch.setattr(
+        SearchJob,
+        "_of_way",
+        lambda self, way: np.stack([np.full((3, 60), float(i > 0 and way.query.template == "answer")) for i in range(4)]),
+    )
+    monkeypatch.setattr(SearchJob, "_measure", lambda self, one: measure(self, one) * 0 + 2)
+    better = searched(llama, judge=judge, out=tmp_path / "better")
+    assert better.choice.readout == "plain/mean/applied/keep/head"
+    assert "tiny-bert" in better.manifest["evidence"]["teacher"]
+    queries, documents, _ = some_search()
+    again = layerscope.load_run(tmp_path / "better")
+    assert np.allclose(again.encode_query(queries[:3]), better.encode_query(queries[:3]), atol=1e-4)
+    assert np.allclose(again.encode(documents[:3]), better.encode(documents[:3]), atol=1e-4)
+
+
+def test_what_is_not_shown_to_be_better_stays_as_it_is(llama, here, tmp_path: Path) -> None:
+    queries, documents, _ = some_search()
+    pairs = list(zip(queries, documents[::-1], strict=True))
+    kept = searched(llama, pairs=pairs, out=tmp_path / "kept")
+    assert kept.manifest["evidence"]["kept_default"]
+    assert kept.choice.layer == 3
+    assert "30 queries that did not choose" in kept.choice.reason
+    assert json.loads((tmp_path / "kept" / "config_sentence_transformers.json").read_text())["prompts"] == {}
+
+
+def test_without_pairs_an_encoder_judges(llama, judge) -> None:
+    found = searched(llama, judge=judge, pairs=None)
+    assert list(found.manifest["evidence"]["search"]["measures"]) == ["agreement"]
+    with pytest.raises(LayerscopeError, match=r"judged by a sentence encoder .* or by pairs="):
+        searched(llama, pairs=None)
+
+
+def test_ways_are_of_templates_that_end_alike() -> None:
+    grid = [Readout(), *(Readout(name, "last", "raw") for name in ("plain", "instruct", "one-word", "answer"))]
+    ways = make_ways(grid)
+    assert ways[0] == (Readout(), Readout())
+    assert {(way.query.template, way.document.template) for way in ways} == {
+        ("plain", "plain"), ("instruct", "plain"), ("one-word", "one-word"), ("answer", "one-word"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_ndcg_and_recall_are_mtebs(graded: bool) -> None:
+    metrics = pytest.importorskip("mteb._evaluators.retrieval_metrics")
+    rng = np.random.default_rng(1)
+    similarity = rng.normal(size=(25, 40))
+    relevant = (rng.random((25, 40)) < 0.1) * (rng.integers(1, 4, (25, 40)) if graded else 1)
+    relevant[:, 0] = 1
+    results = {f"q{i}": {f"d{j}": float(value) for j, value in enumerate(row)} for i, row in enumerate(similarity)}
+    judged = {f"q{i}": {f"d{j}": int(value) for j, value in enumerate(row) if value} for i, row in enumerate(relevant)}
+    theirs = metrics.calculate_retrieval_scores(results, judged, [10]).all_scores
+    for ours, name in zip(ranking_scores(similarity, relevant), ("ndcg_cut_10", "recall_10"), strict=True):
+        assert np.allclose(ours, [theirs[f"q{i}"][name] for i in range(25)], atol=1e-6)
+
+
+def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
+    queries, documents, _ = some_search()
+    (tmp_path / "queries.csv").write_text("id,text\n" + "".join(f"q{i},{text}\n" for i, text in enumerate(queries)))
+    (tmp_path / "documents.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(documents))
+    )
+    (tmp_path / "pairs.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t{i % 3}\n" for i in range(60)))
+    files = [tmp_path / name for name in ("queries.csv", "documents.jsonl", "pairs.tsv")]
+    asked = read_asked(*files)
+    assert asked.facts["pairs"]["used"] == 40  # a score of 0 is no pair
+    at = asked.queries.index(queries[5]), asked.documents.index(documents[5])
+    assert asked.relevant[at] == 2
+    assert asked.relevant.sum() == 60
+    few = read_asked(*files, sample=24)
+    assert len(few.queries) <= 20
+    assert all(few.documents[j] == documents[queries.index(few.queries[i])] for i, j in np.argwhere(few.relevant > 0))
+    halves = asked.halves(0)
+    assert sorted(np.concatenate(halves)) == list(range(60))
+    assert [int(asked.paired[half].sum()) for half in halves] == [20, 20]
+
+
+def test_what_cannot_be_searched_is_refused(llama, tmp_path: Path) -> None:
+    queries, documents, pairs = some_search()
+    for error, words, given in (
+        (InvalidValueError, "give queries= too", {"queries": None}),
+        (InvalidValueError, "train= is not for a search", {"train": True}),
+        (InvalidValueError, "labels= is not for a search", {"labels": "labels.csv"}),
+        (DataError, "the same texts", {"queries": documents, "pairs": None}),
+        (DataError, "holds 3 different queries; at least 20", {"queries": queries[:3], "pairs": None}),
+        (
+            DataError,
+            "name 1 query texts or ids that texts does not have, such as 'who'",
+            {"pairs": [*pairs, ("who", documents[0])]},
+        ),
+        (DataError, "name 1 document texts or ids", {"pairs": [(queries[0], "what")]}),
+        (DataError, "no pair", {"pairs": [(queries[0], documents[0], 0)]}),
+        (DataError, "is no query, document", {"pairs": [("one",)]}),
+    ):
+        with pytest.raises(error, match=words):
+            searched(llama, **given)
+    wrong = tmp_path / "pairs.csv"
+    wrong.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="needs the columns query and document"):
+        searched(llama, pairs=wrong)
