@@ -123,7 +123,7 @@ def train_student(
 
 def _interval(gains: np.ndarray) -> list[float]:
     """The 95 % interval of a mean gain over texts."""
-    error = 1.96 * float(gains.std(ddof=1)) / np.sqrt(len(gains))
+    error = 1.96 * float(gains.std(ddof=1)) / len(gains) ** 0.5
     return [float(gains.mean()) - error, float(gains.mean()) + error]
 
 

@@ -137,7 +137,8 @@ def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tup
         else:
             blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
         left.append(phi + torch.stack(blocks, dim=-1))
-    return power_sums(values), _integrate(first[1:], second[1:], u.expand(len(first) - 1, -1), torch.cat(left), grid.step)
+    without = torch.cat(left) if left else u.new_empty(0, len(u))  # nothing is to be left out where no interval is asked for
+    return power_sums(values), _integrate(first[1:], second[1:], u.expand(len(first) - 1, -1), without, grid.step)
 
 
 def _log_det(matrices: Tensor) -> Tensor:
