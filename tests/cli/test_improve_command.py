@@ -9,11 +9,13 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+import layerscope
 from layerscope.evaluation.encode import EncodePass
 from layerscope.exporting import verifying
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
+from tests.improving.test_retrieving import some_search
 from tests.tiny import build_tiny
 
 pytest.importorskip("sentence_transformers")
@@ -141,3 +143,32 @@ def test_an_interruption_is_one_line_and_the_same_command_goes_on(
     assert ended.code == 130
     assert ended.err.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."
     assert cli(*words).code == 0
+
+
+def test_improve_a_search(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+    queries, documents, _ = some_search()
+    for name, texts in (("q", queries), ("d", documents)):
+        (tmp_path / f"{name}.csv").write_text("id,text\n" + "".join(f"{name}{i},{text}\n" for i, text in enumerate(texts)))
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("query,document\n" + "".join(f"q{i},d{i}\n" for i in range(60)))
+    given = ("--queries", tmp_path / "q.csv", "--documents", tmp_path / "d.csv", "--judge", "none", "--max-length", 120)
+    out = tmp_path / "better"
+    ended = cli("improve", model_folder, *given, "--pairs", pairs, "--out", out)
+    assert ended.code == 0, ended
+    for phrase in ("nDCG@10", "recall@10", "30 queries that did not choose", "encode_query(queries)"):
+        assert phrase in ended.out
+    assert (ended.out + ended.err).count("Next:") == 1
+    found = cli("search", out, queries[7], "--data", tmp_path / "d.csv", "--top", 1, "--json")
+    assert json.loads(found.out)[0]["text"] == layerscope.load_run(out).search(queries[7], documents, top=1)["text"][0]
+    told = json.loads((out / "config_sentence_transformers.json").read_text())
+    assert list(told["prompts"]) == ["query", "document"]
+    pairs.write_text("query,document\nq1,d99\n")
+    (tmp_path / "none.csv").write_text("")
+    refused = ("improve", model_folder, *given[2:], "--out", tmp_path / "other", "--quiet")
+    assert_refused(cli(*refused, "--queries", tmp_path / "q.csv", "--pairs", pairs), "1 document texts or ids", "d99")
+    assert_refused(cli(*refused, "--queries", tmp_path / "q.csv"), "--judge minilm-l6", "--pairs")
+    assert_refused(cli(*refused, "--pairs", pairs), "--queries")
+    assert_refused(cli(*refused, "--queries", tmp_path / "none.csv"), "none.csv is empty")
+    assert_refused(cli(*refused, "--queries", tmp_path / "nowhere.csv"), "nowhere.csv")
+    assert_refused(cli(*refused, "--queries", tmp_path / "d.csv"), "the same texts")
+    assert not (tmp_path / "other").exists()

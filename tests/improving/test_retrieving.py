@@ -66,6 +66,7 @@ def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path:
     found = [better.search(query, documents, top=1)["text"][0] for query in queries]
     assert sum(one == other for one, other in zip(found, documents, strict=True)) > 30
     assert "30 queries that did not choose" in str(better)
+    assert "nDCG@10" in better.report(tmp_path / "page.html").read_text()
     again = layerscope.load_run(tmp_path / "better")
     assert np.allclose(again.encode_query(queries[:3]), better.encode_query(queries[:3]), atol=1e-4)
     assert np.allclose(again.encode(documents[:3]), better.encode(documents[:3]), atol=1e-4)
@@ -168,6 +169,7 @@ def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("queries.csv", "documents.jsonl", "pairs.tsv")]
     asked = read_asked(*files)
     assert asked.facts["pairs"]["used"] == 40  # a score of 0 is no pair
+    assert sorted(asked.documents) == sorted(documents)
     at = asked.queries.index(queries[5]), asked.documents.index(documents[5])
     assert asked.relevant[at] == 2
     assert asked.relevant.sum() == 60
@@ -193,6 +195,7 @@ def test_what_cannot_be_searched_is_refused(llama, tmp_path: Path) -> None:
             {"pairs": [*pairs, ("who", documents[0])]},
         ),
         (DataError, "name 1 document texts or ids", {"pairs": [(queries[0], "what")]}),
+        (DataError, "of 9 different queries; at least 10", {"pairs": pairs[:9]}),
         (DataError, "no pair", {"pairs": [(queries[0], documents[0], 0)]}),
         (DataError, "is no query, document", {"pairs": [("one",)]}),
     ):

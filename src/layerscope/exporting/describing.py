@@ -174,7 +174,7 @@ def _use(facts: Mapping[str, Any]) -> str:
     if sides:
         lines[-2] = 'documents, query = model.encode_document(["A text.", "Another text."]), model.encode_query("A question?")'
         lines += ["", "Queries and documents are read differently: each has a prompt in `config_sentence_transformers.json`"]
-        each = ", and centers on the mean of its own side" if facts["centered_on"] else ""
+        each = ", and is centered on the mean of its own side" if facts["centered_on"] else ""
         prompts = ", ".join(f"{name}: `{' '.join(side['prompt'].split())}`" for name, side in sides.items())
         lines.append(f"({prompts}){each}. Plain `encode` is for documents.")
     elif template["pattern"] != "{text}":

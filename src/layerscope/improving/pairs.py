@@ -24,6 +24,9 @@ from layerscope.improving.sample import Sample
 LEAST = 20
 """Queries, and documents, with which a choice can be made: half of the queries choose, the others tell the gain."""
 
+LEAST_PAIRED = 10
+"""Queries with pairs, if there are any: half of them tell the gain, and fewer would tell nothing."""
+
 TOP = 10
 """Documents that a reader looks at: recall@10 and nDCG@10."""
 
@@ -100,6 +103,10 @@ def read_asked(
         of: dict[str, dict[str, float]] = {}
         for one, other, grade in known:
             of.setdefault(names[0][one], {})[names[1][other]] = grade
+        if len(of) < LEAST_PAIRED:
+            raise DataError(
+                f"the pairs are of {len(of)} different queries; at least {LEAST_PAIRED} are needed. Or leave out pairs=."
+            )
         words = list(dict.fromkeys([*(text for text in draw_texts(of, len(of), seed).texts), *words]))[: len(words)]
         named: dict[str, None] = {}
         for text in [text for text in words if text in of]:
@@ -108,7 +115,7 @@ def read_asked(
                 continue
             named |= dict.fromkeys(of[text])
             grades |= {(text, other): grade for other, grade in of[text].items()}
-        texts = dict.fromkeys([*named, *texts][: max(len(texts), len(named))])
+        texts = dict.fromkeys(list(named | texts)[: max(len(texts), len(named))])
     at = [{text: i for i, text in enumerate(side)} for side in (words, texts)]
     relevant = np.zeros((len(words), len(texts)), dtype=np.float32)
     for (one, other), grade in grades.items():

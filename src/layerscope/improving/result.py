@@ -17,6 +17,7 @@ from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.maps.groups import clusters, group_names
 from layerscope.models.sealed import damaged
+from layerscope.models.settings import quiet
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder, StoredRun
 
@@ -81,25 +82,24 @@ class Improved(StoredRun):
         """What you should know before you use the result."""
         return list(self.choice.warnings)
 
-    def encode_query(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The same for what is asked: with `queries=`, read in its own way. `encode` is then for documents."""
-        if self._encode is None:
-            self._from_folder()
-        return self.encode(texts, self._asks)
-
-    def encode(self, texts: str | Sequence[str], encoder: Encoder | None = None) -> np.ndarray:
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
         """Vectors (texts, D) of texts, or (D,) of one text. They have length 1, so inner products are cosine similarities."""
+        return self._vectors(texts)
+
+    def encode_query(self, texts: str | Sequence[str]) -> np.ndarray:
+        """The same for what is asked: with `queries=` it is read in its own way, and `encode` is for documents."""
+        return self._vectors(texts, asked=True)
+
+    def _vectors(self, texts: str | Sequence[str], asked: bool = False) -> np.ndarray:
         if isinstance(texts, str):
-            return self.encode([texts], encoder)[0]
+            return self._vectors([texts], asked)[0]
         given = list(texts)
         wrong = next((text for text in given if not isinstance(text, str)), None)
         if wrong is not None:
             raise DataError(f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}.")
         if self._encode is None:
-            self._from_folder()
-        used = encoder or self._encode
-        assert used is not None
-        found = used(given or ["a text"])[: len(given)]
+            self._encode, self._asks = self._from_folder()
+        found = ((asked and self._asks) or self._encode)(given or ["a text"])[: len(given)]
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
 
     def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]
@@ -160,7 +160,8 @@ class Improved(StoredRun):
         """The same as JSON."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, default=str)
 
-    def _from_folder(self) -> None:
+    def _from_folder(self) -> tuple[Encoder, Encoder]:
+        """How the folder encodes documents, and queries."""
         if self.folder is None:
             raise LayerscopeError("this run has no exported folder to encode with. Run improve again with out=FOLDER.")
         found = damaged(self.folder)
@@ -168,12 +169,13 @@ class Improved(StoredRun):
             raise LayerscopeError(
                 f"{found[0].path} is damaged ({found[0].reason}). Run improve again with the same out: it is written anew."
             )
-        loaded = load_folder(self.folder)
+        with quiet():
+            loaded = load_folder(self.folder)
 
         def vectors(encode: Callable[..., Any]) -> Encoder:
             return lambda texts: np.asarray(encode(list(texts), show_progress_bar=False), dtype=np.float32)
 
-        self._encode, self._asks = vectors(loaded.encode_document), vectors(loaded.encode_query)
+        return vectors(loaded.encode_document), vectors(loaded.encode_query)
 
     def __repr__(self) -> str:
         where = "not saved" if self.folder is None else f"in {self.folder}"
