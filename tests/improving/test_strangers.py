@@ -117,7 +117,7 @@ def test_no_code_of_a_folder_runs(
         assert not marker.exists()
 
     tried(lambda: layerscope.load_run(folder).encode(TEXTS[:2]))
-    if attack in (add_module, add_settings):  # two more processes each
+    if attack is add_module:  # two more processes
         tried(lambda: bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1))
     tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
     tried(
@@ -127,6 +127,18 @@ def test_no_code_of_a_folder_runs(
     )
     assert run_main(monkeypatch, capsys, "verify", folder).code == 0
     run_main(monkeypatch, capsys, "report", folder, "--out", tmp_path / "page.html")
+    assert not marker.exists()
+
+
+@pytest.mark.slow
+def test_no_code_of_a_folder_runs_where_its_settings_ask_for_trust(better: Path, tmp_path: Path) -> None:
+    folder, marker = tmp_path / "given", tmp_path / "marker"
+    shutil.copytree(better, folder)
+    add_settings(folder)
+    (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
+    seal(folder)
+    with contextlib.suppress(LayerscopeError):
+        bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1)
     assert not marker.exists()
 
 

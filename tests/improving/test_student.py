@@ -26,7 +26,7 @@ from tests.test_loggers import Kept
 
 TEXTS = some_texts(480)
 pytestmark = pytest.mark.usefixtures("stored")
-QUICK = {"max_steps": 40, "eval_steps": 10, "learning_rate": 2e-3, "save_steps": 10}
+QUICK = {"max_steps": 20, "eval_steps": 5, "learning_rate": 2e-3, "save_steps": 5, "per_device_train_batch_size": 32}
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_texts_read_by_length_give_the_vectors_of_the_whole_batch(side):
 
 def test_a_student_learns_and_is_what_was_compared(llama, taught):
     before = [parameter.clone() for parameter in llama.module.parameters()]
-    longer = {**QUICK, "max_steps": 120, "eval_steps": 40}
+    longer = {**QUICK, "max_steps": 60, "eval_steps": 30}
     done = train(llama, taught, settings=longer)
     assert done.better
     assert done.facts["student"] > done.facts["head"] + 0.02
@@ -116,7 +116,7 @@ def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, 
     with pytest.raises(KeyboardInterrupt):
         train(llama, taught, work=tmp_path)
     (folder,) = tmp_path.glob("lesson-*")
-    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 20
+    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 10
     assert (folder / BEST / "modules.json").exists()
     monkeypatch.setattr(lessons, "agreement", asked)
     resumed = train(llama, taught, work=tmp_path)
@@ -137,9 +137,9 @@ def test_a_checkpoint_that_was_not_finished_is_not_taken(llama, taught, tmp_path
     with pytest.raises(KeyboardInterrupt):
         train(llama, taught, work=tmp_path)
     (folder,) = tmp_path.glob("lesson-*")
-    (folder / "checkpoint-25").mkdir()
-    (folder / "checkpoint-25" / "config.json").write_text("{", encoding="utf-8")
-    assert train(llama, taught, work=tmp_path).facts["curve"][-1][0] == 40
+    (folder / "checkpoint-12").mkdir()
+    (folder / "checkpoint-12" / "config.json").write_text("{", encoding="utf-8")
+    assert train(llama, taught, work=tmp_path).facts["curve"][-1][0] == 20
 
 
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):

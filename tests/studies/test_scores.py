@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
         )  # no processes to wait for
         return study(
             "scores", deep, tiny_model("bert"), data=texts, out=place / "run", max_length=48, final_norm="applied",
-            tasks="Pairs,Topics,Ranking", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",
+            tasks="Pairs,Topics", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",
             rules="infonce,dataset_entropy",
         )  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_the_table_has_scores_correlations_and_choices(whole: StudyRun) -> None:
     table = whole.table
     assert set(table["kind"]) == {"value", "score", "correlation", "choice"}
     scores = table[(table["kind"] == "score") & (table["model"] == "deep")]
-    assert set(scores["task"]) == {"Pairs", "Topics", "Ranking"}
+    assert set(scores["task"]) == {"Pairs", "Topics"}
     assert sorted(scores["layer"].unique()) == list(range(7))
     rows = table[(table["kind"] == "correlation") & (table["model"] == "deep")]
     assert set(rows["measure"]) == {"dcor", "spearman", "kendall"}

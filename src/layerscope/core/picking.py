@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -50,14 +50,20 @@ class Picking:
     _noise: np.ndarray  # (candidates, noises)
     _moves: np.ndarray  # (candidates, draws): the resamples about their mean
     _choose: Callable[[np.ndarray], np.ndarray]
+    _judged: dict[tuple[Place, Place], tuple[Interval, float]] = field(default_factory=dict)
 
     def gain(self, one: Place, other: Place) -> Interval:
         """What one candidate gains over another, given that the choice was made."""
-        return self._judge(one, other)[0]
+        return self._known(one, other)[0]
 
     def risk(self, one: Place, other: Place) -> float:
         """How sure it is, by the same distribution, that the gain is below zero."""
-        return self._judge(one, other)[1]
+        return self._known(one, other)[1]
+
+    def _known(self, one: Place, other: Place) -> tuple[Interval, float]:
+        if (one, other) not in self._judged:
+            self._judged[one, other] = self._judge(one, other)
+        return self._judged[one, other]
 
     def _judge(self, one: Place, other: Place) -> tuple[Interval, float]:
         if one == other:
@@ -71,16 +77,15 @@ class Picking:
         if error < _TINY:
             return Interval(lead, lead, lead), float(lead < 0)
         at = self.places.index(self.place)
-        same = self._choose(score[:, None] + NOISE * self._noise) == at
+        noisy = NOISE * self._noise
+        same = self._choose(score[:, None] + noisy) == at
         same[0] = True  # the choice itself
         noise = self._noise[a] - self._noise[b]
         value = lead if same.all() else lead - float(noise[same].mean()) / NOISE
         # how likely the choice is, had the lead been another one; what is not correlated with the lead stays
         along = self._moves @ moves / (len(moves) - 1) / error**2
         steps = np.linspace(-_REACH, _REACH, _GRID if self._noise.shape[1] == _NOISES else _FEWER[1])
-        chance = np.array([
-            (self._choose((score + along * error * step)[:, None] + NOISE * self._noise) == at).mean() for step in steps
-        ])  # fmt: skip
+        chance = np.array([(self._choose((score + along * error * step)[:, None] + noisy) == at).mean() for step in steps])
         fine = np.linspace(-_REACH, _REACH, 1601)
         weight = np.log(np.maximum(np.interp(fine, steps, chance), _TINY))
 
@@ -135,6 +140,7 @@ def pick(
     moves = draws - draws.mean(axis=1, keepdims=True)
     rng = np.random.default_rng([seed, len(places)])
     noise = moves @ rng.standard_normal((moves.shape[1], _FEWER[0] if rule else _NOISES)) / math.sqrt(moves.shape[1] - 1)
+    noise = np.asfortranarray(noise)  # the candidates of a noise side by side: the best is looked for among them
     # one limit for all, not one by each candidate's own error: those whose error came out too small would be picked
     leads = moves[: len(open_to)] - moves[back]
     needed = float(np.quantile(leads.max(axis=0), 1 - LEVEL)) * math.sqrt(1 + NOISE**2) if scored.draws is not None else math.inf
@@ -144,7 +150,8 @@ def pick(
         best = own.argmax(axis=0) if rule is None else np.array([rule(column) for column in values.T])
         if forced:
             return best
-        lead = np.take_along_axis(own - values[back], best[None], 0)[0]
+        noises = np.arange(values.shape[1])
+        lead = values[best, noises] - values[back[best], noises]
         return np.where((lead > needed + _TINY) | (back[best] == best), best, back[best])
 
     at = int(choose((score + NOISE * noise[:, 0])[:, None])[0])
