@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from layerscope.atlas import correlation_tables
 from layerscope.core.readout import Readout
-from layerscope.correlation import Correlations, correlate, from_runs, same_tasks
+from layerscope.correlation import Correlations, Tables, correlate, from_runs, same_tasks
 from layerscope.correlation.maths import association
 from layerscope.correlation.pooled import over_models
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Profile
+from layerscope.report.atlas import print_correlations
 
 DEFAULT = Readout()
 FEW: dict[str, Any] = {"surrogates": 199, "bootstrap": 100}
@@ -51,6 +54,24 @@ def test_layer_means_and_single_tasks() -> None:
     own = scores[scores["task"] == "t2"]["score"].to_numpy()
     assert one == pytest.approx(association("kendall", follows, own), abs=1e-12)
     assert (found.layers["null_mean"] < found.layers["null_95"]).all()
+
+
+def test_without_the_last_layer_stands_beside() -> None:
+    metrics, scores = tables()
+    last = scores["layer"].max()
+    metrics.loc[(metrics["metric"] == "noise") & (metrics["layer"] == last), "value"] = 50.0  # a jump that both curves share
+    scores.loc[scores["layer"] == last, "score"] += 50.0
+    found = correlate(metrics, scores, **FEW)
+    row = found.layers.set_index(["metric", "measure"]).loc[("noise", "dcor")]
+    alone = (
+        correlate(metrics[metrics["layer"] < last], scores, **FEW).layers.set_index(["metric", "measure"]).loc[("noise", "dcor")]
+    )
+    assert row["value"] > 0.9 > 0.7 > row["value_without_last"]
+    assert row["value_without_last"] == pytest.approx(alone["value"], abs=1e-12)
+    assert row["p_without_last"] == pytest.approx(alone["p_adjusted"], abs=1e-12)
+    console = Console(file=io.StringIO(), width=500)
+    print_correlations(found, Tables(metrics, scores, {"model": "m"}), console)
+    assert f"without the last layer: noise {row['value']:.2f} → {row['value_without_last']:.2f}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_what_is_constant_is_counted_and_never_nan() -> None:

@@ -128,9 +128,9 @@ class Correlations(WideTable):
     """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
 
     `tasks`: the same within each task. Both hold value, its interval, what unrelated curves as smooth as the scores' give
-    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted. `over_tasks`: the mean
-    of the tasks' correlations with its p, all tasks together (see `pooled`); `over_models` needs it. `undefined` says which pairs
-    have no correlation and why.
+    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted; `layers` has the value
+    and the adjusted p without the last layer besides. `over_tasks`: the mean of the tasks' correlations with its p, all tasks
+    together (see `pooled`); `over_models` needs it. `undefined` says which pairs have no correlation and why.
     """
 
     layers: pd.DataFrame
@@ -216,12 +216,16 @@ def correlate(
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
     both = _pairs(metrics, scores)
-    layers = [row for name in map(str, metrics["metric"].unique()) for row in job.layer_means(name, both)]
+    layers = job.all_layer_means(metrics, both)
     rows = list(job.single_tasks(both)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
-    settings |= {"power_at": maths.RELATED, "power": {m: job.power(m) for m in measures} if layers else {}}
+    settings |= {"power_at": maths.RELATED, "power": {m: job.power(m) for m in measures} if len(layers) else {}}
+    # the last layer is often apart, and may make or hide a relation alone: the same test without it stands beside
+    inner = _Job(job.measures, surrogates, bootstrap, seed, without_last=True).all_layer_means(metrics, both)
+    inner = inner.rename(columns={"value": "value_without_last", "p_adjusted": "p_without_last"})
+    keys = ["metric", "measure"]
     return Correlations(
-        pooled.adjusted_together(pd.DataFrame(layers, columns=_COLUMNS), job.nulls),
+        layers.merge(inner[[*keys, "value_without_last", "p_without_last"]], how="left", on=keys),
         pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), benjamini_hochberg),
         job.undefined,
         {**facts, **settings},
@@ -251,17 +255,24 @@ _COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
 class _Job:
     """The measures, the seeds, and a record of what was undefined."""
 
-    def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int) -> None:
+    def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int, without_last: bool = False) -> None:
         self.measures, self.surrogates, self.bootstrap, self.seed = measures, surrogates, bootstrap, seed
+        self.without_last = without_last
         self.undefined: list[dict[str, str]] = []
         self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
         self.nulls: dict[tuple[str, str], dict[str, maths.Array]] = {}  # by metric and measure, of the layer means
         self.curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = {}
 
+    def all_layer_means(self, metrics: pd.DataFrame, both: pd.DataFrame) -> pd.DataFrame:
+        """A row per metric and measure, corrected over the metrics."""
+        rows = [row for name in map(str, metrics["metric"].unique()) for row in self.layer_means(name, both)]
+        return pooled.adjusted_together(pd.DataFrame(rows, columns=_COLUMNS), self.nulls)
+
     def layer_means(self, metric: str, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """One point per layer: means over the same tasks on both sides."""
         both = same_tasks(both[both["metric"] == metric].dropna(subset=["value"]))
         points = both.groupby("layer")[["value", "score"]].mean().sort_index()
+        points = points.iloc[:-1] if self.without_last else points
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)

@@ -155,6 +155,7 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         for row in mine.to_dict(orient="records"):
             table.add_row(*_cells(row, within, correlations.over_tasks, measure))
         console.print(table)
+        console.print(escape(_without_last(mine)))
         power = correlations.facts.get("power", {}).get(measure, {})
         weak = [power[name] for name in mine.loc[mine["p_adjusted"] >= 0.05, "metric"] if name in power]
         if weak:
@@ -196,6 +197,22 @@ def print_over_models(found: ModelCorrelations, families: dict[str, str], consol
         console.print(
             f"[yellow]undefined[/] {len(found.undefined)} tests, such as {escape(one['metric'])}: {escape(one['reason'])}"
         )
+
+
+def _without_last(table: Any) -> str:
+    """What leaving the last layer out changes: values by more than 0.1, or whether p < 0.05."""
+    known = table.dropna(subset=["value_without_last"])
+    if known.empty:
+        return "without the last layer there are too few layers"
+    moves = (known["value_without_last"] - known["value"]).abs()
+    changed = known[(moves > 0.1) | ((known["p_adjusted"] < 0.05) != (known["p_without_last"] < 0.05))]
+    if changed.empty:
+        return f"without the last layer no value moves by more than {moves.max():.2f}, and no verdict changes"
+    told = [
+        f"{row.metric} {row.value:.2f} → {row.value_without_last:.2f} (p {_p(row.p_adjusted)} → {_p(row.p_without_last)})"
+        for row in changed.itertuples()
+    ]
+    return f"without the last layer: {', '.join(told)}"
 
 
 def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> list[str]:
