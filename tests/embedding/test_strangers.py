@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from layerscope.core import bounds
+from layerscope.core.untrusted import checksum, sha256_of
 from layerscope.data import load_corpus
 from layerscope.embedding import embed, encode, search, writing
 from layerscope.errors import LayerscopeError
@@ -201,3 +203,83 @@ def test_layers_as_any_numbers(encoder: Path) -> None:
     for layers in (np.arange(2), {1, 0}, range(2)):
         assert np.array_equal(encode(encoder, LINES, layers=layers, progress=False), expected)
     assert np.array_equal(encode(encoder, LINES, layers=np.int64(1), progress=False), expected[1])
+
+
+def stopped(encoder: Path, out: Path) -> Path:
+    """The working folder of a run of `embed` that was stopped before its parts became one file."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing.Parts, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            embed(encoder, LINES, out, progress=False)
+    return out.with_name(f".{out.name}.embedding")
+
+
+def numbers(file: Path) -> np.ndarray:
+    return np.stack(pq.read_table(file)["vector"].to_pylist())
+
+
+def edited_part(work: Path) -> None:
+    part = work / "part-000000.parquet"
+    pq.write_table(replaced(pq.read_table(part), pa.array([[1.0, 2.0]] * 20, pa.list_(pa.float32(), 2))), part)
+
+
+def linked_part(work: Path) -> None:
+    part = work / "part-000000.parquet"
+    part.rename(work.parent / "mine.parquet")
+    part.symlink_to(work.parent / "mine.parquet")
+
+
+def told_to_remove(work: Path) -> None:
+    (work.parent / "mine.txt").write_text("mine")
+    parts = {"../mine.txt": ["", sha256_of(work.parent / "mine.txt")]}
+    (work / "parts.json").write_text(json.dumps({"parts": parts, "checksum": checksum({"parts": parts})}))
+
+
+MEDDLING: dict[str, Callable[[Path], Any]] = {
+    "an edited part": edited_part,
+    "half a part": lambda work: os.truncate(work / "part-000000.parquet", 900),
+    "a linked part": linked_part,
+    "half a record": lambda work: os.truncate(work / "parts.json", 40),
+    "a record of nothing": lambda work: (work / "parts.json").write_text("[]"),
+    "a record of something else": lambda work: (work / "parts.json").write_text(
+        json.dumps({"parts": [1], "checksum": checksum({"parts": [1]})})
+    ),
+    "a record that names other files": told_to_remove,
+    "no record": lambda work: (work / "parts.json").unlink(),
+    "a folder for a part": lambda work: ((work / "part-000000.parquet").unlink(), (work / "part-000000.parquet").mkdir()),
+    "files of the user": lambda work: [(work / name).write_text("mine") for name in ("notes.txt", "part-mine.parquet")],
+}
+
+
+@pytest.mark.parametrize("how", MEDDLING)
+def test_a_stopped_run_that_somebody_meddled_with(encoder: Path, vectors: Path, tmp_path: Path, how: str) -> None:
+    work = stopped(encoder, tmp_path / "v.parquet")
+    MEDDLING[how](work)
+    mine = {path: path.read_bytes() for path in tmp_path.rglob("*") if "mine" in path.name or path.name == "notes.txt"}
+    done = embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
+    np.testing.assert_allclose(numbers(done), numbers(vectors), atol=1e-6)
+    assert {path: path.read_bytes() for path in mine} == mine
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_working_folder_that_is_a_link_is_not_followed(encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".v.parquet.embedding").symlink_to(tmp_path / "mine")
+    with pytest.raises(LayerscopeError, match=r"is a link, and nothing is written through one"):
+        embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_only_a_file_that_embed_wrote_is_replaced(encoder: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({"text": LINES}), mine)
+    before = mine.read_bytes()
+    for given in ({}, {"overwrite": True}):
+        with pytest.raises(LayerscopeError, match="is not a file that embed wrote, and stays"):
+            embed(encoder, mine, mine, progress=False, **given)
+    assert mine.read_bytes() == before
+    done = embed(encoder, mine, tmp_path / "v.parquet", progress=False)
+    (tmp_path / "link.parquet").symlink_to(done)
+    embed(encoder, LINES[:9], tmp_path / "link.parquet", progress=False, overwrite=True)
+    assert (tmp_path / "link.parquet").is_symlink()
+    assert len(numbers(done)) == 9

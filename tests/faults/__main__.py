@@ -1,6 +1,6 @@
 """All faults, as many as are asked for, on some processes; the figures as a table, and every defect.
 
-    python -m tests.faults                                        # 10,000 inputs, 760 kills, 2,000 damaged files, 42 races
+    python -m tests.faults                                        # 10,000 inputs, 960 kills, 2,000 damaged files, 42 races
     python -m tests.faults --share 0.1 --seed 7 --out faults.json
 
 Exit code 1: something was silently wrong, not mended, or ended in a traceback.
@@ -23,7 +23,17 @@ from tests.faults.fuzz import CASES
 from tests.faults.support import run_tool
 
 # the cheap kinds of input take what the dear ones leave of the ten thousand
-INPUTS = {"bombs": 100, "command": 1000, "model": 500, "run": 700, "layer_map": 300, "images": 700, "task": 700, "manifest": 1200}
+INPUTS = {
+    "bombs": 100,
+    "command": 1000,
+    "embedding": 500,
+    "model": 500,
+    "run": 700,
+    "layer_map": 300,
+    "images": 700,
+    "task": 700,
+    "manifest": 1200,
+}
 DEFECTS = ("wrong", "silent", "unmended", "errors", "left", "defects")
 
 
@@ -32,7 +42,10 @@ def planned(inputs: int, kills: int, flips: int, races: int, texts: int, share: 
     dear = {name: INPUTS[name] for name in INPUTS if name in CASES}
     cheap = [name for name in CASES if name not in dear]
     each = -(-(inputs - sum(dear.values())) // len(cheap))
-    work = [("killer", name, kills) for name in ("improve", "evaluate", "probe", "study", "export", "sweep", "profile")]
+    work = [
+        ("killer", name, kills)
+        for name in ("improve", "train", "evaluate", "probe", "study", "export", "sweep", "embed", "profile")
+    ]
     assert {name for _, name, _ in work} == set(NAMES)
     work += [("memory", name, -(-kills // 5)) for name in ("improve", "export", "profile")]
     work += [("damage", kind, -(-flips // len(KINDS))) for kind in KINDS]

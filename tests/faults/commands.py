@@ -21,7 +21,7 @@ import pandas as pd  # noqa: E402
 
 TEXTS = [f"text number {i} of some, about {'this and that ' * (i % 4)}and the rest" for i in range(14)]
 Tables = dict[str, pd.DataFrame]
-NAMES = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve")
+NAMES = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve", "embed", "train")
 
 
 class Commands:
@@ -49,13 +49,14 @@ class Commands:
             from tests.evaluation.support import write_tasks  # imports mteb
 
             self.data = write_tasks(home / "data", pairs=12, texts=12)
-        if {"export", "improve"} & set(names):
+        if {"export", "improve", "train"} & set(names):
             import sentence_transformers  # noqa: F401
 
             from layerscope.exporting import verifying
 
             verifying.subprocess.run = _in_this_process
         if set(names) - {"profile"}:
+            import layerscope.embedding
             import layerscope.improving.job
             import layerscope.probing
             import layerscope.studies.run
@@ -119,11 +120,42 @@ class Commands:
         texts = [f"{text} {i}" for i in range(3) for text in TEXTS]
         layerscope.improve(self.model, texts, out=out / "run", store=out / "store", **settings)
 
+    def train(self, out: Path) -> None:
+        """Blocks trained for a few steps, with a look and a state to go on from after each. It is too short to help, so that what
+        is handed over is the head whatever was rounded."""
+        import layerscope
+        from layerscope.improving import job
+
+        job.find_teacher = _any_prompt
+        few = {"max_steps": 4, "eval_steps": 1, "save_steps": 1, "learning_rate": 1e-9, "per_device_train_batch_size": 16}
+        settings: dict[str, Any] = {"max_length": 32, "progress": False, "templates": ["one-word"], "judge": self.judge}
+        texts = [f"{text} {i}" for i in range(16) for text in TEXTS]
+        layerscope.improve(self.model, texts, out=out / "run", store=out / "store", train=few, **settings)
+
+    def embed(self, out: Path) -> None:
+        """Vectors in parts of eight, with their coordinates, in one file."""
+        import layerscope
+        from layerscope.embedding import writing
+
+        writing._BLOCK_BYTES, writing.BLOCK = 2**12, 8
+        (out / "run").mkdir(parents=True, exist_ok=True)
+        rows = pd.DataFrame({"text": [f"{text} {i}" for i in range(20) for text in TEXTS], "n": range(280)})
+        layerscope.embed(self.model, rows, out / "run" / "v.parquet", coordinates=True, max_length=24, progress=False)
+
     def export(self, out: Path) -> None:
         """A layer as a folder of its own."""
         from layerscope.exporting.job import Inside, export
 
         export(self.model, 2, readout="plain/mean/raw/keep/none", out=out / "run", overwrite=True, inside=Inside(brief=True))
+
+
+def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:
+    """A prompt teaches, whatever was judged: tiny models know nothing, and a head needs a teacher."""
+    from layerscope.core.candidates import ScoredCandidates
+    from layerscope.improving.heads import find_teacher
+
+    ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
+    return find_teacher(ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None]), readouts, layers, encoder)
 
 
 def _no_figure(run: Any) -> Any:
@@ -148,6 +180,9 @@ def tables(folder: Path) -> Tables:
     from layerscope.models.sealed import check_export, damaged
     from layerscope.store.checked import DamagedFileError
 
+    if (folder / "run" / "v.parquet").exists():
+        vectors = pd.read_parquet(folder / "run" / "v.parquet")
+        return {"vectors": vectors.drop(columns="vector"), "numbers": pd.DataFrame(np.stack(list(vectors["vector"])))}
     for check in damaged(folder / "run"):
         raise DamagedFileError(check.path, check.reason)
     checks = check_export(folder / "run")

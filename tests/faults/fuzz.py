@@ -50,6 +50,7 @@ from tests.faults.inputs import (
     run_folder,
     task_folder,
     texts_file,
+    vectors_file,
 )  # fmt: skip
 
 _LONGEST = 300  # seconds that one input may take, also on a busy machine
@@ -156,7 +157,9 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
     """The command lines that can be given an input of some kind."""
     model, file, place = str(scene.model), str(path), str(out / "out")
     short = ["--out", place, "--offline", "--max-length", "16"]
-    profiled = str(scene.runs["profile"])
+    profiled, texts = str(scene.runs["profile"]), str(scene.model / "texts.txt")
+    unlabeled, read = str(scene.other / "texts.txt"), ["--offline", "--max-length", "16"]
+    vectors = ["--out", f"{place}.parquet", *read]
     return {
         "model": [["profile", file, "--data", str(scene.model / "texts.txt"), "--metrics", "prompt_entropy", *short]],
         "texts": [
@@ -170,6 +173,23 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         "images": [["profile", model, "--data", file, *short]],
         "plan": [["sweep", file, "--out", place, "--offline", "--dry-run"]],
         "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, "--scoring-workers", "0", *short]],
+        "embed texts": [
+            ["embed", model, "--data", file, "--coordinates", *vectors], ["search", model, "words", "--data", file, *read],
+            ["search", model, "words", "--data", file, "--json", *read],
+            ["compare", model, str(scene.other), "--data", file, "--today", "--offline"],
+        ],
+        "embed labels": [["compare", model, str(scene.other), "--data", unlabeled, "--labels", file, "--today", "--offline"]],
+        "embed model": [
+            ["embed", file, "--data", texts, *vectors], ["search", file, "words", "--data", texts, *read],
+            ["search", file, "words", "--data", str(scene.vectors), *read],
+            ["compare", str(scene.other), file, "--data", texts, "--today", "--offline"],
+        ],
+        "embed vectors": [
+            ["search", model, "words", "--data", file, *read], ["search", model, "words", "--data", file, "--json", *read],
+            ["embed", model, "--data", texts, "--out", file, *read], ["embed", model, "--data", file, *vectors],
+            ["embed", model, "--data", texts, "--out", file, "--overwrite", *read],
+        ],
+        "embed stopped": [["embed", model, "--data", texts, "--out", file, *read]],
         "run": [
             ["report", file, "--out", f"{place}.html"], ["report", file, "--out", f"{place}.md"], ["verify", file],
             ["verify", file, "--json"], ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
@@ -188,6 +208,26 @@ def command(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     else:
         path = {"texts": texts_file, "labels": labels_file, "plan": plan_file, "tasks": task_folder}[what](folder, rng)
     return _command(scene, what, path, folder, rng)
+
+
+def embedding(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """`embed`, `search` and `compare` on mutated texts, labels, models and vectors, or on what a stopped `embed` left."""
+    what = str(rng.choice(["texts", "labels", "model", "vectors", "stopped"]))
+    if what == "stopped":
+        path, work = folder / "v.parquet", folder / ".v.parquet.embedding"
+        work.mkdir()
+        for name in ("parts.json", "part-000000.parquet", "run.lock"):
+            if rng.random() < 0.6:
+                (work / name).write_bytes(mutate(scene.vectors.read_bytes() if "part-" in name else b'{"parts": {}}', rng))
+    elif what == "model":
+        path = model_folder(scene, folder, rng)
+    else:
+        path = (
+            vectors_file(scene, folder, rng)
+            if what == "vectors"
+            else (texts_file if what == "texts" else labels_file)(folder, rng)
+        )
+    return _command(scene, f"embed {what}", path, folder, rng)
 
 
 def bombs(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -215,7 +255,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
     "choice": choice, "task": task, "manifest": manifest, "command": command, "bombs": bombs,
-    "layer_map": layer_map,
+    "layer_map": layer_map, "embedding": embedding,
 }  # fmt: skip
 
 

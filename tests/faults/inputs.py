@@ -101,10 +101,13 @@ class Scene:
 
     model: Path
     runs: dict[str, Path]
+    other: Path
+    vectors: Path
 
 
 def make_scene(home: Path) -> Scene:
     """A tiny model's folder, and a finished run of each kind."""
+    from layerscope.embedding import embed
     from layerscope.store import RunFolder
     from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study
     from tests.tiny import build_tiny, tiny_tokenizer
@@ -123,12 +126,16 @@ def make_scene(home: Path) -> Scene:
     synthetic_study(runs / "study")
     for kind in (path for path in RELEASE.iterdir() if path.name != "store"):
         shutil.copytree(kind, runs / f"own-{kind.name}")
-    return Scene(home / "model", {path.name: path for path in runs.iterdir()})
+    build_tiny("bert").save_pretrained(home / "other")
+    tiny_tokenizer().save_pretrained(home / "other")
+    (home / "other" / "texts.txt").write_text("\n".join(f"line {i} without a label" for i in range(48)))
+    vectors = embed(str(home / "model"), [row["text"] for row in ROWS], home / "vectors.parquet", max_length=16, progress=False)
+    return Scene(home / "model", {path.name: path for path in runs.iterdir()}, home / "other", vectors)
 
 
 # --- what is made of it ---
 
-ROWS = [{"text": f"text {i}, with words", "label": i % 3, "score": i / 7} for i in range(24)]
+ROWS = [{"text": f"text {i}, with words", "label": i % 3, "score": i / 7} for i in range(48)]
 
 
 def _written(folder: Path, suffix: str) -> Path:
@@ -282,6 +289,27 @@ def map_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     if rng.random() < 0.2:
         (target / FILE).write_bytes(mutate((target / FILE).read_bytes(), rng))
     return target
+
+
+def vectors_file(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
+    """A file of vectors: its bytes, its columns or what it says of itself changed."""
+    path = Path(shutil.copyfile(scene.vectors, folder / "vectors.parquet"))
+    if rng.random() < 0.4:
+        path.write_bytes(mutate(path.read_bytes(), rng))
+        return path
+    table = pq.read_table(path)
+    told = json.loads(table.schema.metadata[b"layerscope"])
+    if rng.random() < 0.5:
+        told = distort(told, rng)
+    name, n = str(rng.choice(table.column_names)), len(table)
+    odd = [["x"] * n, [None] * n, [[1.0]] * n, list(range(n)), [b"\xff"] * n, [{"a": 1}] * n, [float("nan")] * n]
+    if rng.random() < 0.5:
+        table = table.set_column(table.column_names.index(name), name, pa.array(odd[int(rng.integers(len(odd)))]))
+    elif rng.random() < 0.5:
+        table = table.rename_columns([str(_odd(rng))[:20] if one == name else one for one in table.column_names])
+    meta = {b"layerscope": json.dumps(told).encode("utf-8", "surrogatepass")}
+    pq.write_table(table.replace_schema_metadata(meta), path)
+    return path
 
 
 def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Path]:

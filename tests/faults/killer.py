@@ -28,6 +28,7 @@ import numpy as np
 
 from tests.faults.commands import NAMES, Commands, same, tables
 
+LEFT = (".part", ".embedding", ".improving", ".exporting")
 STEPS = ("replace", "rename", "unlink", "mkdir", "rmdir", "fsync")
 
 
@@ -139,7 +140,7 @@ def kill(name: str, count: int, seed: int, means: Any = by_step) -> dict[str, An
             if forked(lambda out=out: _compare(out, home / "whole"))[0]:
                 result["wrong"].append(str(story))
             result["left"] += [
-                f"{story}: {path.name}" for path in out.rglob("*") if path.name.endswith(".part") or path.name == "shards"
+                f"{story}: {path.name}" for path in out.rglob("*") if path.name.endswith(LEFT) or path.name == "shards"
             ]
         shutil.rmtree(out, ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)

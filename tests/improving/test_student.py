@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +16,11 @@ import torch
 import layerscope
 from layerscope.core.heads import Head, make_target, unit
 from layerscope.core.readout import Readout
-from layerscope.errors import DataError, InvalidValueError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.improving import lesson as lessons
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.lesson import BEST, PLAN, Lesson, agreement, embed_by_length, fast_half, similarity_loss
+from layerscope.improving.lesson import PLAN, Lesson, agreement, embed_by_length, fast_half, similarity_loss
+from layerscope.improving.making import Maker
 from layerscope.improving.sample import Reader
 from layerscope.improving.student import launch, train_student
 from layerscope.progress import Silent
@@ -117,7 +122,8 @@ def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, 
         train(llama, taught, work=tmp_path)
     (folder,) = tmp_path.glob("lesson-*")
     assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 10
-    assert (folder / BEST / "modules.json").exists()
+    assert Lesson(folder).best.name == f"best-{Lesson(folder).update()['best_step']}"
+    assert (Lesson(folder).best / "modules.json").exists()
     monkeypatch.setattr(lessons, "agreement", asked)
     resumed = train(llama, taught, work=tmp_path)
     assert np.allclose(resumed.facts["curve"], whole.facts["curve"], atol=1e-4)
@@ -140,6 +146,141 @@ def test_a_checkpoint_that_was_not_finished_is_not_taken(llama, taught, tmp_path
     (folder / "checkpoint-12").mkdir()
     (folder / "checkpoint-12" / "config.json").write_text("{", encoding="utf-8")
     assert train(llama, taught, work=tmp_path).facts["curve"][-1][0] == 20
+
+
+@pytest.fixture(scope="module")
+def stopped(llama, taught, tmp_path_factory):
+    """The folder of a training that was stopped after three looks and two checkpoints, and what it was begun with."""
+    work, looks, asked = tmp_path_factory.mktemp("stopped"), [], lessons.agreement
+
+    def stop(vectors, target):
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        return asked(vectors, target)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lessons, "agreement", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(llama, taught, work=work)
+    (folder,) = work.glob("lesson-*")
+    plan = Lesson(folder).update()
+    texts, facts = json.loads((folder / "texts.json").read_text()), {n: plan[n] for n in ("watched", "seed", "given", "device")}
+    return folder, (texts, np.load(folder / "target.npy"), facts)
+
+
+def sealed_again(folder: Path, **facts) -> None:
+    """As a stranger would: other facts, with checksums that are right."""
+    lesson = Lesson(folder)
+    lesson.update(**facts)
+    sums = {name: lessons.hashlib.sha256(b"").hexdigest() for name in lesson.update()["sums"]}
+    for name in sums:
+        with contextlib.suppress(LayerscopeError):
+            sums[name] = lesson._sum(name)
+    lesson.update(sums=sums)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+
+
+def flip(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    file.write_bytes(raw)
+
+
+def other_code(folder: Path) -> None:
+    modules = json.loads((folder / "checkpoint-5" / "modules.json").read_text())
+    (folder / "checkpoint-5" / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass")
+    modules.append({"idx": 9, "name": "9", "path": "", "type": "evil.Evil"})
+    (folder / "checkpoint-5" / "modules.json").write_text(json.dumps(modules))
+    sealed_again(folder)
+
+
+MEDDLING = {
+    "half a plan": lambda folder: os.truncate(folder / PLAN, 50),
+    "another plan": lambda folder: (folder / PLAN).write_text("[1]"),
+    "another best step": lambda folder: edit(folder / PLAN, '"best_step": ', '"best_step": 1'),
+    "other settings": lambda folder: sealed_again(folder, given={"report_to": "wandb"}),
+    "a curve of words": lambda folder: sealed_again(folder, curve=["x", None]),
+    "steps without end": lambda folder: sealed_again(folder, most=10**9),
+    "a bit of the best student": lambda folder: flip(Lesson(folder).best / "model.safetensors"),
+    "no best student": lambda folder: shutil.rmtree(Lesson(folder).best),
+    "code": other_code,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MEDDLING)
+def test_a_stopped_training_that_somebody_changed_begins_anew(stopped, tmp_path, caplog, how):
+    folder = Path(shutil.copytree(stopped[0], tmp_path / "lesson-a"))
+    MEDDLING[how](folder)
+    (folder / "notes.txt").write_text("mine")
+    with caplog.at_level("WARNING", logger="layerscope"):
+        Lesson(folder).write(*stopped[1])
+    assert "the training begins anew" in caplog.text
+    assert not {"curve", "sums", "most"} & set(Lesson(folder).update())
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "plan.json", "target.npy", "texts.json"]
+    Lesson(folder).remove()
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]  # what is not ours stays
+
+
+def test_a_training_goes_on_from_what_is_whole(stopped, tmp_path, caplog):
+    folder = Path(shutil.copytree(stopped[0], tmp_path / "lesson-a"))
+    (folder / "texts.json").write_text("[]")  # written anew
+    for part in ("checkpoint-10/optimizer.pt", "checkpoint-10/model.safetensors"):
+        flip(folder / part)
+    Lesson(folder).write(*stopped[1])
+    plan = Lesson(folder).update()
+    assert [look[0] for look in plan["curve"]] == [5, 10]
+    assert set(plan["sums"]) == {Lesson(folder).best.name, "checkpoint-5"}
+    assert "checkpoint-10 is damaged, and is not gone on from" in caplog.text
+    assert json.loads((folder / "texts.json").read_text()) == stopped[1][0]
+
+
+@pytest.mark.parametrize("link", ["soft", "hard", "folder", "itself"])
+def test_nothing_is_trained_through_a_link(llama, taught, stopped, tmp_path, link):
+    folder, mine = tmp_path / "work" / stopped[0].name, tmp_path / "mine"
+    shutil.copytree(stopped[0], folder)
+    mine.mkdir()
+    (mine / "model.safetensors").write_text("mine")
+    if link == "folder":
+        shutil.rmtree(folder / "checkpoint-10")
+        (folder / "checkpoint-10").symlink_to(mine)
+    elif link == "itself":
+        shutil.rmtree(folder)
+        folder.symlink_to(mine)
+    else:
+        (folder / "checkpoint-10" / "model.safetensors").unlink()
+        make = os.symlink if link == "soft" else os.link
+        make(mine / "model.safetensors", folder / "checkpoint-10" / "model.safetensors")
+    with pytest.raises(LayerscopeError, match="is a link, and nothing is written through one"):
+        train(llama, taught, work=tmp_path / "work")
+    assert [path.name for path in mine.iterdir()] == ["model.safetensors"]
+    assert (mine / "model.safetensors").read_text() == "mine"
+
+
+def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    folder = Path(shutil.copytree(stopped[0], tmp_path / "work" / stopped[0].name))
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+        torch.save(Evil(), folder / "checkpoint-10" / name)
+    sealed_again(folder)
+    with pytest.raises(LayerscopeError, match="cannot be gone on from"):
+        train(llama, taught, work=tmp_path / "work")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("told", [b"{", b"[]", b'{"key": "a", "count": "many"}', b'{"key": "a", "count": -1}'])
+def test_how_many_texts_a_training_began_with_may_be_anything(tmp_path, told):
+    sample = SimpleNamespace(texts=["a"] * 3, total=9)
+    maker = SimpleNamespace(key="a", sample=sample)
+    (tmp_path / "texts.json").write_bytes(told)
+    assert Maker._kept_count(maker, tmp_path, 5) == 5
+    assert Maker._kept_count(maker, tmp_path, 7) == 5  # as it began
 
 
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
@@ -235,8 +376,6 @@ def test_what_a_stopped_training_left_goes_with_the_next_run(tmp_path):
 
 
 def test_a_head_from_a_dense_layer_is_that_layer(rng):
-    from types import SimpleNamespace
-
     from layerscope.improving.student import _head_of
 
     for width in (4, 20):  # wider than the model, too

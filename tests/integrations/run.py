@@ -43,6 +43,11 @@ class Program:
     folders: tuple[str, ...] = ("minilm",)
 
 
+ATLAS = (
+    "embedding-atlas", "duckdb", "fastapi==0.162.4", "starlette==1.10.0", "uvicorn", "uvloop", "websockets", "h11", "inquirer",
+    "blessed", "jinxed", "editor", "readchar", "runs", "xmod", "wcwidth", "platformdirs", "annotated-doc", "typing-inspection",
+    "opentelemetry-api", "importlib-metadata", "zipp", "cryptography", "cffi", "pycparser",
+)  # fmt: skip
 PROGRAMS = {
     "sentence-transformers": Program((), "sentence_transformers"),
     "sentence-transformers (oldest)": Program((), "sentence_transformers", otherwise=("sentence-transformers==5.2.0",)),
@@ -56,7 +61,8 @@ PROGRAMS = {
     "wandb": Program(("wandb",), "loggers wandb", folders=()),
     "mlflow": Program(("mlflow-skinny", "sqlalchemy", "alembic"), "loggers mlflow", folders=()),
     "trackio": Program(("trackio",), "loggers trackio", folders=()),
-    "embedding-atlas": Program(("embedding-atlas",), "embedding_atlas"),
+    # with its own dependencies pip looks for versions for more than 20 minutes: this is what it takes to serve a file
+    "embedding-atlas": Program((), "embedding_atlas", otherwise=ATLAS),
     "llama-cpp-python": Program(
         ("llama-cpp-python",), "llama_cpp", allowed=1e-3, folders=("llama-mean", "llama-last", "gemma-mean")
     ),

@@ -6,9 +6,12 @@ number, and a run that was killed goes on where it stopped. At the end the parts
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +23,12 @@ from layerscope.command import Command
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.parquet import parquet_batches
 from layerscope.core.readout import Readout
+from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json, sha256_of
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row
 from layerscope.embedding.reading import Layers, Reading, in_blocks, open_reading
 from layerscope.engines import Engine
-from layerscope.errors import DataError, InvalidValueError, RunFolderError, one_line
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError, RunFolderError, one_line
 from layerscope.progress import Progress
 from layerscope.store import atomic
 from layerscope.store.folder import config_key
@@ -70,6 +74,8 @@ def embed(
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
     command = Command("embed", options, **ways, function=embed)
     place = Path(out)
+    if place.is_symlink() and place.exists():  # of a link, what it points to is replaced
+        place = place.resolve()
     if place.suffix != ".parquet":
         raise InvalidValueError(f"vectors are written to a .parquet file, not to {place.name!r}.")
     if isinstance(readout, str):
@@ -88,11 +94,15 @@ def embed(
         texts = {**stream.source, "sha256": digest.hexdigest()}
         facts = {**reading.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
         key = config_key({name: facts[name] for name in facts if name != "layerscope"})
-        if place.exists() and not overwrite:
-            if facts_of(place).get("key") != key:
+        if place.exists():
+            there = facts_of(place).get("key")
+            if there is None:  # somebody's own, such as the very texts
+                raise RunFolderError(f"{place} is not a file that embed wrote, and stays. Choose another out=.")
+            if there != key and not overwrite:
                 raise RunFolderError(f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True.")
-            log.info("%s is there already: %s rows", place, f"{total:,}")
-            return place
+            if not overwrite:
+                log.info("%s is there already: %s rows", place, f"{total:,}")
+                return place
         parts = Parts(work, reading, key, command.engine.remote, coordinates)
         command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
@@ -116,8 +126,11 @@ def facts_of(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+_RECORD, _PART = "parts.json", re.compile(r"part-\d{6}\.parquet")
+
+
 class Parts:
-    """The blocks of texts that are finished, a file each."""
+    """The blocks of texts that are finished, a file each. A record says what each holds and its sha256, before it is written."""
 
     def __init__(self, work: Path, reading: Reading, key: str, remote: bool, coordinates: bool) -> None:
         self.work, self.reading, self.coordinates = work, reading, coordinates
@@ -126,6 +139,20 @@ class Parts:
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
         self.cut = 0  # texts that were too long
+        self.known: dict[str, list[str]] = {}  # what a part holds, and its sha256
+        with contextlib.suppress(LayerscopeError, LookupError, TypeError, AttributeError):  # another file of that name, say
+            told = read_json(work / _RECORD)
+            if matches_checksum(told):
+                self.known = {name: [*map(str, two)] for name, two in told["parts"].items() if _PART.fullmatch(name)}
+
+    def _is_ours(self, file: Path) -> bool:
+        """Whether a part is as it was written; a link is none."""
+        if file.name not in self.known or file.is_symlink() or not file.is_file():
+            return False
+        if sha256_of(file) == self.known[file.name][-1]:
+            return True
+        log.warning("%s is damaged: its texts are read again", file)
+        return False
 
     def add(self, number: int, rows: Sequence[Row], command: Command) -> None:
         """Encode the rows of a block, unless a part holds them already."""
@@ -135,16 +162,22 @@ class Parts:
         mark = hashlib.sha256(b"\n".join([self.key.encode(), *map(_told, rows)])).hexdigest()
         file = self.work / f"part-{number:06d}.parquet"
         self.files.append(file)
-        if file.is_file() and _mark(file) == mark and _is_whole(file):
+        if self._is_ours(file) and self.known[file.name][0] == mark:
             command.bar.advance(len(texts))
             self.cut += int((pq.read_schema(file).metadata or {}).get(_CUT, b"0"))
             return
+        if os.path.lexists(file) and (file.name not in self.known or file.is_symlink() or not file.is_file()):  # not ours
+            os.rename(file, atomic.free_name(file, ".old"))
         before = self.reading.cut
         vectors = self.reading.vectors(command.engine, texts, command.bar.advance)
         self.cut += self.reading.cut - before
         table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)), ("x", "y") if self.coordinates else ())
-        marked = table.replace_schema_metadata({META: mark, _CUT: str(self.reading.cut - before)})
-        atomic.write(file, lambda stream: pq.write_table(marked, stream, write_page_checksum=True))
+        packed = io.BytesIO()
+        pq.write_table(table.replace_schema_metadata({_CUT: str(self.reading.cut - before)}), packed)
+        self.known[file.name] = [mark, hashlib.sha256(packed.getbuffer()).hexdigest()]
+        told = {"parts": self.known}
+        atomic.write_json(self.work / _RECORD, {**told, CHECKSUM: checksum(told)})
+        atomic.write(file, lambda stream: stream.write(packed.getbuffer()))
 
     def join(self, place: Path, facts: Mapping[str, Any]) -> None:
         """One file of all parts, which then go."""
@@ -169,8 +202,9 @@ class Parts:
                     writer.write_table(_as(table, schema))
 
         atomic.write(place, fill)
-        for file in self.work.glob("part-*.parquet"):
+        for file in filter(self._is_ours, map(self.work.joinpath, self.known)):
             file.unlink()
+        (self.work / _RECORD).unlink(missing_ok=True)
 
 
 def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,28 +212,6 @@ def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = vectors.mean(0, dtype=np.float64)
     top = np.linalg.eigh((vectors - mean).T @ (vectors - mean))[1][:, ::-1][:, :2]
     return mean, top * np.sign(top[np.abs(top).argmax(0), [0, 1]])
-
-
-def _mark(file: Path) -> str:
-    import pyarrow.parquet as pq
-
-    try:
-        return (pq.read_schema(file).metadata or {}).get(META, b"").decode()
-    except (OSError, ValueError):  # half a file is none
-        return ""
-
-
-def _is_whole(file: Path) -> bool:
-    """Whether every page of a part is what was written: each has a checksum."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(file, page_checksum_verification=True) as table:
-            return sum(batch.num_rows for batch in table.iter_batches()) == table.metadata.num_rows
-    except (OSError, ValueError, pa.ArrowException):
-        log.warning("%s is damaged: its texts are read again", file)
-        return False
 
 
 def _told(row: Row) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,13 @@ from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.draft import Side
 from layerscope.exporting.job import Inside, export
 from layerscope.improving.fitting import Fitted
+from layerscope.improving.lesson import Lesson
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
+
+CENTERING, COUNT = "centering.npz", "texts.json"
+"""What a stopped run goes on from: sums of vectors, and how many texts it began with."""
 
 
 @contextmanager
@@ -26,10 +29,10 @@ def working_folder(out: Path) -> Iterator[Path]:
     """Be the only process that improves into `out`; yields a folder beside it for what a stopped run goes on from."""
     with lock_beside(out.resolve(), "improving") as work:
         yield work
-        for left in (*work.glob("*.npz"), *work.glob("texts.json")):  # finished: nothing to go on from
-            left.unlink(missing_ok=True)
+        for name in (CENTERING, COUNT):  # finished: nothing to go on from
+            (work / name).unlink(missing_ok=True)
         for lesson in work.glob("lesson-*"):
-            shutil.rmtree(lesson, ignore_errors=True)
+            Lesson(lesson).remove()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,13 @@ The training is sentence-transformers' own; what is here is the loss, and when t
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
+import pickle
+import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +28,14 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.core.heads import unit
-from layerscope.errors import MissingExtraError, UnknownNameError
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json, sha256_of
+from layerscope.errors import LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.exporting.formats.sentence_transformers import load_folder, modules_of
 from layerscope.models.settings import quiet
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.store import atomic
+
+log = logging.getLogger("layerscope")
 
 STEPS = 3000
 """The most steps that a training takes; the rate of learning falls to zero with the last."""
@@ -53,6 +61,7 @@ _SAVE_EVERY = 300.0  # seconds between two states to go on from
 
 OnLog = Callable[[dict[str, Any]], None]
 START, BEST, TEXTS, TARGET, PLAN = "start", "best", "texts.json", "target.npy", "plan.json"
+_OWN = re.compile(rf"{START}|{BEST}-\d+|checkpoint-\d+|{TEXTS}|{TARGET}|{PLAN}|runs|eval")
 
 
 def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
@@ -105,32 +114,102 @@ class Lesson:
 
     def write(self, texts: Sequence[str], target: np.ndarray, facts: Mapping[str, Any]) -> None:
         """Texts and their target, and `facts`: how many of the last texts are `watched` to say when to stop, the `seed`, the
-        `device`, and settings of the trainer that are `given`."""
+        `device`, and settings of the trainer that are `given`. What a stopped training got to is kept, where it is whole."""
+        kept = self._kept({**facts, "texts": len(texts)})
+        if not kept:
+            self.remove()
+            self.folder.mkdir(exist_ok=True)
         atomic.write_json(self.folder / TEXTS, list(texts))
-        np.save(self.folder / TARGET, unit(target).astype(np.float32))
-        atomic.write_json(self.folder / PLAN, {**facts, "texts": len(texts)})
+        atomic.write(self.folder / TARGET, lambda stream: np.save(stream, unit(target).astype(np.float32)))
+        self._record({**kept, **facts, "texts": len(texts)})
+
+    def _kept(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """What a plan that is there says of a training with these facts: nothing if it or the best student was changed."""
+        if not os.path.lexists(self.folder / PLAN):
+            return {}
+        try:
+            plan = read_json(self.folder / PLAN)
+            same = matches_checksum(plan) and all(plan[name] == value for name, value in atomic.plain(facts).items())
+            curve = [[int(step), float(score)] for step, score in plan.get("curve", [])]
+            if same and 0 < plan.get("most", 1) <= STEPS and plan.get("seconds", 1.0) > 0:
+                told = {str(name): (sha, self._sum(str(name))) for name, sha in plan.get("sums", {}).items()}
+                sums = {name: sha for name, (sha, found) in told.items() if found == sha}
+                for name in (name for name, (sha, found) in told.items() if found not in (sha, None)):
+                    log.warning("%s is damaged, and is not gone on from", self.folder / name)
+                best = f"{BEST}-{plan['best_step']}" if curve else None
+                if best is None or best in sums:
+                    return {**plan, "sums": sums}
+        except (LayerscopeError, OSError, LookupError, TypeError, ValueError, AttributeError):
+            pass
+        log.warning("%s was damaged or changed: the training begins anew", self.folder)
+        return {}
+
+    def _sum(self, name: str) -> str | None:
+        """The sha256 of all files in a folder of the lesson's; an error where its modules are not standard ones."""
+        place = self.folder / name
+        if not _OWN.fullmatch(name) or not place.is_dir():
+            return None
+        modules_of(place)
+        files = sorted(file for file in place.rglob("*") if file.is_file())
+        return hashlib.sha256("\n".join(f"{file.relative_to(place)} {sha256_of(file)}" for file in files).encode()).hexdigest()
+
+    def note(self, name: str, **facts: Any) -> None:
+        """A folder of the lesson's is whole: from now on it is gone on from. Those that are no longer there are forgotten."""
+        there = {one: sha for one, sha in self.update().get("sums", {}).items() if (self.folder / one).is_dir()}
+        self.update(sums={**there, name: self._sum(name)}, **facts)
 
     def update(self, **facts: Any) -> dict[str, Any]:
         """What is known of the lesson, with more."""
-        file = self.folder / PLAN
-        known = {**json.loads(file.read_text(encoding="utf-8")), **facts}
+        known = {**read_json(self.folder / PLAN), **facts}
+        known.pop(CHECKSUM, None)
         if facts:
-            atomic.write_json(file, known)
+            self._record(known)
         return known
+
+    def _record(self, plan: dict[str, Any]) -> None:
+        plain = atomic.plain(plan)
+        atomic.write_json(self.folder / PLAN, {**plain, CHECKSUM: checksum(plain)})
+
+    @property
+    def best(self) -> Path:
+        """The best student so far; before the first look, the one that it began with."""
+        step = self.update().get("best_step")
+        return self.folder / (START if step is None else f"{BEST}-{step}")
+
+    def remove(self) -> None:
+        """Take away what the lesson wrote; what else is in its folder stays."""
+        for path in self.folder.iterdir() if self.folder.is_dir() and not self.folder.is_symlink() else ():
+            if path.is_dir() and not path.is_symlink() and _OWN.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+            elif _OWN.fullmatch(path.name) or atomic.is_part(path):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # something is left, or it is not ours
+            self.folder.rmdir()
+
+    def refuse_links(self) -> None:
+        """Refuse a folder in which something would be written through a link to another place."""
+        for path in (self.folder, *self.folder.rglob("*")):
+            if path.is_symlink() or (path.is_file() and path.stat().st_nlink > 1):
+                raise RunFolderError(f"{path} is a link, and nothing is written through one. Remove it, or choose another out=.")
 
     def run(
         self, minutes: float | None = None, on_step: Callable[[int, int], None] | None = None, on_log: OnLog | None = None
     ) -> dict[str, Any]:
-        """Train the student, or go on with its training; returns the lesson's facts. The best student is in the folder `best`.
+        """Train the student, or go on with its training; returns the lesson's facts. The best student is in `self.best`.
 
         `on_step` hears how many steps are done and how many there are at most, `on_log` what the trainer says of a step.
         """
         self.plan_steps(minutes)
         trainer = self._trainer(on_step, on_log)
-        whole = [path.parent for path in self.folder.glob("checkpoint-*/trainer_state.json")]  # it is written last
-        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-        with quiet():
-            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        steps = [int(name.rpartition("-")[2]) for name in self.update().get("sums", {}) if name.startswith("checkpoint-")]
+        last = str(self.folder / f"checkpoint-{max(steps)}") if steps else None
+        try:
+            with quiet():
+                trainer.train(resume_from_checkpoint=last)
+        except pickle.UnpicklingError as error:  # a stranger's: no code of it was run
+            raise RunFolderError(
+                f"{last} cannot be gone on from. Remove {self.folder} and run the same command again."
+            ) from error
         told = {"steps": trainer.state.global_step, "history": trainer.state.log_history}
         return self.update(**(told if trainer.is_world_process_zero() else {}))
 
@@ -182,7 +261,7 @@ class Lesson:
             "learning_rate": RATE * (batch / BATCH) ** 0.5, "learning_rate_mapping": _head_rates(student[2].linear),
             "warmup_steps": min(WARMUP, steps // 10), "bf16": fast_half(student.device), "seed": plan["seed"],
             "per_device_train_batch_size": batch, "dataloader_drop_last": True,
-            "eval_strategy": "steps", "eval_steps": look, "logging_steps": look, "save_strategy": "steps", "save_total_limit": 1,
+            "eval_strategy": "steps", "eval_steps": look, "logging_steps": look, "save_strategy": "steps", "save_total_limit": 2,
             "save_steps": max(1, int(_SAVE_EVERY / max(plan["seconds"], 1e-3))), "report_to": "none", "disable_tqdm": True,
             "use_cpu": student.device.type == "cpu", **check_settings(plan["given"]), "max_steps": steps,
         }  # fmt: skip
@@ -291,10 +370,20 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
             best = max(range(len(self.curve)), key=lambda i: self.curve[i][1])
             if state.is_world_process_zero:
                 if best == len(earlier):
+                    before, name = lesson.best, f"{BEST}-{step}"
+                    shutil.rmtree(lesson.folder / name, ignore_errors=True)  # of a process that was killed while it wrote
                     with quiet():
-                        student.save_pretrained(str(lesson.folder / BEST), create_model_card=False)
-                lesson.update(curve=self.curve, best_step=self.curve[best][0])
+                        student.save_pretrained(str(lesson.folder / name), create_model_card=False)
+                    lesson.note(name, curve=self.curve, best_step=step)
+                    if before.name not in (name, START):
+                        shutil.rmtree(before, ignore_errors=True)
+                else:
+                    lesson.update(curve=self.curve, best_step=self.curve[best][0])
             control.should_training_stop = control.should_training_stop or len(earlier) - best >= PATIENCE
+
+        def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.is_world_process_zero:
+                lesson.note(f"checkpoint-{state.global_step}")
 
     return Keeper()
 

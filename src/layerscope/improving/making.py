@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from layerscope.core.formatting import format_duration
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import HEAD
 from layerscope.core.untrusted import read_json
-from layerscope.errors import DataError
-from layerscope.improving.chosen import Chosen
+from layerscope.errors import DataError, LayerscopeError
+from layerscope.improving.chosen import CENTERING, COUNT, Chosen
 from layerscope.improving.cost import ReadingCost
 from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, read_taught, texts_to_fit_on
 from layerscope.improving.grid import StoredCandidates
@@ -104,7 +105,7 @@ class Maker:
     def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
         """The mean that is subtracted."""
         count = self._count_texts((chosen.readout.template, chosen.layer))
-        scratch = None if self.work is None else self.work / "centering.npz"
+        scratch = None if self.work is None else self.work / CENTERING
         asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
         return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
 
@@ -131,9 +132,11 @@ class Maker:
 
     def _kept_count(self, work: Path, count: int) -> int:
         """How many texts a training of this kind that was stopped began with; else `count`, which is kept for a later one."""
-        file = work / "texts.json"
-        known = read_json(file) if file.is_file() else {}
-        if known.get("key") != self.key:
-            known = {"key": self.key, "count": count}
-            atomic.write_json(file, known)
-        return int(known["count"])
+        known: dict[str, Any] = {}
+        with suppress(LayerscopeError):  # it is missing, or was changed
+            known = read_json(work / COUNT)
+        begun = known.get("count") if known.get("key") == self.key else None
+        if type(begun) is int and len(self.sample.texts) <= begun <= self.sample.total:
+            return begun
+        atomic.write_json(work / COUNT, {"key": self.key, "count": count})
+        return count

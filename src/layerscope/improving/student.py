@@ -29,11 +29,12 @@ from layerscope.core.readout import HEAD, Readout
 from layerscope.errors import LayerscopeError, one_line
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import prepare
-from layerscope.improving.lesson import BEST, PLAN, START, Lesson, agreement
+from layerscope.improving.lesson import START, Lesson, agreement
 from layerscope.loggers import Logs
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
 from layerscope.progress import Progress
+from layerscope.store import atomic
 
 MINUTES = 30.0
 """How long a student is trained at most, unless another time is given."""
@@ -99,16 +100,16 @@ def train_student(
     key = _key(model, layer, max_length, texts, target, seed, minutes, settings)
     with _folder(work, key) as folder:
         lesson = Lesson(folder)
-        if not (folder / PLAN).exists():
-            readout = Readout(centering=HEAD)
-            prepare(model, layer, readout, folder / START, brief=True, max_length=max_length, unit=True, center=lambda _: head)
-            both = np.concatenate([learned, watched])
-            facts = {"watched": aside, "seed": seed, "given": dict(settings or {}), "device": str(model.device)}
-            lesson.write([texts[i] for i in both], target[both], facts)
+        lesson.refuse_links()
+        readout, both = Readout(centering=HEAD), np.concatenate([learned, watched])
+        facts = {"watched": aside, "seed": seed, "given": dict(settings or {}), "device": str(model.device)}
+        lesson.write([texts[i] for i in both], target[both], facts)
+        shutil.rmtree(folder / START, ignore_errors=True)  # written anew: what was there may have been changed
+        prepare(model, layer, readout, folder / START, brief=True, max_length=max_length, unit=True, center=lambda _: head)
         run, told, scores = _run(lesson, minutes, model.device, bar, logs), [texts[i] for i in checked], []
-        for name in (START, BEST):
+        for place in (folder / START, lesson.best):
             with quiet():  # in the precision in which it is handed over
-                student = load_folder(folder / name).to(device=model.device, dtype=next(model.module.parameters()).dtype)
+                student = load_folder(place).to(device=model.device, dtype=next(model.module.parameters()).dtype)
             scores.append(agreement(student.encode(told, show_progress_bar=False), target[checked]))
         facts = {
             "head": float(scores[0].mean()), "student": float(scores[1].mean()), "checked": len(checked),
@@ -207,13 +208,12 @@ def _folder(work: Path | None, key: str) -> Iterator[Path]:
         return
     for other in work.glob("lesson-*"):
         if other.name != f"lesson-{key}":
-            shutil.rmtree(other, ignore_errors=True)
+            Lesson(other).remove()
     place = work / f"lesson-{key}"
-    if place.exists() and not (place / PLAN).exists():
-        shutil.rmtree(place)
-    place.mkdir(exist_ok=True)
+    with atomic.explained(place):
+        place.mkdir(exist_ok=True)
     yield place
-    shutil.rmtree(place, ignore_errors=True)
+    Lesson(place).remove()
 
 
 def _as_loaded(student: Any, base: LoadedModel, facts: Mapping[str, Any]) -> LoadedModel:

@@ -140,6 +140,8 @@ def lock_beside(out: Path, kind: str) -> Iterator[Path]:
     The hidden folder goes with the block, unless something was left in it.
     """
     work = out.absolute().with_name(f".{out.name}.{kind}")
+    if work.is_symlink():
+        raise RunFolderError(f"{work} is a link, and nothing is written through one. Remove it, or choose another out=.")
     try:
         with run_lock(work, about=out):
             yield work

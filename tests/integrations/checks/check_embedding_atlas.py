@@ -1,7 +1,9 @@
-"""Embedding Atlas opens the file that `embed` wrote: its own loader, and its server with the columns x and y."""
+"""Embedding Atlas opens the file that `embed` wrote: its server hands out its page, and the texts, vectors, x and y."""
 
 from __future__ import annotations
 
+import io
+import re
 import socket
 import subprocess
 import sys
@@ -35,8 +37,10 @@ server = subprocess.Popen(
 try:
     for _ in range(120):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
-                page = answer.read()
+            page, told_of, held = (
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=20).read()
+                for path in ("", "data/metadata.json", "data/dataset.parquet")
+            )
             break
         except OSError:
             if server.poll() is not None:
@@ -47,7 +51,12 @@ try:
 finally:
     server.terminate()
 assert b"<html" in page.lower()
-frame = pd.read_parquet(file)
+assert {"x", "y", "text"} <= set(re.findall(r'"(\w+)"', told_of.decode()))
+frame = pd.read_parquet(io.BytesIO(held))
 assert list(frame["text"]) == TEXTS
 assert np.isfinite(frame[["x", "y"]]).all().all()
-told("embedding-atlas", f"its page, served with x and y of {len(frame)} texts", distance(np.stack(frame["vector"]), wanted()))
+told(
+    "embedding-atlas",
+    f"its page and its data: vectors, x and y of {len(frame)} texts",
+    distance(np.stack(frame["vector"]), wanted()),
+)

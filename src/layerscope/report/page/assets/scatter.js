@@ -22,7 +22,7 @@ function rhosOf(pair) {
   if (pairTask(pair) === MEAN) for (const r of out) r.over = pair.over.find((o) => o.metric === r.metric && o.sink === r.sink && o.readout === state.readout);
   return out;
 }
-const strong = (text, p) => (known(p) && p < 0.05 ? el("b", { title: "Holm p " + fmt(p) }, text) : el("span", { title: "Holm p " + fmt(p) }, text));
+const strong = (text, p) => (known(p) && p < 0.05 ? el("b", { title: "adjusted p " + fmt(p) }, text) : el("span", { title: "adjusted p " + fmt(p) }, text));
 // Whether a metric goes with the scores in models like these: one number per model, a t-test over families.
 function overModels() {
   const held = [...data.over_models].sort((a, b) => a.p - b.p), cell = (text) => el("td", { class: "v" }, text);
@@ -161,7 +161,7 @@ function buildScatter() {
       const rows = found.map((r) => {
         const ink = color(data.curves[pair.curves].color), beyond = known(r.p) && r.p < 0.05;
         const key = r.metric + "|" + r.sink;
-        const bar = svg("svg", { viewBox: "0 0 200 16", height: 16, preserveAspectRatio: "none", role: "img", "aria-label": `ρ ${rho(r.rho)}, chance reaches ${fmt(r.chance)}, Holm p ${fmt(r.p)}` });
+        const bar = svg("svg", { viewBox: "0 0 200 16", height: 16, preserveAspectRatio: "none", role: "img", "aria-label": `ρ ${rho(r.rho)}, chance reaches ${fmt(r.chance)}, adjusted p ${fmt(r.p)}` });
         if (known(r.chance)) bar.append(svg("rect", { x: 100 - 96 * r.chance, width: 192 * r.chance, y: 3, height: 10, css: { fill: "var(--grid)" } }));
         bar.append(svg("line", { x1: 100, x2: 100, y1: 0, y2: 16, class: "axis" }),
           svg("line", { x1: 100, x2: 100 + 96 * r.rho, y1: 8, y2: 8, stroke: ink, "stroke-width": beyond ? 5 : 2 }));
@@ -170,7 +170,7 @@ function buildScatter() {
           tasks ? el("td", { class: "v over" }, r.over ? strong(rho(r.over.value), r.over.p) : "–") : null);
       });
       const head = el("tr", {}, el("th", {}, data.curves[pair.curves].label), el("th", {}, "−1 … +1"), el("th", { class: "v" }, "ρ"), tasks ? el("th", { class: "v over" }, "over tasks") : null);
-      const over = tasks ? ` Over tasks: the mean of the ${tasks} tasks' own correlations, compared with curves drawn for all of them together; bold: beyond chance, after Holm's correction.` : "";
+      const over = tasks ? ` Over tasks: the mean of the ${tasks} tasks' own correlations, compared with curves drawn for all of them together; bold: beyond chance, corrected over the metrics by their common draws.` : "";
       table.append(el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
         el("p", { class: "says" }, pair.says + ". " + plural(found[0].n, "layer") + "." + over));
     }

@@ -81,7 +81,7 @@ const TABLES = {
       const rows = pair.rho.map((value, i) => ({ cells: [word(pair.metric.words[pair.metric.at[i]]), word(pair.sink.words[pair.sink.at[i]]), word(pair.readout.words[pair.readout.at[i]]), word(pair.task.words[pair.task.at[i]]),
         cellOf(value, rho), cellOf(pair.chance[i], (v) => (known(v) ? v.toFixed(2) : "–")), cellOf(pair.p[i], (v) => (known(v) ? v.toFixed(3) : "–")), layerCell(pair.n[i])] }));
       for (const r of pair.over) rows.push({ cells: [word(r.metric), word(r.sink), word(r.readout), word(`over ${r.tasks} tasks`), cellOf(r.value, rho), cellOf(r.chance, (v) => (known(v) ? v.toFixed(2) : "–")), cellOf(r.p, (v) => (known(v) ? v.toFixed(3) : "–")), layerCell(r.layers)] });
-      return { head: ["metric", "sink", "readout", "task", "spearman", "chance reaches", "Holm p", "layers"], rows, file: label + "-correlations" };
+      return { head: ["metric", "sink", "readout", "task", "spearman", "chance reaches", "adjusted p", "layers"], rows, file: label + "-correlations" };
     },
   },
 };
