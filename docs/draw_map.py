@@ -14,7 +14,7 @@ from layerscope.maps import read_map
 from layerscope.report.drawing import COLORS, new_figure
 
 SOURCE = Path(__file__).parent / "gallery" / "questions"
-LAYERS = {"today": (0, 15, 30), "better": (5, 15, 29)}
+LAYERS = {"today": (0, 15, 30), "better": (4, 8, 16)}
 COLUMN = "asks for"
 
 
