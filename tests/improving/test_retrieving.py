@@ -130,6 +130,9 @@ def test_what_is_not_shown_to_be_better_stays_as_it_is(llama, here, tmp_path: Pa
 
 
 def test_without_pairs_an_encoder_judges(llama, judge) -> None:
+    both = searched(llama, judge=judge)
+    assert "tiny-bert itself" in str(both)
+    assert "agreement with tiny-bert" in str(both)
     found = searched(llama, judge=judge, pairs=None)
     assert list(found.manifest["evidence"]["search"]["measures"]) == ["agreement"]
     with pytest.raises(LayerscopeError, match=r"judged by a sentence encoder .* or by pairs="):

@@ -99,7 +99,7 @@ def _readout(given: Any, values: Mapping[str, Any]) -> None:
     from layerscope.core.readout import Readout
 
     for name in [given] if isinstance(given, str) else given:
-        if "all" not in name.split("/"):
+        if name != "default" and "all" not in name.split("/"):
             Readout.parse(name)
 
 

@@ -101,9 +101,7 @@ class SearchJob(ImproveJob):
             only = ~every
             only[today] = True
             choice = decide(said, readouts, layers, costs, only=only)
-            weak = (
-                f"on {len(halves[1])} queries that did not choose it, the best found is not shown to be better than what you have"
-            )
+            weak = f"on {len(halves[1])} queries that did not choose it, nothing is shown to be better than what you have"
             choice, place = replace(choice, reason=weak, abstained=True), today
         evidence = self._evidence(panel, choice, checked, gains, place, len(halves[1]))
         return self._hand_over(panel, ways[place[0]], choice, teacher, evidence, out, overwrite)
@@ -177,15 +175,12 @@ class SearchJob(ImproveJob):
             if self.encoded is not None:
                 teachers.append(np.concatenate([one - one.mean(0) for one in self.encoded]))
             matrix = Ridge(heads.raw[place], make_target(*teachers)).head().matrix
-        counts = [self.asked.facts[kind] for kind in ("queries", "documents")]
-        return [
-            Fitted.of(
-                replace(self.sample, total=fact["distinct"], name=fact["name"]),
-                fact["read"],
-                Head(side.mean(readout, layer), matrix),
-            )
-            for side, readout, fact in zip(self.sides, way, counts, strict=True)
-        ]
+        fitted: list[Fitted | None] = []
+        for kind, side, readout in zip(("queries", "documents"), self.sides, way, strict=True):
+            fact = self.asked.facts[kind]
+            whose = replace(self.sample, total=fact["distinct"], name=fact["name"])
+            fitted.append(Fitted.of(whose, fact["read"], Head(side.mean(readout, layer), matrix)))
+        return fitted
 
     def _evidence(
         self, panel: Panel, choice: Choice, checked: dict[str, ScoredCandidates], gains: dict[str, Interval],
@@ -194,30 +189,22 @@ class SearchJob(ImproveJob):
         """What the queries that did not choose say of the choice."""
         today, (name, main) = (0, len(self.reader.layers) - 1), next(iter(checked.items()))
         middle = float(main.score[place[0], today[1]])
-        measures: dict[str, dict[str, Any]] = {
-            what: {
-                "before": float(one.score[today]),
-                "after": float(one.score[place]),
-                "interval": [gains[what].low, gains[what].high],
-            }
-            for what, one in checked.items()
-        }
-        who = [f"{self.asked.facts['pairs']['used']} pairs"] * (NDCG in checked)
-        who += [f"agreement with {panel.encoder.name}"] if panel.encoder is not None else []
-        kept = place == today
+        measures: dict[str, dict[str, Any]] = {}
+        for what, one in checked.items():
+            ends = [gains[what].low, gains[what].high] if place != today else [0.0, 0.0]
+            measures[what] = {"before": float(one.score[today]), "after": float(one.score[place]), "interval": ends}
+        judge, own = "" if panel.encoder is None else panel.encoder.name, None
+        who = [f"{self.asked.facts['pairs']['used']} pairs"] * (NDCG in checked) + [f"agreement with {judge}"] * bool(judge)
         evidence = {
             **evidence_of(panel, choice), "judge": " and ".join(who),
-            "score_name": name if name == NDCG else f"agreement with {panel.encoder.name if panel.encoder else ''}",
-            "before": measures[name]["before"], "after": measures[name]["after"],
-            "interval": [0.0, 0.0] if kept else measures[name]["interval"],
+            "score_name": name if name == NDCG else f"agreement with {judge}", **measures[name],
             "readout_gain": middle - measures[name]["before"], "layer_gain": measures[name]["after"] - middle,
         }  # fmt: skip
-        own = None
         if self.encoded is not None and NDCG in checked:
             half = self.asked.halves(self.settings.seed)[1]
             own = float(np.nanmean(ranking_scores(_cosines(*self.encoded), self.asked.relevant)[0][half]))
-        evidence["search"] = {"measures": measures, "queries": queries, "documents": len(self.asked.documents), "encoder": own}
-        return evidence
+        count = len(self.asked.documents)
+        return evidence | {"search": {"measures": measures, "queries": queries, "documents": count, "judge": judge, "own": own}}
 
     def _hand_over(
         self, panel: Panel, way: Way, choice: Choice, heads: Heads | None, evidence: dict[str, Any],
@@ -225,9 +212,8 @@ class SearchJob(ImproveJob):
     ) -> Improved:  # fmt: skip
         fitted = self._fitted(way, choice.layer, heads)
         query = Chosen(self.model, self.reader, way.query, choice.layer, fitted[0])
-        chosen = Chosen(
-            self.model, self.reader, way.document, choice.layer, fitted[1], None if evidence["kept_default"] else query
-        )
+        asks = None if evidence["kept_default"] else query
+        chosen = Chosen(self.model, self.reader, way.document, choice.layer, fitted[1], asks)
         today, texts = self._today(), self.asked.documents
         before = [side.raw(Readout(), self.model.n_blocks) for side in self.sides]
         after = [one.finished(side.raw(one.readout, choice.layer)) for one, side in zip((query, chosen), self.sides, strict=True)]
@@ -237,9 +223,8 @@ class SearchJob(ImproveJob):
             "speedup": speeds["now"] / speeds["today"], "texts_per_second": speeds, "encoder": panel.trained_encoder,
             "changed_neighbors": changed_share(before[1], after[1]),
         }  # fmt: skip
-        evidence["search"]["prompts"] = {
-            name: get_template(readout.template).pattern for name, readout in zip(("query", "document"), way, strict=True)
-        }
+        patterns = [get_template(readout.template).pattern for readout in way]
+        evidence["search"]["prompts"] = dict(zip(("query", "document"), patterns, strict=True))
         self._note_cuts(way.document)
         choice = told(replace(choice, readout=way.document.name), self.model, self.reader, evidence, self.notes)
         sampled = {"texts": texts, "before": before[1], "after": after[1]}

@@ -76,9 +76,9 @@ def search_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
         if name not in evidence["score_name"]:
             low, high = one["interval"]
             told = f"{one['before']:.3f} today → {one['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)"
-            lines.append((f"{name} with {evidence['encoder']}" if name == "agreement" else name, told))
-    if search["encoder"] is not None:
-        lines.append((f"{evidence['encoder']} itself", f"nDCG@10 {search['encoder']:.3f} on the same queries"))
+            lines.append((f"{name} with {search['judge']}" if name == "agreement" else name, told))
+    if search["own"] is not None:
+        lines.append((f"{search['judge']} itself", f"nDCG@10 {search['own']:.3f} on the same queries"))
     return lines + [(f"{side} read as", pattern) for side, pattern in search["prompts"].items()]
 
 
