@@ -100,6 +100,9 @@ SAME: dict[str, Callable[..., Any]] = {
 OTHER_NAMES: dict[tuple[str, str], str | None] = {
     ("profile", "task"): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
     ("profile", "data_dir"): None,
+    ("export", "push"): None,  # export(…).push("user/name", public=True)
+    ("export", "public"): None,
+    ("export", "yes"): None,
     ("sweep", "plan"): "source",
     ("report", "kind"): "format",
     ("report", "atlas"): None,  # published results are runs like any other in Python

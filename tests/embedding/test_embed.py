@@ -105,6 +105,23 @@ def _small(make):
     return init
 
 
+def test_texts_that_are_cut_are_counted_and_told_once(model, tmp_path: Path, monkeypatch, caplog, here) -> None:
+    monkeypatch.setattr("layerscope.embedding.writing.BLOCK", 10)
+    texts = [*TEXTS[:25], *(f"{text} and more of it" for text in TEXTS[25:])]
+    long = sum(len(ids) > 50 for ids in model.tokenizer(texts)["input_ids"])
+    assert 0 < long < len(texts)
+    layerscope.embed(model, texts, tmp_path / "v.parquet", max_length=50, progress=False)
+    assert caplog.text.count(f"{long} of 30 texts are longer than 50 tokens, and were cut") == 1
+    assert facts_of(tmp_path / "v.parquet")["cut"] == long
+    folder = layerscope.export(model, 2, out=tmp_path / "cut", max_length=50).path
+    caplog.clear()
+    layerscope.encode(str(folder), texts, progress=False)
+    assert caplog.text.count(f"{long} of 30 texts are longer than the folder reads") == 1
+    caplog.clear()
+    layerscope.encode(str(folder), ["short", "texts"], progress=False)
+    assert not caplog.text
+
+
 def test_search_finds_what_is_there_and_reads_vectors_that_are_there(model, tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "vectors.parquet"
     ways = {"layers": 2, "readout": "plain/mean/raw", "progress": False}

@@ -21,6 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.faults.uploads import takes
+
 LARGE = (".safetensors", ".parquet", ".bin")
 _API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)(?:/(?P<what>revision|tree|paths-info|refs)(?:/(?P<rest>.*))?)?"
@@ -63,6 +65,8 @@ class Hub:
     """Paths whose request held an access token."""
     ranges: list[str] = field(default_factory=list)
     """Paths of which a part was asked for."""
+    large: dict[str, bytes] = field(default_factory=dict)
+    """What was put aside for a commit, by its sha256."""
     address: str = ""
 
     def environment(self, cache: Any) -> dict[str, str]:
@@ -132,6 +136,9 @@ def serve(hub: Hub) -> Iterator[Hub]:
         def do_POST(self) -> None:
             _answer(hub, self, "POST")
 
+        def do_PUT(self) -> None:
+            _answer(hub, self, "PUT")
+
         def log_message(self, *_: Any) -> None:
             """Nothing on stderr."""
 
@@ -160,6 +167,8 @@ def _answer(hub: Hub, handler: BaseHTTPRequestHandler, method: str) -> None:
         hub.ranges.append(path)
     try:
         if any(fault(request) for fault in list(hub.faults)):
+            return
+        if takes(request, hub, body):
             return
         if path.startswith("/cdn/"):
             _send(request, hub, path)

@@ -16,6 +16,7 @@ from layerscope.errors import DataError, ModelError, UnknownNameError
 from layerscope.improving.stages import StageLines, expect
 from layerscope.models import wrap
 from layerscope.progress import Bar
+from layerscope.report.sections.improve import from_improvement
 from layerscope.selection.evidence import Curve, Evidence
 from layerscope.selection.rules import get_rule
 from tests.improving.test_improve import quick, some_texts
@@ -59,6 +60,23 @@ def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
     assert table["cosine"].is_monotonic_increasing
     assert table["cluster"].str.startswith("cluster ").all()
     assert not (table["nearest"] == table["text"]).any()
+
+
+def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(llama, here, tmp_path: Path) -> None:
+    texts = some_texts()
+    settings = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
+    result = layerscope.improve(llama, texts, out=tmp_path / "better", **settings)
+    again = layerscope.load_run(tmp_path / "better")
+    pd.testing.assert_frame_equal(again.about(), result.about(), check_dtype=False)
+    assert (tmp_path / "better" / "about.csv").read_text().startswith("text,cluster_today,nearest_today,cosine_today,cluster,")
+    block = from_improvement(again)
+    (name,) = (name for name in block.tables if name.startswith("What the texts are about"))
+    assert block.tables[name]["texts"].sum() == len(texts)
+    assert name in block.inline
+    assert name in block.private
+    private = layerscope.improve(llama, texts, out=tmp_path / "private", texts=False, **settings)
+    assert not (tmp_path / "private" / "about.csv").exists()
+    assert not any(name.startswith(("What", "Outliers")) for name in from_improvement(private).tables)
 
 
 def test_a_profile_has_what_is_guessed(llama) -> None:

@@ -6,6 +6,7 @@ The functions of the library check the same again, and more. What cannot be told
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -117,6 +118,17 @@ def _metrics(given: Any, values: Mapping[str, Any]) -> None:
                 raise UnknownNameError("metric", name, METRIC_NAMES, "`layerscope metrics` lists them.")
 
 
+def _push(given: Any, values: Mapping[str, Any]) -> None:
+    from layerscope.exporting.pushing import check_address, check_token
+
+    if values.get("offline"):
+        raise ExportError("push= sends to the hub, and offline= forbids it. Give one of them.")
+    if not values.get("yes") and not sys.stdin.isatty():
+        raise ExportError("push= asks before it sends, and nobody can answer here. To send without a question: yes=True.")
+    check_address(str(given))
+    check_token()
+
+
 def _log(given: Any, values: Mapping[str, Any]) -> None:
     from layerscope.loggers import LOGGERS
 
@@ -145,6 +157,7 @@ _CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "layer": _layer,
     "out": _out,
     "log": _log,
+    "push": _push,
     "metrics": _metrics,
     "runs": _runs,
 }

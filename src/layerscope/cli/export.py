@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import typer
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.cli.shared import CHOICE, DATA, ENGINES, MODELS, RESULT, option, parse_list, parse_whole_numbers
-from layerscope.errors import LayerscopeError
+from layerscope.core.runs import MARKER
+from layerscope.errors import LayerscopeError, one_line
 
 
 @command("select", "layerscope select runs/scores")
@@ -121,11 +123,22 @@ def export_command(
         False, "--bench", panel=RESULT, help="Measure speed and size against the whole model, and add them to the model card."
     ),
     out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
+    push: str | None = option(
+        None,
+        "--push",
+        panel=RESULT,
+        help="Send the folder to the hub as user/name, private; an exported MODEL as it is.",
+    ),
+    public: bool = option(False, "--public", panel=RESULT, help="With --push: let everybody read it."),
+    yes: bool = option(False, "--yes", panel=RESULT, help="With --push: do not ask first."),
     offline: bool = shared.OFFLINE,
 ) -> None:
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh process."""
-    from layerscope.exporting import export
+    from layerscope.exporting import Exported, export
 
+    if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():
+        _push(Exported.load(model), push, public, yes, output)
+        return
     done = export(
         model,
         _layer(layer),
@@ -147,12 +160,27 @@ def export_command(
     from layerscope.exporting.describing import print_export
 
     folder = done.path
+    if push is not None:
+        _push(done, push, public, yes, output)
+        return
     output.show(
         {"out": str(folder), **done.facts},
         lambda: print_export(done.facts),
         f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
         f"layerscope bench {shared.shell_quote(folder)} --against {shared.shell_quote(model)}",
     )
+
+
+def _push(done: Any, repo: str, public: bool, yes: bool, output: shared.Output) -> None:
+    """Say what would go where, and send it once somebody agrees."""
+    from layerscope.exporting.pushing import pack, push
+
+    parcel = pack(done.path, repo, public)
+    print(one_line(f"To send: {parcel}"), file=sys.stderr)
+    if not yes and not typer.confirm("Send it?", err=True):
+        raise LayerscopeError(f"nothing was sent. The folder is {done.path}.")
+    where = push(parcel)
+    output.tell({"out": str(done.path), "url": where, **done.facts}, where, f"SentenceTransformer({repo!r})")
 
 
 def _layer(text: str | None) -> int | None:

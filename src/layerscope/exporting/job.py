@@ -75,6 +75,12 @@ class Exported:
         refuse_newer(facts, Path(path))
         return cls(Path(path), facts)
 
+    def push(self, repo: str, public: bool = False) -> str:
+        """Send the folder to the hub as `user/name`, private unless `public`, without tables and maps; returns its address."""
+        from layerscope.exporting.pushing import pack, push
+
+        return push(pack(self.path, repo, public))
+
     @property
     def layer(self) -> int:
         """The layer that is read."""

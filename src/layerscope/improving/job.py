@@ -25,6 +25,7 @@ from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
+from layerscope.exporting.pushing import PRIVATE
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.cost import estimate_reading
@@ -446,10 +447,7 @@ JOBS: dict[str, type[ImproveJob]] = {"texts": ImproveJob}
 
 def _card(corpus: str, choice: Choice, texts: bool) -> str:
     """How the layer and readout were chosen, for the model card."""
-    holds = (
-        "`map.npz` and `neighbors` hold texts of that sample. If they are private, improve with `--no-texts` before you publish."
-    )
-    private = holds if texts else "No text of that sample is in this folder."
+    private = PRIVATE if texts else "No text of that sample is in this folder."
     return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason} {private}"
 
 

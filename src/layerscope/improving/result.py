@@ -24,6 +24,7 @@ from layerscope.store import RunFolder, StoredRun
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_ROWS = 1024
 Encoder = Callable[[Sequence[str]], np.ndarray]
 
 
@@ -129,17 +130,33 @@ class Improved(StoredRun):
     def about(self) -> pd.DataFrame:
         """What the texts are about, today and better: each text's cluster, named by its words, and its nearest other text.
 
-        `cosine` is low for outliers and 1 for duplicates; the lowest comes first.
+        `cosine` is low for outliers and 1 for duplicates; the lowest comes first. The folder has it as `about.csv`.
         """
+        if self.sampled is None and self.has_about and self.path is not None:
+            return RunFolder(self.path).read_table("about")
         given = self._judged_on()
         table = pd.DataFrame({"text": given["texts"]})
-        for vectors, which in ((given["before"], "_today"), (given["after"], "")):
+        for vectors, which in ((unit(given["before"]), "_today"), (unit(given["after"]), "")):
             table[f"cluster{which}"] = group_names(clusters(vectors), given["texts"])
-            cosines = unit(vectors) @ unit(vectors).T
-            np.fill_diagonal(cosines, -np.inf)
-            table[f"nearest{which}"] = [given["texts"][i] for i in cosines.argmax(1)]
-            table[f"cosine{which}"] = cosines.max(1)
+            near, cosines = np.empty(len(vectors), dtype=int), np.empty(len(vectors))
+            for start in range(0, len(vectors), _ROWS):  # not all pairs at once
+                some = vectors[start : start + _ROWS] @ vectors.T
+                some[np.arange(len(some)), np.arange(start, start + len(some))] = -np.inf
+                near[start : start + _ROWS], cosines[start : start + _ROWS] = some.argmax(1), some.max(1)
+            table[f"nearest{which}"] = [given["texts"][i] for i in near]
+            table[f"cosine{which}"] = cosines
         return table.sort_values("cosine", ignore_index=True)
+
+    @property
+    def has_about(self) -> bool:
+        """Whether `about` has something to say: earlier versions did not keep it, and texts may be left out."""
+        return self.sampled is not None or (self.path is not None and (self.path / "about.parquet").is_file())
+
+    def write(self, folder: RunFolder) -> None:
+        """The tables; what the texts are about is one of them, unless the folder may hold no texts."""
+        super().write(folder)
+        if self.sampled is not None and len(self.neighbors):
+            folder.write_table("about", self.about())
 
     def _judged_on(self) -> dict[str, Any]:
         if self.sampled is None:

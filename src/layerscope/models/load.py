@@ -15,6 +15,7 @@ from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import FAMILIES, declared_family, family_for
 from layerscope.models.images import ImageModel, default_processor, describe_images, read_image_model
+from layerscope.models.lenses import plain_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.pretrained import read_pretrained
@@ -42,7 +43,7 @@ def load(
 ) -> LoadedModel:
     """Load a model, ready to be read layer by layer.
 
-    - `spec`: a catalogue name, a folder, a .gguf file or a hub id.
+    - `spec`: a catalogue name, a folder, a .gguf file or a hub id. A model in memory goes to `wrap`.
     - `bidirectional`: remove the causal mask.
     - `adapters`: folders or hub ids, merged in order.
     - `device_map`: distribute the model over devices; it cannot be combined with `device`.
@@ -50,6 +51,8 @@ def load(
 
     An image model is returned as an `ImageModel`, with its image processor, and a speech model as a `SoundModel`.
     """
+    if not isinstance(spec, str | Path):
+        return wrap(spec, family=family)
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
     if family is not None:
@@ -111,10 +114,13 @@ def load(
 def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, family: str | None = None) -> LoadedModel:
     """Use a model that is already in memory. It is switched to evaluation mode; its weights are not changed.
 
+    Models of TransformerLens and nnsight are taken as well, with their own tokenizers.
+
     For an image model, `tokenizer` is its image processor; without one, images are resized to its input size and scaled to
     −1 … 1.
     For a speech model, it is its feature extractor; without one, the usual extractor of that kind of model is used.
     """
+    module, tokenizer = plain_model(module, tokenizer)
     inner = unwrap(module)
     inner.eval()
     given = name or getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__

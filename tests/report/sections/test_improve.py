@@ -76,7 +76,7 @@ def test_an_improvement_alone_is_marked_and_shown_before_the_charts(improved: Im
     (block,) = payload(report)["blocks"]
     assert block["chosen"]
     assert block["words"][0] == improved.choice.reason  # the headline is not said again
-    assert [table["inline"] for table in block["tables"]] == [True, False]
+    assert [table["inline"] for table in block["tables"]] == [True, True, True, False]
 
 
 def test_a_model_that_is_left_as_it_is_says_so_once(improved: Improved) -> None:

@@ -108,4 +108,7 @@ MODERNBERT = Family(
 # EuroBERT: Llama's block in an encoder.
 EUROBERT = replace(LLAMA, name="eurobert", model_types=("eurobert",), bidirectional=True)
 
-FAMILIES = (LLAMA, GEMMA3, GPT2, GPT_NEOX, MAMBA, MAMBA2, BERT, ROBERTA, MPNET, MODERNBERT, EUROBERT)
+# A HookedTransformer of TransformerLens, as `models.lenses` reads it.
+LENS = Family(name="transformer_lens", model_types=("transformer_lens",), blocks="lens.blocks", final_norm="lens.ln_final")
+
+FAMILIES = (LLAMA, GEMMA3, GPT2, GPT_NEOX, MAMBA, MAMBA2, BERT, ROBERTA, MPNET, MODERNBERT, EUROBERT, LENS)

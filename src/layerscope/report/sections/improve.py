@@ -11,7 +11,7 @@ from layerscope.improving.words import page_words
 from layerscope.report.choosing import grid_of
 from layerscope.report.sources import Block, Section, of_run
 
-_SHOWN = 20
+_SHOWN, _ENDS = 20, 5
 _NEIGHBORS = "{}, with their nearest neighbors"
 
 
@@ -21,6 +21,8 @@ def from_improvement(run: Any) -> Block:
     neighbors = _NEIGHBORS.format(run.manifest.get("examples", "Five of the texts, drawn at random"))
     if better and len(run.neighbors):
         tables[neighbors] = neighbors_side_by_side(run.neighbors)
+    about = about_tables(run.about()) if len(run.neighbors) and run.has_about else {}
+    tables |= about
     if len(run.table):
         tables[f"The best {_SHOWN} layers and readouts"] = run.table.head(_SHOWN)
     facts = {"kind": "improve", "texts": run.manifest["texts"]["name"], "layerscope": run.manifest.get("layerscope")}
@@ -42,8 +44,8 @@ def from_improvement(run: Any) -> Block:
         choice=run.choice,
         lead=page_words(run),
         grid=grid_of(run),
-        inline=[neighbors],
-        private=[neighbors],
+        inline=[neighbors, *about],
+        private=[neighbors, *about],
     )
 
 
@@ -52,6 +54,19 @@ def neighbors_side_by_side(neighbors: pd.DataFrame) -> pd.DataFrame:
     wide = neighbors.pivot_table(index=["text", "rank"], columns="which", values="neighbor", aggfunc="first", sort=False)
     table = wide.reset_index().rename(columns={"before": "nearest today", "after": "nearest now"})
     return table[["text", "rank", "nearest today", "nearest now"]]
+
+
+def about_tables(about: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What the texts are about: clusters in the chosen reading with where their texts were, and the ends of the list."""
+    rows = []
+    for name, some in about.groupby("cluster", sort=False):
+        today, count = next(iter(some["cluster_today"].value_counts().items()))
+        rows.append({"cluster": name, "texts": len(some), "today most are in": today, "share": count / len(some)})
+    ends = pd.concat([about.head(_ENDS), about.tail(_ENDS)[::-1]])[["text", "nearest", "cosine", "cosine_today"]]
+    return {
+        "What the texts are about, by their telling words": pd.DataFrame(rows).sort_values("texts", ascending=False),
+        "Outliers, and pairs nearest to being duplicates": ends.rename(columns={"cosine_today": "cosine today"}),
+    }
 
 
 SECTION = Section("improve", from_improvement)

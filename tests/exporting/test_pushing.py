@@ -1,0 +1,122 @@
+"""`export --push` against an emulated hub: what arrives, what never does, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.errors import ExportError
+from layerscope.exporting.pushing import pack, push
+from layerscope.models.sealed import damaged
+from tests.cli.support import assert_refused, run_main
+from tests.exporting.conftest import here
+from tests.faults.conftest import files, hub, other_files
+from tests.faults.hub import Hub, Repository, Request
+from tests.improving.test_improve import some_texts
+from tests.tiny import tiny_model
+
+__all__ = ["files", "here", "hub", "other_files"]
+TEXTS = some_texts(40)
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def logged_in(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    return hub
+
+
+@pytest.fixture(scope="module")
+def improved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("improved") / "better"
+    settings = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
+    layerscope.improve(tiny_model("llama"), TEXTS, out=out, **settings)
+    return out
+
+
+def test_a_folder_arrives_whole_and_without_texts(logged_in: Hub, improved: Path, tmp_path: Path) -> None:
+    (improved / "notes of mine.txt").write_text(TEXTS[0])
+    parcel = pack(improved, "me/better")
+    assert {"map.npz", "neighbors.csv", "neighbors.parquet", "manifest.json", "notes of mine.txt"} <= set(parcel.stays)
+    assert "private" in str(parcel)
+    address = push(parcel)
+    assert address == f"{logged_in.address}/me/better"
+    repository = logged_in.models["me/better"]
+    assert repository.private
+    sent = repository.revisions["main"]
+    assert sent["model.safetensors"] == (improved / "model.safetensors").read_bytes()
+    assert not any(text.encode() in content for content in sent.values() for text in TEXTS)
+    card = sent["README.md"].decode()
+    assert 'SentenceTransformer("me/better")' in card
+    assert "map.npz" not in card
+    got = tmp_path / "got"
+    for name, content in sent.items():
+        (got / name).parent.mkdir(parents=True, exist_ok=True)
+        (got / name).write_bytes(content)
+    assert damaged(got) == []  # it says of itself what it holds
+    vectors = [layerscope.encode(str(folder), TEXTS[:5], progress=False) for folder in (improved, got)]
+    assert np.array_equal(*vectors)
+    push(pack(improved, "me/better"))  # again: it is ours
+
+
+def test_on_the_command_line(
+    logged_in: Hub, improved: Path, model_folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    words = ("export", model_folder, "--layer", "2", "--max-length", "32", "--out", "cut", "--push")
+    assert_refused(run_main(monkeypatch, capsys, *words, "me/cut"), "asks before it sends", "--yes")
+    assert_refused(run_main(monkeypatch, capsys, *words, "cut", "--yes"), "such as user/name, not 'cut'")
+    assert_refused(run_main(monkeypatch, capsys, *words, "me/cut", "--yes", "--offline"), "--offline forbids it")
+    assert not logged_in.log
+    ended = run_main(monkeypatch, capsys, *words, "me/cut", "--yes", "--json")
+    assert ended.code == 0, ended
+    assert json.loads(ended.out)["url"] == f"{logged_in.address}/me/cut"
+    assert "to the hub as me/cut (private): " in ended.err
+    ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/open", "--public", "--yes")
+    assert (ended.code, ended.out.strip()) == (0, f"{logged_in.address}/me/open")
+    assert not logged_in.models["me/open"].private
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda *given, **options: False)
+    assert "nothing was sent" in run_main(monkeypatch, capsys, "export", improved, "--push", "me/not").err
+    assert "me/not" not in logged_in.models
+    monkeypatch.delenv("HF_TOKEN")
+    ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/not", "--yes")
+    assert_refused(ended, "needs an access token", "hf auth login")
+
+
+def test_what_is_there_is_not_overwritten_or_opened_to_others(logged_in: Hub, improved: Path) -> None:
+    logged_in.models["me/other"] = Repository({"main": {"model.bin": b"x"}}, private=True)
+    with pytest.raises(ExportError, match="holds no export of layerscope"):
+        push(pack(improved, "me/other"))
+    logged_in.models["me/seen"] = Repository({"main": {"layerscope.json": b"{}"}})
+    with pytest.raises(ExportError, match="is there and public"):
+        push(pack(improved, "me/seen"))
+    assert set(logged_in.models["me/seen"].revisions["main"]) == {"layerscope.json"}
+
+
+def test_what_cannot_be_pushed(logged_in: Hub, improved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ExportError, match="holds no export of layerscope"):
+        pack(tmp_path, "me/x")
+
+    def forbid(request: Request) -> bool:
+        return request.path.endswith("/commit/main") and request.status(403, {"X-Error-Message": "no"})
+
+    logged_in.faults.append(forbid)
+    with pytest.raises(ExportError, match=r"me/x could not be pushed: access is not granted \(HTTP 403\)"):
+        push(pack(improved, "me/x"))
+    raw = (improved / "config.json").read_bytes()
+    (improved / "config.json").write_bytes(raw + b" ")
+    try:
+        with pytest.raises(ExportError, match=r"config\.json is damaged"):
+            pack(improved, "me/x")
+    finally:
+        (improved / "config.json").write_bytes(raw)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(ExportError, match="does not accept the access token"):
+        push(pack(improved, "me/y"))
