@@ -17,6 +17,7 @@ from layerscope.report.write import FORMATS, write_report
 from layerscope.store.verify import check_tree
 from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
+from tests.evaluation.support import write_tasks
 from tests.report.synthetic import (
     synthetic_evaluation,
     synthetic_improvement,
@@ -86,6 +87,10 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
             build_tiny("llama", seed).save_pretrained(folder / "training" / f"step{step}")
             tiny_tokenizer().save_pretrained(folder / "training" / f"step{step}")
         return [folder / "training"], {"data": texts[:4], "metrics": "prompt_entropy"}
+    if name == "factorial":
+        tasks = write_tasks(folder / "tasks", pairs=300, texts=600)
+        given = {"tasks": "Pairs,TwitterSemEval2015", "data_dir": str(tasks), "items": 20, "fit": 200}
+        return [model], {**given, "max_length": 64}
     found: dict[str, tuple[list[Any], dict[str, Any]]] = {
         "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
         "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
