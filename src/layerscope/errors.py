@@ -7,7 +7,7 @@ non-zero. Its text says what was given, what is valid and what to do next.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -19,9 +19,6 @@ _HARMFUL = {
     if chr(code) not in "\t\n"
 }
 
-
-MAX_COST = "The mean over several prompts is gone. For a lighter model let improve fit a head: budget=0.3."
-"""What became of `improve(max_cost=…)`."""
 
 # (kind, what people write) -> what they mean, where another name is nearer in its letters
 USUALLY_MEANT = {("metric", "entropy"): "prompt_entropy", ("metric", "rank"): "effective_rank", ("metric", "sink"): "sink_ratio"}
@@ -46,13 +43,16 @@ def clean_name(name: str) -> str:
     return name if name.isprintable() or (printable(name) == name and "\n" not in name) else one_line(name)
 
 
-def clean_values(value: Any) -> Any:
-    """`clean_name` of every text in values from a file that somebody else may have written."""
+def clean_values(value: Any, names: Container[str] | None = None, is_name: bool = True) -> Any:
+    """Values from a file that somebody else may have written, without what a terminal obeys.
+
+    Texts are put on one line (`clean_name`); with `names`, only those under one of these keys.
+    """
     if isinstance(value, str):
-        return clean_name(value)
+        return clean_name(value) if is_name else printable(value)
     if isinstance(value, Mapping):
-        return {clean_values(name): clean_values(inner) for name, inner in value.items()}
-    return [clean_values(inner) for inner in value] if isinstance(value, list) else value
+        return {clean_name(key): clean_values(inner, names, names is None or key in names) for key, inner in value.items()}
+    return [clean_values(inner, names, is_name) for inner in value] if isinstance(value, list) else value
 
 
 def clean_names(names: Iterable[str]) -> tuple[str, ...]:

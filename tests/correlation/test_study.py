@@ -130,8 +130,6 @@ def test_the_atlas_gives_its_conventions() -> None:
     assert [note.split()[0] for note in correlation_tables("bert-base").notes] == ["curvature"]
     with pytest.raises(LayerscopeError, match="no scores"):
         correlation_tables("Llama3-8B")
-    with pytest.raises(UnknownNameError):
-        correlation_tables("Pythia-410m", metrics_on="lee")
 
 
 def test_within_tasks_is_weaker_than_between_means_on_the_atlas() -> None:

@@ -121,19 +121,14 @@ def _only(table: pd.DataFrame, column: str, value: str, model: AtlasModel) -> pd
     return rows
 
 
-def correlation_tables(model: str, convention: str = "english", metrics_on: str | None = None) -> Tables:
-    """Published metrics and scores, ready for `correlate`.
-
-    `metrics_on`: `mteb` (each task's own dataset) or `wikitext`; None: mteb if available.
-    """
+def correlation_tables(model: str, convention: str = "english") -> Tables:
+    """Published metrics and scores, ready for `correlate`; metrics are on each task's own dataset where they are known there."""
     known = find_model(model)
     scores = select_scores(known, convention)
-    if metrics_on not in (None, "mteb", "wikitext"):
-        raise UnknownNameError("place of the metrics", str(metrics_on), ["mteb", "wikitext"])
     values = metric_values(known)
     on_mteb = values["dataset"].str.startswith("mteb/")
     # one dataset is not enough for a mean over tasks
-    where = metrics_on or ("mteb" if values.loc[on_mteb, "dataset"].nunique() > 5 else "wikitext")
+    where = "mteb" if values.loc[on_mteb, "dataset"].nunique() > 5 else "wikitext"
     values = values[on_mteb if where == "mteb" else values["dataset"] == "wikitext"]
     if values.empty:
         raise LayerscopeError(f"the atlas has no metrics of {known.name} on {where}.")

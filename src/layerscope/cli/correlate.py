@@ -34,9 +34,6 @@ def correlate_command(
     convention: str = option(
         "english", panel=DATA, help="Atlas: which score of a task with several subsets: authors or english."
     ),
-    metrics_on: str | None = option(
-        None, panel=DATA, help="Atlas: texts of the metrics: mteb or wikitext. (default: mteb if available)"
-    ),
     readout: str = option("plain/mean/applied/keep/none", panel=DATA, help="Runs: the readout whose scores are used."),
     sink: str = option("keep", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."),
     surrogates: int = option(999, panel=METRICS, help="Number of random, equally smooth curves for each p-value."),
@@ -51,7 +48,7 @@ def correlate_command(
     if (model is None) == (not runs):
         raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
     named = parse_list(model) or []
-    every = [correlation_tables(name, convention, metrics_on) for name in named] if named else _from_folders(runs, readout, sink)
+    every = [correlation_tables(name, convention) for name in named] if named else _from_folders(runs, readout, sink)
     for tables in every:
         _keep(tables, parse_list(metric))
     settings: dict[str, Any] = {"measures": parse_list(measure) or [], "surrogates": surrogates, "seed": seed}

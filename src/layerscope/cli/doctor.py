@@ -14,6 +14,7 @@ from pathlib import Path
 
 import typer
 
+from layerscope.cache import cache_dir
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.formatting import describe_size
@@ -73,8 +74,8 @@ def examine() -> Iterator[Finding]:
     checks: tuple[tuple[str, Callable[[], Finding], str], ...] = (
         ("device", _device, "pip install --upgrade torch"),
         ("eigen-solver", _solver, "pip install --upgrade torch"),
-        ("cache", lambda: _cache("cache", _own_cache()), "export LAYERSCOPE_CACHE=FOLDER"),
-        ("hub cache", lambda: _cache("hub cache", _hub_cache()), "export HF_HOME=FOLDER"),
+        ("cache", lambda: _cache("cache", cache_dir()), "export LAYERSCOPE_CACHE=FOLDER"),
+        ("hub cache", _hub_cache, "export HF_HOME=FOLDER"),
     )
     for name, look, mend in checks:
         try:
@@ -141,14 +142,10 @@ def _solver() -> Finding:
     return Finding("eigen-solver", OK, text)
 
 
-def _own_cache() -> Path:
-    from layerscope.cache import cache_dir
+def _hub_cache() -> Finding:
+    from layerscope.data.hub import hub_cache
 
-    return cache_dir()
-
-
-def _hub_cache() -> Path:
-    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    return _cache("hub cache", hub_cache())
 
 
 def _cache(name: str, folder: Path) -> Finding:

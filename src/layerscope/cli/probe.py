@@ -31,7 +31,6 @@ class ProbeSettings(shared.CommandOptions):
     trial: int = option(3, panel=TRAINING, help="Epochs for which each learning rate is tried.")
     epochs: int = option(15, panel=TRAINING, help="Maximum epochs with the rate that is best on the validation items.")
     patience: int = option(5, panel=TRAINING, help="Stop a layer after this many epochs without a better validation score.")
-    train_batch: int | None = option(None, panel=TRAINING, help="Items per training step. (default: 256, fewer for small data)")
     seed: int = shared.seed_option("Seed of the split, the initial weights and the order of the items.", TRAINING)
     keep: str = option(
         "auto", panel=ENGINES, help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch."

@@ -38,6 +38,15 @@ def count_of(count: int, what: str) -> str:
     return f"{count} {what.removesuffix('s') if count == 1 else what}"
 
 
+def shorten(text: str, most: int) -> str:
+    """A text of at most so many characters.
+
+    >>> shorten("weights", 7), shorten("weights", 4)
+    ('weights', 'wei…')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def split_names(text: str) -> list[str]:
     """The parts of a comma-separated list, without the empty ones.
 

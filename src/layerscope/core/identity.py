@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from layerscope.core.formatting import shorten
+
 
 def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
     """What of a model's identity belongs into the key of anything computed with it."""
@@ -68,7 +70,7 @@ class ModelIdentity:
         for name in DECISIVE:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is not None and theirs is not None and mine != theirs:
-                return f"{name} ({_short(mine)} and {_short(theirs)})"
+                return f"{name} ({shorten(str(mine), 16)} and {shorten(str(theirs), 16)})"
         return None
 
     def same_as(self, other: ModelIdentity) -> bool:
@@ -78,8 +80,3 @@ class ModelIdentity:
 
 # Everything besides the text that decides a state. The names are those of the manifest's `model` entry.
 DECISIVE = tuple(field.name for field in fields(ModelIdentity) if field.name != "name")
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 16 else text[:12] + "…"

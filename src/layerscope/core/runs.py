@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from layerscope.core.plugins import Registry
 from layerscope.core.untrusted import exists, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError, clean_name, one_line, printable
+from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError, clean_values, one_line
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
     except (RunFolderError, OSError) as error:
         raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another one.") from error
     try:
-        cleaned: dict[str, Any] = _cleaned(found)
+        cleaned: dict[str, Any] = clean_values(found, _SHOWN)
     except RecursionError as error:
         raise RunFolderError(
             f"{file} cannot be read: it is nested too deeply. Delete the folder or choose another one."
@@ -266,15 +266,6 @@ _NEEDED: dict[str, dict[str, type]] = {
     "improve": {**_MODEL, "conventions": dict, "evidence": dict, "texts": dict, "warnings": list},
 }
 _SHOWN = ("name", "title", "label", "job", "model", "corpus", "study", "task", "classes", "site", "readout", "about")
-
-
-def _cleaned(value: Any, is_name: bool = False) -> Any:
-    """What a manifest holds, without what a terminal obeys: a run's folder may be a stranger's. Names are in one line."""
-    if isinstance(value, str):
-        return clean_name(value) if is_name else printable(value)
-    if isinstance(value, dict):
-        return {clean_name(key): _cleaned(inner, key in _SHOWN) for key, inner in value.items()}
-    return [_cleaned(inner, is_name) for inner in value] if isinstance(value, list) else value
 
 
 def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerscope.core.bounds import bounded_lines, check_rows, check_unpacked
+from layerscope.core.formatting import shorten
 from layerscope.core.parquet import parquet_batches
 from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError, near_misses, one_line, require
@@ -159,7 +160,7 @@ def _read_json(path: Path, column: str | None, records: Records) -> Iterator[tup
             yield number, records.cell(value, chosen, found[0])
         elif (column is not None or chosen is not None) and value != "":
             raise DataError(
-                f"{path}, {records.unit} {number} is not an object with the key {column or chosen!r}: {_short(value)}."
+                f"{path}, {records.unit} {number} is not an object with the key {column or chosen!r}: {shorten(repr(value), 60)}."
             )
         else:
             yield number, value
@@ -354,11 +355,6 @@ def _header(names: list[str], path: Path) -> list[str]:
 
 def _at(row: Sequence[Any], place: int) -> Any:
     return row[place] if place < len(row) else None
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 _READERS: dict[str, Callable[[Path, str | None, Records], Iterator[tuple[int, object]]]] = {

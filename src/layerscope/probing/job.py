@@ -21,7 +21,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
 from layerscope.engines import Engine, ModelRecipe
-from layerscope.errors import InvalidValueError, ModelError, UnknownNameError
+from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
 from layerscope.probing.frozen import (
@@ -61,7 +61,6 @@ def probe(
     trial: int = ProbeRecipe.trial,
     epochs: int = ProbeRecipe.epochs,
     patience: int = ProbeRecipe.patience,
-    train_batch: int | None = None,
     seed: int = 0,
     keep: str = "auto",
     store_size: int | None = None,
@@ -80,7 +79,6 @@ def probe(
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class is held out.
     - `heads`: one or several of attention, linear, mean, knn.
     - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none, which runs it in each epoch.
-    - `train_batch`: items per training step. None: 256, fewer for a small training part.
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
@@ -98,9 +96,7 @@ def probe(
             raise UnknownNameError("probe", kind, probes())
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final norm", final_norm, FINAL_NORMS)
-    if train_batch is not None and train_batch < 1:
-        raise InvalidValueError(f"train_batch must be at least 1, not {train_batch}.")
-    recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, train_batch or 0, seed=seed)
+    recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, seed=seed)
     recipe.check()
     folder = None if out is None else RunFolder(out)
     refuse_missing(data)

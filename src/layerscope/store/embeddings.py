@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.formatting import describe_size
+from layerscope.core.formatting import describe_size, shorten
 from layerscope.errors import RunFolderError
 from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
 from layerscope.store.locks import USED, bytes_in, in_use
@@ -53,6 +53,11 @@ class SpaceInfo:
     bytes: int
     texts: int
     last_used: float
+
+    @property
+    def label(self) -> str:
+        """What it holds, in a line."""
+        return shorten(json.dumps(self.description, ensure_ascii=False), 120)
 
 
 class EmbeddingStore:
@@ -150,7 +155,9 @@ class EmbeddingStore:
             for info in others:
                 if excess > 0 and self._remove(info):
                     log.info(
-                        "embedding store: removed %s of %s to make room", describe_size(info.bytes), _label(info.description)
+                        "embedding store: removed %s of %s to make room",
+                        describe_size(info.bytes),
+                        info.label,
                     )
                     excess -= info.bytes
         if excess > 0:
@@ -186,7 +193,10 @@ class EmbeddingStore:
             mine.close()
         folder, away = self.folder(info.key), self.root / f"{_REMOVED}{info.key}-{secrets.token_hex(4)}"
         if in_use(folder, otherwise=lambda: os.rename(folder, away)):
-            log.info("embedding store: %s is in use by another process and stays", _label(info.description))
+            log.info(
+                "embedding store: %s is in use by another process and stays",
+                info.label,
+            )
             return False
         shutil.rmtree(away, ignore_errors=True)
         self._total -= info.bytes
@@ -203,8 +213,3 @@ def _count_texts(folder: Path) -> int:
         with contextlib.suppress(ValueError):  # damaged: not counted, as it is not read
             index.add(*read_chunk(folder, path.name[: -len(INDEX)]))
     return index.texts()
-
-
-def _label(description: Mapping[str, Any]) -> str:
-    text = json.dumps(description, ensure_ascii=False)
-    return text if len(text) <= 120 else text[:119] + "…"

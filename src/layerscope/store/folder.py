@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from layerscope.core.formatting import shorten
 from layerscope.core.identity import only_known
 from layerscope.core.parquet import parquet_batches
 from layerscope.core.runs import MANIFEST, read_manifest
@@ -310,7 +311,8 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
         ]
     if _is_digest(old) and _is_digest(new):  # two digests say nothing to a reader
         return [_CONTENTS.get(name, f"the content of {name}")]
-    return [f"{name}: {_short(old)} there, {_short(new)} here"]
+    there, here = (shorten(json.dumps(value, ensure_ascii=False), 60) for value in (old, new))
+    return [f"{name}: {there} there, {here} here"]
 
 
 _CONTENTS = {
@@ -322,8 +324,3 @@ _CONTENTS = {
 
 def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value) is not None
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -43,7 +43,7 @@ _DRAWS = 199  # surrogates behind each model's normal score: nine models make up
 @lru_cache(maxsize=16)
 def model_correlations(model: str, convention: str, measures: tuple[str, ...]) -> Correlations:
     """Layer means, single tasks and their mean. Not to be changed by callers."""
-    tables = correlation_tables(model, convention, "mteb")
+    tables = correlation_tables(model, convention)
     return correlate(tables.metrics, tables.scores, measures=measures)
 
 
