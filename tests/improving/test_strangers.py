@@ -15,6 +15,7 @@ from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
 from layerscope.exporting.bench import bench
+from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import Inside
 from layerscope.models.sealed import seal
 from layerscope.store import checked
@@ -149,3 +150,17 @@ def test_what_is_not_a_standard_module_is_refused(better: Path, tmp_path: Path) 
     seal(folder)
     with pytest.raises(LayerscopeError, match=r"names the module 'evil.Evil'.*code of the folder's own is not run"):
         layerscope.load_run(folder).encode(TEXTS[:2])
+
+
+MODELS = "sentence_transformers.models"
+
+
+@pytest.mark.parametrize(
+    "routed",
+    [{"a": "evil.Evil"}, {"a": "sentence_transformers.models.Router"}, {"../a": "sentence_transformers.models.Dense"}, [1]],
+)
+def test_what_a_router_chooses_from_is_standard_too(tmp_path: Path, routed: object) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": f"{MODELS}.Router"}]))
+    (tmp_path / "router_config.json").write_text(json.dumps({"types": routed, "structure": {}, "parameters": {}}))
+    with pytest.raises(LayerscopeError, match=r"router_config.json names the module .*code of the folder's own is not run"):
+        load_folder(tmp_path)
