@@ -32,6 +32,7 @@ def mistakes(folder: Path) -> dict[str, list[str]]:
         "no such run": ["report", str(folder / "nothing")],
         "an output folder in use": ["improve", model, "--data", str(texts), "--out", str(mine)],
         "a template misspelled": ["improve", model, "--data", str(texts), "--templates", "one-wrod", "--out", out],
+        "a metric misspelled": ["profile", model, "--metrics", "promt_entropy", "--out", out],
         "an option misspelled": ["improve", model, "--dta", str(texts), "--out", out],
     }
 

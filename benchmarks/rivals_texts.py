@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +30,10 @@ from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models.source import resolve
 
 RESULT = Path(__file__).parent / "results" / "rivals-texts.md"
-TASK, PER_CLASS, TIMED, ROUNDS = "Banking77Classification", 8, 100, 3
+TASK, PER_CLASS, TIMED, ROUNDS = "Banking77Classification", 8, 40, 3
 Encode = Callable[[list[str]], np.ndarray]
+Way = tuple[Encode, float, Any]
+"""What encodes texts, how many megabytes it takes, and what names classes itself, if it does."""
 
 
 def as_transformers(name: str, folder: Path) -> Path:
@@ -48,30 +49,35 @@ def megabytes(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*.safetensors")) / 1e6
 
 
-def static(folder: Path, out: Path) -> tuple[Encode, float]:
+def static(folder: Path, out: Path) -> Way:
     """model2vec's distillation with its defaults: a vector per token of the vocabulary."""
+    from model2vec import StaticModel
     from model2vec.distill import distill
 
-    made = distill(str(folder))
-    made.save_pretrained(str(out))
-    return lambda texts: np.asarray(made.encode(texts)), megabytes(out)
+    if not out.exists():
+        distill(str(folder)).save_pretrained(str(out))
+    made = StaticModel.from_pretrained(str(out))
+    return lambda texts: np.asarray(made.encode(texts)), megabytes(out), None
 
 
-def setfit(folder: Path, labeled: list[tuple[str, str]], out: Path) -> tuple[Encode, float, Any]:
+def read(folder: Path) -> Way:
+    """A sentence-transformers folder as it says itself."""
+    body = load_folder(folder)
+    return lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)), megabytes(folder), None
+
+
+def setfit(folder: Path, labeled: list[tuple[str, str]], out: Path, steps: int) -> Way:
     """SetFit with its defaults but for the number of steps."""
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
 
     model = SetFitModel.from_pretrained(str(folder))
     data = Dataset.from_dict({"text": [text for text, _ in labeled], "label": [label for _, label in labeled]})
-    settings = TrainingArguments(batch_size=16, max_steps=STEPS, num_epochs=1, report_to="none", output_dir=str(out), seed=0)
+    settings = TrainingArguments(batch_size=16, max_steps=steps, num_epochs=1, report_to="none", output_dir=str(out), seed=0)
     Trainer(model=model, args=settings, train_dataset=data).train()
     body = model.model_body
     body.save(str(out / "body"))
     return lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)), megabytes(out / "body"), model.predict
-
-
-STEPS = 200
 
 
 def right(vectors: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -89,6 +95,8 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--test", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=200, help="of SetFit; 0: without it")
+    parser.add_argument("--work", type=Path, default=Path("rivals"), help="where models are kept for another run")
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -99,38 +107,42 @@ def main() -> None:
     labeled = [row for name in names for row in [one for one in train if one[1] == name][:PER_CLASS]]
     texts, seen = [text for text, _ in test[: given.test]], [text for text, _ in train[: given.texts]]
     truth = np.array([label for _, label in test[: given.test]])
-    with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        minilm = resolve("minilm-l6").pipeline or resolve("minilm-l6").path
-        ways: dict[str, tuple[Encode, float, Any]] = {}
+    place = given.work
+    minilm = Path(resolve("minilm-l6").pipeline or resolve("minilm-l6").path)
+    smollm = place / "smollm2"
+    if not smollm.exists():
+        as_transformers("smollm2-135m", smollm)
 
-        def folder(name: str, path: Path) -> None:
-            body = load_folder(path)
-            ways[name] = (lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)), megabytes(path), None)
-            print(name, flush=True)
+    def improved(name: str, **options: Any) -> Way:
+        if not (place / name).exists():
+            layerscope.improve("smollm2-135m", seen, out=place / name, sample=given.texts, progress=False, **options)
+        return read(place / name)
 
-        folder("MiniLM, plain sentence-transformers", Path(minilm))
-        ways["MiniLM, model2vec"] = (*static(Path(minilm), place / "m2v-minilm"), None)
-        smollm = as_transformers("smollm2-135m", place / "smollm2")
-        ways["SmolLM2, model2vec"] = (*static(smollm, place / "m2v-smollm2"), None)
-        ways["MiniLM, SetFit"] = setfit(Path(minilm), labeled, place / "setfit")
-        layerscope.export("smollm2-135m", -1, out=place / "today")
-        folder("SmolLM2 today (last layer, mean)", place / "today")
-        layerscope.improve("smollm2-135m", seen, out=place / "better", sample=given.texts)
-        folder("SmolLM2, `improve`", place / "better")
-        layerscope.improve("smollm2-135m", seen, out=place / "light", sample=given.texts, budget=0.35)
-        folder("SmolLM2, `improve --budget 0.35`", place / "light")
-        speeds: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(ROUNDS):
-            for name, (encode, _, _) in ways.items():
-                start = time.perf_counter()
-                encode(texts[:TIMED])
-                speeds[name].append(TIMED / (time.perf_counter() - start))
-        rows = [row(name, *way, statistics.median(speeds[name]), texts, truth, labeled) for name, way in ways.items()]
+    def today() -> Way:
+        layerscope.export("smollm2-135m", -1, out=place / "today", overwrite=True)
+        return read(place / "today")
+
+    makers: dict[str, Callable[[], Way]] = {
+        "MiniLM, plain sentence-transformers": lambda: read(minilm),
+        "MiniLM, model2vec": lambda: static(minilm, place / "m2v-minilm"),
+        "SmolLM2, model2vec": lambda: static(smollm, place / "m2v-smollm2"),
+        "SmolLM2 today (last layer, mean)": today,
+        "SmolLM2, `improve`": lambda: improved("better"),
+        "SmolLM2, `improve --budget 0.35`": lambda: improved("light", budget=0.35),
+        "MiniLM, SetFit": lambda: setfit(minilm, labeled, place / "setfit", given.steps),
+    }
+    ways = {name: make() for name, make in makers.items() if given.steps or "SetFit" not in name}
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, (encode, _, _) in ways.items():
+            start = time.perf_counter()
+            encode(texts[:TIMED])
+            speeds[name].append(TIMED / (time.perf_counter() - start))
+    rows = [row(name, *way, statistics.median(speeds[name]), texts, truth, labeled) for name, way in ways.items()]
     lines = [
         "# Other ways to vectors, on the same texts", "",
         f"`python benchmarks/rivals_texts.py --texts {given.texts} --test {given.test} --seed {given.seed}`: {TASK}; "
-        f"{PER_CLASS} labels for each of {len(names)} intents where labels are used; SetFit {STEPS} steps. One thread of a "
+        f"{PER_CLASS} labels for each of {len(names)} intents where labels are used; SetFit {given.steps} steps. One thread of a "
         f"machine that did other work too (load {os.getloadavg()[0]:.0f}).", "",
         "| way | labels used | nearest right, % | one of three, % | intent by regression, % | texts per second | MB |",
         "|---|---|---|---|---|---|---|", *rows, "",
@@ -146,13 +158,14 @@ def row(
     """A line of the table."""
     from sklearn.linear_model import LogisticRegression
 
+    vectors = encode(texts)
     if predict is None:
         known = unit(encode([text for text, _ in labeled]).astype(np.float64))
         fitted = LogisticRegression(max_iter=1000, C=10).fit(known, [label for _, label in labeled])
-        told = fitted.predict(unit(encode(texts).astype(np.float64)))
+        told = fitted.predict(unit(vectors.astype(np.float64)))
     else:
         told = np.asarray(predict(texts))
-    first, three = right(encode(texts), truth)
+    first, three = right(vectors, truth)
     uses = "no" if predict is None else f"{len(labeled)}"
     return f"| {name} | {uses} | {first:.1f} | {three:.1f} | {100 * (told == truth).mean():.1f} | {speed:,.0f} | {size:.0f} |"
 
