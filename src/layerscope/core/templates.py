@@ -82,60 +82,29 @@ def _demonstrated(count: int) -> str:
 # encoder without serving every task.
 BUILT_IN = (
     Template("plain", SLOT, in_all=True, tried=True, searched=True),
-    Template(
-        "instruct",
-        "Instruct: Given a question, retrieve texts that answer it\nQuery: {text}",
-        searched=True,
-        queries=True,
-        citation="after Wang et al. 2024",
-        asks="Telling what is searched",
-    ),
-    Template(
-        "answer",
-        'The answer to this question: "{text}' + _ONE_WORD.split(SLOT)[1],
-        ("last",),
-        "after Jiang et al. 2023",
-        searched=True,
-        queries=True,
-        asks="Asking for the answer in one word",
-    ),
-    Template(
-        "echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024", in_all=True
-    ),
-    Template(
-        "one-word",
-        _ONE_WORD,
-        ("last",),
-        "Jiang et al. 2023",
-        in_all=True,
-        tried=True,
-        with_labels=True,
-        searched=True,
-        asks="Asking for one word",
-    ),
+    Template("instruct", "Instruct: Given a question, retrieve texts that answer it\nQuery: {text}",
+             citation="after Wang et al. 2024", searched=True, queries=True, asks="Telling what is searched"),
+    Template("answer", 'The answer to this question: "{text}' + _ONE_WORD.split(SLOT)[1], ("last",), "after Jiang et al. 2023",
+             searched=True, queries=True, asks="Asking for the answer in one word"),
+    Template("echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024",
+             in_all=True),
+    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, with_labels=True, searched=True,
+             asks="Asking for one word"),
     *(
         Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True, asks=f"Asking {asks}")
         for name, pattern, citation, asks in (
-            (
-                "step-by-step",
-                "After thinking step by step, t" + _ONE_WORD[1:],
-                "Zhang et al. 2024",
-                "for one word after thinking step by step",
-            ),
+            ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024",
+             "for one word after thinking step by step"),
             ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024", "for the topic"),
-            (
-                "intent",
-                'This text: "{text}" What its author wants, in one word: "',
-                "after Lei et al. 2024",
-                "what the author wants",
-            ),
+            ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024",
+             "what the author wants"),
             ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024", "for the feeling"),
             ("one-demonstration", _demonstrated(1), "Jiang et al. 2023", "for one word, with an example,"),
             ("knowledge", _KNOWLEDGE + _ONE_WORD[1:], "Zhang et al. 2024", "for one word, with an explanation,"),
             ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023", "for one word, with three examples,"),
         )
     ),
-)
+)  # fmt: skip
 for _template in BUILT_IN:
     TEMPLATES.add(_template)
 

@@ -47,16 +47,10 @@ def relative_costs(
 
 
 def decide(
-    judgment: ScoredCandidates,
-    readouts: Sequence[Readout],
-    layers: Sequence[int],
-    costs: np.ndarray,
-    budget: float | None = None,
-    *,
-    eligible: Sequence[bool] | None = None,
-    only: np.ndarray | None = None,
+    judgment: ScoredCandidates, readouts: Sequence[Readout], layers: Sequence[int], costs: np.ndarray,
+    budget: float | None = None, *, eligible: Sequence[bool] | None = None, only: np.ndarray | None = None,
     second: ScoredCandidates | None = None,
-) -> Choice:
+) -> Choice:  # fmt: skip
     """Choose. `budget` is the largest share of today's computation per text; `eligible` says which readouts may be chosen,
     `only` at which places (readouts, layers).
 
@@ -154,14 +148,9 @@ COLUMNS = ["readout", "layer", "site", "score", *INTERVAL, "tied", "chosen", "co
 
 
 def _table(
-    readouts: Sequence[Readout],
-    layers: Sequence[int],
-    judgment: ScoredCandidates,
-    tied: np.ndarray,
-    chosen: Place,
-    costs: np.ndarray,
-    may: np.ndarray,
-) -> pd.DataFrame:
+    readouts: Sequence[Readout], layers: Sequence[int], judgment: ScoredCandidates, tied: np.ndarray, chosen: Place,
+    costs: np.ndarray, may: np.ndarray,
+) -> pd.DataFrame:  # fmt: skip
     """One row per candidate, the best first."""
     ends = judgment.interval()
     rows = [

@@ -20,14 +20,9 @@ TODAY, BETTER = "today", "better"
 
 
 def map_of_choice(
-    model: LoadedModel,
-    sample: Sample,
-    candidates: StoredCandidates,
-    chosen: Chosen,
-    after: np.ndarray,
-    kept_default: bool,
+    model: LoadedModel, sample: Sample, candidates: StoredCandidates, chosen: Chosen, after: np.ndarray, kept_default: bool,
     trained: bool = False,
-) -> LayerMap | None:
+) -> LayerMap | None:  # fmt: skip
     """Today's reading at every layer, and the chosen one: at every layer, or where blocks were trained at the last of them.
 
     The sample is in random order, so that the first of it are a sample, too.

@@ -92,9 +92,7 @@ def read_asked(
     drawn, others = draw_texts(asking, max(LEAST, sample // 2), seed), draw_texts(found, sample, seed)
     for kind, stream, draw in (("queries", asking, drawn), ("documents", found, others)):
         if draw.distinct < LEAST:
-            raise DataError(
-                f"{stream.name} holds {draw.distinct} different {kind}; at least {LEAST} are needed, hundreds are better."
-            )
+            raise DataError(f"{stream.name} holds {draw.distinct} different {kind}; at least {LEAST} are needed.")
     if drawn.fingerprint == others.fingerprint:
         raise DataError("queries and documents are the same texts. To compare texts with each other, leave out queries=.")
     words, texts, grades = list(drawn.texts), dict.fromkeys(others.texts), dict[tuple[str, str], float]()
@@ -104,9 +102,7 @@ def read_asked(
         for one, other, grade in known:
             of.setdefault(names[0][one], {})[names[1][other]] = grade
         if len(of) < LEAST_PAIRED:
-            raise DataError(
-                f"the pairs are of {len(of)} different queries; at least {LEAST_PAIRED} are needed. Or leave out pairs=."
-            )
+            raise DataError(f"the pairs are of {len(of)} different queries; at least {LEAST_PAIRED} are needed, or none.")
         words = list(dict.fromkeys([*(text for text in draw_texts(of, len(of), seed).texts), *words]))[: len(words)]
         named: dict[str, None] = {}
         for text in [text for text in words if text in of]:
@@ -120,16 +116,10 @@ def read_asked(
     relevant = np.zeros((len(words), len(texts)), dtype=np.float32)
     for (one, other), grade in grades.items():
         relevant[at[0][one], at[1][other]] = grade
-    facts = {
-        kind: {
-            "name": stream.name,
-            "distinct": draw.distinct,
-            "read": count,
-            "fingerprint": draw.fingerprint,
-            "source": stream.source,
-        }
-        for kind, stream, draw, count in (("queries", asking, drawn, len(words)), ("documents", found, others, len(texts)))
-    }
+    facts: dict[str, Any] = {}
+    for kind, stream, draw, count in (("queries", asking, drawn, len(words)), ("documents", found, others, len(texts))):
+        facts[kind] = {"name": stream.name, "distinct": draw.distinct, "read": count, "source": stream.source}
+        facts[kind]["fingerprint"] = draw.fingerprint
     told = None if known is None else hashlib.sha256(repr(sorted(known)).encode()).hexdigest()
     return Asked(words, list(texts), relevant, {**facts, "pairs": {"fingerprint": told, "used": len(grades)}})
 

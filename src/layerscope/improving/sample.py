@@ -88,15 +88,9 @@ class Reader:
     """A model's passes over texts, into the store: one per template, all layers. Texts that are there are not read again."""
 
     def __init__(
-        self,
-        model: LoadedModel,
-        store: EmbeddingStore,
-        max_length: int,
-        *,
-        batch_size: int | None = None,
-        engine: Engine | None = None,
-        recipe: ModelRecipe | None = None,
-    ) -> None:
+        self, model: LoadedModel, store: EmbeddingStore, max_length: int, *, batch_size: int | None = None,
+        engine: Engine | None = None, recipe: ModelRecipe | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.store, self.batch_size = model, store, batch_size
         self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
         self.engine, self.recipe = engine, recipe
