@@ -1,7 +1,7 @@
 """The statistics on data whose truth is known: false positives, power, bias and coverage, before and after.
 
     python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
-    python benchmarks/simulate.py correlation [--trials 300]    # the null of `correlate`
+    python benchmarks/simulate.py correlation [--trials 1000]    # the null of `correlate`
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
 Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of version 0.2, kept here to compare with.
@@ -173,7 +173,7 @@ def intervals(trials: int) -> Iterator[dict[str, object]]:
             }
 
 
-PARTS = {"picking": (picking, 4000), "correlation": (correlation, 300), "intervals": (intervals, 300)}
+PARTS = {"picking": (picking, 4000), "correlation": (correlation, 1000), "intervals": (intervals, 300)}
 
 
 def main() -> None:
