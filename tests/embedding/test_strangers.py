@@ -247,6 +247,7 @@ MEDDLING: dict[str, Callable[[Path], Any]] = {
     "a record that names other files": told_to_remove,
     "no record": lambda work: (work / "parts.json").unlink(),
     "a folder for a part": lambda work: ((work / "part-000000.parquet").unlink(), (work / "part-000000.parquet").mkdir()),
+    "what a killed writer left": lambda work: (work / ".parts.json.12345678-9-0a1b2c3d.part").write_text("{"),
     "files of the user": lambda work: [(work / name).write_text("mine") for name in ("notes.txt", "part-mine.parquet")],
 }
 
@@ -260,6 +261,16 @@ def test_a_stopped_run_that_somebody_meddled_with(encoder: Path, vectors: Path, 
     np.testing.assert_allclose(numbers(done), numbers(vectors), atol=1e-6)
     assert {path: path.read_bytes() for path in mine} == mine
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_run_that_was_killed_at_its_very_end_leaves_nothing(encoder: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing.Parts, "clear", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
+    assert (tmp_path / ".v.parquet.embedding" / "parts.json").exists()
+    embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
 
 
 def test_a_working_folder_that_is_a_link_is_not_followed(encoder: Path, tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def embed(
         texts = {**stream.source, "sha256": digest.hexdigest()}
         facts = {**reading.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
         key = config_key({name: facts[name] for name in facts if name != "layerscope"})
+        parts = Parts(work, reading, key, command.engine.remote, coordinates)
+        atomic.remove_parts(place.parent, of=(f".{place.name}",))
         if place.exists():
             there = facts_of(place).get("key")
             if there is None:  # somebody's own, such as the very texts
@@ -102,8 +104,8 @@ def embed(
                 raise RunFolderError(f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True.")
             if not overwrite:
                 log.info("%s is there already: %s rows", place, f"{total:,}")
+                parts.clear()  # of a run that was killed at its very end
                 return place
-        parts = Parts(work, reading, key, command.engine.remote, coordinates)
         command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
             parts.add(number, block, command)
@@ -139,6 +141,7 @@ class Parts:
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
         self.cut = 0  # texts that were too long
+        atomic.remove_parts(work, all_of_them=True)  # of writers that were killed: nobody else writes here
         self.known: dict[str, list[str]] = {}  # what a part holds, and its sha256
         with contextlib.suppress(LayerscopeError, LookupError, TypeError, AttributeError):  # another file of that name, say
             told = read_json(work / _RECORD)
@@ -202,9 +205,14 @@ class Parts:
                     writer.write_table(_as(table, schema))
 
         atomic.write(place, fill)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the parts that are ours, and the record of them."""
         for file in filter(self._is_ours, map(self.work.joinpath, self.known)):
             file.unlink()
-        (self.work / _RECORD).unlink(missing_ok=True)
+        if self.known:
+            (self.work / _RECORD).unlink(missing_ok=True)
 
 
 def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
