@@ -128,8 +128,8 @@ class Commands:
 
         job.find_teacher = _any_prompt
         few = {"max_steps": 4, "eval_steps": 1, "save_steps": 1, "learning_rate": 1e-9, "per_device_train_batch_size": 16}
-        settings: dict[str, Any] = {"max_length": 32, "progress": False, "templates": ["one-word"], "judge": self.judge}
-        texts = [f"{text} {i}" for i in range(16) for text in TEXTS]
+        settings: dict[str, Any] = {"max_length": 48, "progress": False, "templates": ["one-word"], "judge": self.judge}
+        texts = [f"{i} {text}" for i in range(16) for text in TEXTS]
         layerscope.improve(self.model, texts, out=out / "run", store=out / "store", train=few, **settings)
 
     def embed(self, out: Path) -> None:
