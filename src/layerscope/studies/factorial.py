@@ -74,6 +74,10 @@ class Factorial(Study):
         for spec in read_specs(request.models):
             bar.begin(f"loading {spec.label}|", 1)
             model = spec.open(request)
+            if model.n_blocks < 2:
+                raise InvalidValueError(
+                    f"{spec.label} has {model.n_blocks} block: there is no layer between the first and the last."
+                )
             identities[spec.label] = model.identity
             bar.begin(f"{spec.label}: every layer, {len(READOUTS)} readouts|tasks", len(tasks))
             for name, task, texts, fit in tasks:
@@ -224,11 +228,11 @@ def apply_readout(readout: str, vectors: dict[str, np.ndarray], cut: int, teache
 
 
 def cubes(scores: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """Per model the scores (tasks, readouts, layers); what is undefined is worse than anything."""
+    """Per model the scores (tasks, readouts, layers). A readout and layer that is undefined in one task is so in all: NaN."""
     for name, mine in scores.groupby("model", sort=False):
         wide = mine.pivot_table("value", "task", ["reading", "layer"], dropna=False)[list(READOUTS)]
         cube = wide.to_numpy(float).reshape(len(wide), len(READOUTS), -1)
-        yield str(name), np.where(np.isnan(cube), -1e3, cube)
+        yield str(name), np.where(np.isnan(cube).any(0), np.nan, cube)
 
 
 def gain_parts(cube: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
@@ -240,7 +244,7 @@ def gain_parts(cube: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray
     count, rows = np.ones(len(cube)) if weight is None else weight, []
     for t, own in enumerate(cube):
         others = np.where(np.arange(len(cube)) == t, 0, count)
-        readout, layer = np.unravel_index(int(np.tensordot(others, cube, 1).argmax()), own.shape)
+        readout, layer = np.unravel_index(int(np.nanargmax(np.tensordot(others, cube, 1))), own.shape)
         today = own[0, -1]
         alone = own[readout, -1] - today, own[0, layer] - today
         rows.append((*alone, own[readout, layer] - today - sum(alone), own[readout, layer] - today))
@@ -249,41 +253,42 @@ def gain_parts(cube: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray
 
 def inner_gains(curves: np.ndarray) -> np.ndarray:
     """Per task of (tasks, layers): the layer before the last that is best on the other tasks, minus the last."""
-    inner = (curves.sum(0) - curves)[:, 1:-1].argmax(1) + 1
+    inner = np.nan_to_num(curves.sum(0) - curves, nan=-np.inf)[:, 1:-1].argmax(1) + 1
     return np.asarray(curves[np.arange(len(curves)), inner] - curves[:, -1])
 
 
 def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]:
     """The table with its summary rows, and the verdict."""
-    rng, rows, verdict, drawn, said = np.random.default_rng(seed), [], [], [], []
+    rng, said = np.random.default_rng(seed), []
+    rows: list[dict[str, Any]] = []
+    verdict: list[str] = []
 
     def add(kind: str, told: Interval, **place: Any) -> Interval:
         rows.append({"kind": kind, **place, **told.columns})
         return told
 
     every = list(cubes(scores))
+    names = sorted(set(scores["task"]))
+    drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), 2 * DRAWS)  # the same tasks for all models
+    drawn = drawn[(drawn > 0).sum(1) > 1][:DRAWS].astype(float)  # with one task alone there are no others to choose on
+    models = rng.multinomial(len(every), np.full(len(every), 1 / len(every)), len(drawn)) / len(every)
+    parts = []  # per model (draws, 4)
     for name, cube in every:
-        weights = rng.multinomial(len(cube), np.full(len(cube), 1 / len(cube)), DRAWS).astype(float)
-        weights = weights[(weights > 0).sum(1) > 1]  # with one task alone there are no others to choose on
-        drawn.append(np.array([np.average(gain_parts(cube, weight), axis=0, weights=weight) for weight in weights]))
+        parts.append(np.array([np.average(gain_parts(cube, weight), axis=0, weights=weight) for weight in drawn]))
         said.append(gain_parts(cube).mean(0))
-        parts = [percentile_interval(float(said[-1][i]), drawn[-1][:, i], len(cube)) for i in range(len(PARTS))]
-        told = ", ".join(f"{part} {add('gain', one, model=name, reading=part)}" for part, one in zip(PARTS, parts, strict=True))
-        verdict.append(f"{name} ({len(cube)} tasks), points over today: {told}.")
-    which = rng.integers(0, len(every), (DRAWS, len(every)))  # models are drawn anew as well
-    again = np.array([np.mean([drawn[m][rng.integers(len(drawn[m]))] for m in each], axis=0) for each in which])
-    whole = np.mean(said, axis=0)
-    if whole[3] > 0:
-        again = again[again[:, 3] > 0]
+        told = [percentile_interval(float(said[-1][i]), parts[-1][:, i], len(cube)) for i in range(len(PARTS))]
+        line = ", ".join(f"{part} {add('gain', one, model=name, reading=part)}" for part, one in zip(PARTS, told, strict=True))
+        verdict.append(f"{name} ({len(cube)} tasks), points over today: {line}.")
+    whole, again = np.mean(said, axis=0), np.einsum("dm,mdp->dp", models, np.stack(parts))
+    if (again[:, 3] > 0).all():  # else there is no gain to share
         shares = [percentile_interval(float(100 * whole[i] / whole[3]), 100 * again[:, i] / again[:, 3]) for i in range(3)]
-        told = ", ".join(f"{part} {add('share', one, reading=part).format(0)}" for part, one in zip(PARTS, shares, strict=False))
-        verdict.append(f"Shares of the gain over all models, %: {told}.")
+        line = ", ".join(f"{part} {add('share', one, reading=part).format(0)}" for part, one in zip(PARTS, shares, strict=False))
+        verdict.append(f"Shares of the gain over all models, %: {line}.")
     clear: dict[str, int] = {}
     for r, readout in enumerate(READOUTS):
         each = [inner_gains(cube[:, r]) for _, cube in every]
-        again = np.array([[rng.choice(each[m], len(each[m])).mean() for m in picked] for picked in which]).mean(1)
-        mean = float(np.mean([gain.mean() for gain in each]))
-        over = add("inner", percentile_interval(mean, again, len(every)), reading=readout)
+        again = np.einsum("dm,dt,mt->d", models, drawn / len(names), np.stack(each))
+        over = add("inner", percentile_interval(float(np.mean(each)), again, len(every)), reading=readout)
         own = [mean_of(gain, seed) for gain in each]
         clear[readout] = sum(one.sign > 0 for one in own)
         by_model = [f"{name} {add('inner', one, model=name, reading=readout)}" for (name, _), one in zip(every, own, strict=True)]
