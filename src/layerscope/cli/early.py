@@ -22,8 +22,8 @@ _LOADING = ("improve", "profile", "evaluate", "probe", "export", "embed", "searc
 _PREVIEW = 20 * 2**20  # bytes: of larger files nothing is read twice
 # The registry of metrics imports torch; a test keeps these the same.
 METRIC_NAMES = (
-    "alpha_req", "anisotropy", "curvature", "dataset_entropy", "dataset_entropy_rbf", "dime", "effective_rank", "entropy_rank",
-    "infonce", "infonce_mi", "intrinsic_dimension", "lidar", "lidar_rank", "nesum", "prompt_entropy", "prompt_entropy_rbf",
+    "alpha_req", "anisotropy", "curvature", "dataset_entropy", "dime", "effective_rank", "entropy_rank",
+    "infonce", "infonce_mi", "intrinsic_dimension", "lidar", "lidar_rank", "nesum", "prompt_entropy",
     "rankme", "sink_first", "sink_ratio", "spectral_anisotropy", "state_norm",
 )  # fmt: skip
 
