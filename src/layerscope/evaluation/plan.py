@@ -47,8 +47,7 @@ class EvaluationPlan:
     unit_length: bool = False
     store_dtype: str = "float32"
     scoring: str = "mteb"
-    texts: bool = True
-    """Whether the map keeps what texts say."""
+    texts: bool = True  # on the map
 
     @property
     def config(self) -> dict[str, Any]:

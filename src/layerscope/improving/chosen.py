@@ -20,8 +20,7 @@ from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
 
-CENTERING, COUNT = "centering.npz", "texts.json"
-"""What a stopped run goes on from: sums of vectors, and how many texts it began with."""
+CENTERING, COUNT = "centering.npz", "texts.json"  # what a stopped run goes on from: sums, and its number of texts
 
 
 @contextmanager

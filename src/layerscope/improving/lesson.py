@@ -207,9 +207,7 @@ class Lesson:
             with quiet():
                 trainer.train(resume_from_checkpoint=last)
         except pickle.UnpicklingError as error:  # a stranger's: no code of it was run
-            raise RunFolderError(
-                f"{last} cannot be gone on from. Remove {self.folder} and run the same command again."
-            ) from error
+            raise RunFolderError(f"{last} cannot be gone on from. Remove {self.folder}, and run it again.") from error
         told = {"steps": trainer.state.global_step, "history": trainer.state.log_history}
         return self.update(**(told if trainer.is_world_process_zero() else {}))
 

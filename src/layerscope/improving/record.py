@@ -49,8 +49,7 @@ class Settings:
     """Whether the judge is another than an encoder, labels or the model itself."""
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
-    texts: bool = True
-    """Whether the folder may hold what texts say."""
+    texts: bool = True  # whether the folder may hold any
     search: str | None = None
     """Which queries and pairs, where there are some: a fingerprint."""
 

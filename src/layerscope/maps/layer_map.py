@@ -91,16 +91,13 @@ class LayerMap:
         return [int(i) for i in chosen.layout.near[chosen.layout.layers.index(at), text]]
 
     def without_texts(self) -> LayerMap:
-        """The same with nothing of what the texts, images or sounds say: columns of numbers, and clusters without their words.
-
-        The keys go as well: a short text can be guessed by its hash.
-        """
+        """The same with nothing of what the texts, images or sounds say: columns of numbers, and clusters without their words."""
         columns = {name: values for name, values in self.columns.items() if _all_numbers(values)}
         found = [name for name in self.columns if name.startswith(_CLUSTER)][-1:]  # ours comes after the user's
         for name in found:
             order = {value: i for i, value in enumerate(dict.fromkeys(self.columns[name]), 1)}
             columns[name] = [f"cluster {order[value]}" for value in self.columns[name]]
-        return replace(self, texts=None, pictures=None, columns=columns, keys=self.keys[:, :0])
+        return replace(self, texts=None, pictures=None, columns=columns, keys=self.keys[:, :0])  # a hash tells a short text
 
     def save(self, out: str | Path = "map.html") -> Path:
         """Write the map as a page."""

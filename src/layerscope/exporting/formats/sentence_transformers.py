@@ -203,9 +203,7 @@ def load_folder(folder: Path) -> Any:
     for place, kind in found:
         _check_module(place, kind.rpartition(".")[2])
     if not any(kind.endswith((".Pooling", ".StaticEmbedding", _ROUTER)) for _, kind in found):
-        raise ExportError(
-            f"{folder / 'modules.json'} names no pooling: it gives no vector of a text. Name layers= to read it as a model."
-        )
+        raise ExportError(f"{folder / 'modules.json'} names no pooling, so that a text has no vector. Name layers= to read it.")
     try:
         options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
         return SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False, **options)
