@@ -266,13 +266,6 @@ def anisotropy(pooled: ArrayLike) -> float:
     return sum(cosines) / len(cosines) if cosines else math.nan
 
 
-def spectral_anisotropy(pooled: ArrayLike) -> float:
-    """σ₁² / Σ σ² of the centered rows, by their singular values."""
-    z = rows_of(pooled)
-    squares = np.linalg.svd(z - z.mean(0), compute_uv=False) ** 2
-    return float(squares[0] / squares.sum())
-
-
 def intrinsic_dimension(pooled: ArrayLike) -> float:
     """TwoNN: (n − 1) / Σ log(r_2 / r_1), over the n points whose nearest neighbor is not a duplicate."""
     rows = rows_of(pooled)

@@ -118,7 +118,6 @@ REFERENCES: dict[str, Callable[[Samples, Options], float]] = {
     "lidar": lambda s, o: ref.lidar(s.views, o.delta, o.alpha),
     "lidar_rank": lambda s, o: math.exp(ref.lidar(s.views, o.delta, o.alpha)),
     "dime": _dime,
-    "spectral_anisotropy": lambda s, o: ref.spectral_anisotropy(s.pooled),
     "state_norm": _over_prompts(lambda t, o: float(np.mean(np.sqrt((t**2).sum(1))))),
 }
 

@@ -100,7 +100,6 @@ def test_every_metric_with_influences_is_checked():
     assert with_influence == set(WEIGHTED)
     assert set(metrics()) - with_influence == {
         "dime",
-        "spectral_anisotropy",
         *SPECTRAL,
     }  # theirs leaves folds out
 

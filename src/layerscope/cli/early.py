@@ -24,7 +24,7 @@ _PREVIEW = 20 * 2**20  # bytes: of larger files nothing is read twice
 METRIC_NAMES = (
     "alpha_req", "anisotropy", "curvature", "dataset_entropy", "dime", "effective_rank", "entropy_rank",
     "infonce", "infonce_mi", "intrinsic_dimension", "lidar", "lidar_rank", "nesum", "prompt_entropy",
-    "rankme", "sink_first", "sink_ratio", "spectral_anisotropy", "state_norm",
+    "rankme", "sink_first", "sink_ratio", "state_norm",
 )  # fmt: skip
 
 

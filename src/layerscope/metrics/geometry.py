@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
 from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.samples import PooledRows
 
@@ -56,35 +55,6 @@ def _cosines_with_others(unit: torch.Tensor, total: torch.Tensor, n: int) -> tor
     """Mean cosine of each vector with all the others; NaN for a vector of length zero."""
     squares = unit.square().sum(-1)
     return torch.where(squares > 0, (unit @ total - squares) / (n - 1), torch.nan)
-
-
-class SpectralAnisotropy(PooledSpectrumMetric):
-    """σ₁² / Σ σ² of the centered pooled vectors: the share of their variance along one direction.
-
-    Its logarithm is −S_∞ of the centered rows: anisotropy = exp(−S_∞). Every S_α is between S_∞ and α / (α − 1) · S_∞ for α > 1,
-    so that a high anisotropy and a low entropy are the same finding.
-
-    >>> import torch
-    >>> rows = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> round(SpectralAnisotropy().update(rows).compute().value, 6)  # 8 of 8 + 2
-    0.8
-    """
-
-    info = MetricInfo(
-        name="spectral_anisotropy",
-        title="Spectral anisotropy",
-        level="pooled",
-        unit="share",
-        higher_means="one direction holds more of the variance of all prompts",
-        bounds=lambda n, d, o: (1.0 / max(1, min(n, d)), 1.0),
-        bounds_text="1/min(N, D) to 1",
-        citation="Razzhigaev et al. 2024",
-        main=False,
-        by_default=False,
-    )
-
-    own_rows = "centered"  # lengths kept: a covariance
-    function = staticmethod(lambda eigenvalues: eigenvalues.amax(-1) / eigenvalues.sum(-1))
 
 
 _BLOCK = 1024
