@@ -221,11 +221,12 @@ def correlate(
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
     settings |= {"power_at": maths.RELATED, "power": {m: job.power(m) for m in measures} if len(layers) else {}}
     # the last layer is often apart, and may make or hide a relation alone: the same test without it stands beside
-    inner = _Job(job.measures, surrogates, bootstrap, seed, without_last=True).all_layer_means(metrics, both)
-    inner = inner.rename(columns={"value": "value_without_last", "p_adjusted": "p_without_last"})
-    keys = ["metric", "measure"]
+    inner = _Job(job.measures, surrogates, bootstrap, seed, inner=True).all_layer_means(metrics, both)
+    beside = inner.set_index(["metric", "measure"])[["value", "p_adjusted"]].set_axis(
+        ["value_without_last", "p_without_last"], axis=1
+    )
     return Correlations(
-        layers.merge(inner[[*keys, "value_without_last", "p_without_last"]], how="left", on=keys),
+        layers.join(beside, on=["metric", "measure"]),
         pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), benjamini_hochberg),
         job.undefined,
         {**facts, **settings},
@@ -255,9 +256,8 @@ _COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
 class _Job:
     """The measures, the seeds, and a record of what was undefined."""
 
-    def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int, without_last: bool = False) -> None:
-        self.measures, self.surrogates, self.bootstrap, self.seed = measures, surrogates, bootstrap, seed
-        self.without_last = without_last
+    def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int, inner: bool = False) -> None:
+        self.measures, self.surrogates, self.bootstrap, self.seed, self.inner = measures, surrogates, bootstrap, seed, inner
         self.undefined: list[dict[str, str]] = []
         self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
         self.nulls: dict[tuple[str, str], dict[str, maths.Array]] = {}  # by metric and measure, of the layer means
@@ -272,7 +272,7 @@ class _Job:
         """One point per layer: means over the same tasks on both sides."""
         both = same_tasks(both[both["metric"] == metric].dropna(subset=["value"]))
         points = both.groupby("layer")[["value", "score"]].mean().sort_index()
-        points = points.iloc[:-1] if self.without_last else points
+        points = points.iloc[:-1] if self.inner else points
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)

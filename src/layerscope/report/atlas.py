@@ -208,11 +208,8 @@ def _without_last(table: Any) -> str:
     changed = known[(moves > 0.1) | ((known["p_adjusted"] < 0.05) != (known["p_without_last"] < 0.05))]
     if changed.empty:
         return f"without the last layer no value moves by more than {moves.max():.2f}, and no verdict changes"
-    told = [
-        f"{row.metric} {row.value:.2f} → {row.value_without_last:.2f} (p {_p(row.p_adjusted)} → {_p(row.p_without_last)})"
-        for row in changed.itertuples()
-    ]
-    return f"without the last layer: {', '.join(told)}"
+    told = "{0.metric} {0.value:.2f} → {0.value_without_last:.2f} (p {0.p_adjusted:.2f} → {0.p_without_last:.2f})"
+    return f"without the last layer: {', '.join(told.format(row) for row in changed.itertuples())}"
 
 
 def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> list[str]:
