@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import layerscope
 from layerscope.errors import InvalidValueError, LayerscopeError, MissingExtraError, UnknownNameError
-from layerscope.loggers import LOGGERS, Logs, by_step
+from layerscope.loggers import LOGGERS, LogKind, Logs, TrackioLog, beside, by_step
 from tests.cli.support import assert_refused, run_main
 from tests.improving.test_improve import some_texts
 from tests.plugins.support import install
@@ -129,6 +130,82 @@ def test_a_log_that_fails_costs_a_warning(tmp_path: Path, caplog: pytest.LogCapt
 def test_a_value_that_is_not_finite_is_left_out() -> None:
     rows = [{"tag": "a", "step": 2, "value": value} for value in (float("nan"), float("inf"), 1.0)]
     assert list(by_step(rows)) == [(2, {"a": 1.0})]
+
+
+@pytest.mark.parametrize("out", [".", ".."])
+def test_a_run_in_the_current_folder(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "run" / ("inside" if out == ".." else "")
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert beside(out) == tmp_path / "run-logs"
+    assert beside("/").is_absolute()
+    if out == ".":
+        layerscope.profile(tiny_model("llama"), TEXTS, metrics=["curvature"], out=out, log="tensorboard", progress=False)
+        assert len(scalars(tmp_path / "run-logs")["profile/curvature"]) == 4
+        assert layerscope.load_run(here).layers
+        with pytest.raises(LayerscopeError, match=r"out='\.' is the current folder"):  # an export would take its place
+            layerscope.improve(tiny_model("llama"), TEXTS, out=out, overwrite=True, **QUICK)
+
+
+class FakeTrackio:
+    """As trackio does it: a run's config is sent with the first numbers after it was opened, and replaces an earlier one."""
+
+    def __init__(self) -> None:
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.rows: list[tuple[str, int, dict[str, float]]] = []
+
+    def init(self, *, project: str, config: dict[str, Any], embed: bool, name: str = "one", resume: str = "never") -> Any:
+        assert (name in self.configs) == (resume == "allow")
+        run = SimpleNamespace(name=name, config=config, sent=False, finish=lambda: None)
+
+        def log(values: dict[str, float], step: int) -> None:
+            if not run.sent:
+                self.configs[name], run.sent = dict(run.config), True
+            self.rows.append((name, step, values))
+
+        run.log = log
+        return run
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_is_told_last_arrives_in_trackio(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    if not trained:
+        result = layerscope.improve(tiny_model("llama"), TEXTS, log="trackio", **QUICK)
+        assert (fake.configs["one"]["reason"], fake.configs["one"]["command"]) == (result.choice.reason, "improve")
+        return
+    log = TrackioLog(Path(), {"command": "improve"})
+    log.write([{"tag": "train/loss", "step": 1, "value": 2.0}])
+    log.tell({"reason": "why"})
+    log.write([{"tag": "chosen/layer", "step": 0, "value": 3.0}])
+    assert fake.configs == {"one": {"command": "improve", "reason": "why"}}
+    assert [(name, values) for name, _, values in fake.rows] == [("one", {"train/loss": 2.0}), ("one", {"chosen/layer": 3.0})]
+
+
+def test_a_profile_is_told_before_its_numbers() -> None:
+    said: list[str] = []
+
+    class Order(Kept):
+        def write(self, rows: list[dict[str, Any]]) -> None:
+            said.append("numbers")
+
+        def tell(self, facts: dict[str, Any]) -> None:
+            said.append("facts")
+
+    layerscope.profile(tiny_model("llama"), TEXTS, metrics=["curvature"], log=Order(), progress=False)
+    assert said == ["facts", "numbers"]
+
+
+def test_logs_that_were_opened_are_closed_where_a_later_one_cannot_be() -> None:
+    kept = Kept()
+
+    def refuse(folder: Path, facts: Any) -> Any:
+        raise InvalidValueError("no room")
+
+    with pytest.raises(InvalidValueError, match="no room"):
+        Logs([kept, "full"], Path(), {}, {"full": LogKind("full", "full", refuse)})
+    assert kept.closed == 1
 
 
 OUTSIDE = """

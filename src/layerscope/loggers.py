@@ -141,15 +141,24 @@ class TrackioLog:
     """A run of its own, kept on this machine unless trackio is told otherwise."""
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        trackio: Any = import_module("trackio")
-        self._run: Any = trackio.init(project=os.environ.get("TRACKIO_PROJECT", PROJECT), config=dict(facts), embed=False)
+        self._facts, self._written = dict(facts), False
+        self._run = self._open()
+
+    def _open(self, **which: Any) -> Any:
+        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        return import_module("trackio").init(project=project, config=dict(self._facts), embed=False, **which)
 
     def write(self, rows: Sequence[Row]) -> None:
         for step, values in by_step(rows):
             self._run.log(values, step=step)
+            self._written = True
 
     def tell(self, facts: Mapping[str, Any]) -> None:
+        self._facts |= facts
         self._run.config.update(facts)
+        if self._written:  # facts travel with the first numbers alone: the run is opened again for those that come next
+            self._run.finish()
+            self._run = self._open(name=self._run.name, resume="allow")
 
     def close(self) -> None:
         self._run.finish()
@@ -212,10 +221,10 @@ class Logs:
             try:
                 with redirect_stdout(sys.stderr):  # a command's own output may be read by a program
                     self.loggers.append(kind.open(folder, facts) if isinstance(kind, LogKind) else kind)
-            except LayerscopeError:
-                raise
             except Exception as error:  # whatever a program says of its own settings
                 self.close()
+                if isinstance(error, LayerscopeError):
+                    raise
                 raise LayerscopeError(f"{kind.title} could not be opened: {one_line(str(error))[:300]}") from error
 
     def write(self, rows: Any) -> None:
@@ -250,8 +259,8 @@ class Logs:
 def beside(out: str | Path | None) -> Path:
     """The folder of event files of a run: beside its own, which holds nothing but the run.
 
-    >>> beside("runs/one").as_posix()
-    'runs/one-logs'
+    >>> beside("runs/one").name
+    'one-logs'
     """
-    place = Path(out or PROJECT)
-    return place.with_name(f"{place.name}-logs")
+    place = Path(os.path.abspath(out or PROJECT))  # `.` and `..` have no name of their own
+    return place.parent / f"{place.name}-logs"

@@ -98,6 +98,38 @@ def test_what_is_there_is_not_overwritten_or_opened_to_others(logged_in: Hub, im
     with pytest.raises(ExportError, match="is there and public"):
         push(pack(improved, "me/seen"))
     assert set(logged_in.models["me/seen"].revisions["main"]) == {"layerscope.json"}
+    logged_in.models["me/hidden"] = Repository({"main": {"layerscope.json": b"{}"}}, private=True)
+    with pytest.raises(ExportError, match="is there and private, and stays so"):
+        push(pack(improved, "me/hidden", public=True))
+    assert set(logged_in.models["me/hidden"].revisions["main"]) == {"layerscope.json"}
+
+
+def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, improved: Path) -> None:
+    parcel = pack(improved, "me/again")
+    push(parcel)
+    main = logged_in.models["me/again"].revisions["main"]
+    marker = json.loads(main["layerscope.json"])
+    listed = {**marker["files"], "onnx/model.onnx": "a", "not/there.bin": "b"}
+    main |= {"layerscope.json": json.dumps({**marker, "files": listed}).encode(), "onnx/model.onnx": b"old", "notes.txt": b"mine"}
+    push(parcel)
+    assert set(logged_in.models["me/again"].revisions["main"]) == {*parcel.files, *parcel.written, "notes.txt"}
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--format", "onnx"), "--format"), (("--onnx",), "--onnx"), (("--quantize", "int8"), "--quantize"),
+        (("--bench",), "--bench"), (("--readout", "plain/mean"), "--readout"), (("--max-length", "32"), "--max-length"),
+        (("--out", "o"), "--out"), (("--no-normalize",), "--normalize"), (("--dtype", "float16"), "--dtype"),
+    ],
+)  # fmt: skip
+def test_an_export_is_pushed_as_it_is(
+    words: tuple[str, ...], named: str, logged_in: Hub, improved: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/as", "--yes", *words)
+    assert_refused(ended, f"pushed as it is, without {named}")
+    assert "me/as" not in logged_in.models
 
 
 def test_what_cannot_be_pushed(logged_in: Hub, improved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,8 @@ def takes(request: Request, hub: Hub, body: bytes) -> bool:
             main[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
         elif line["key"] == "lfsFile":
             main[line["value"]["path"]] = hub.large[line["value"]["oid"]]
+        elif line["key"] == "deletedFile":
+            del main[line["value"]["path"]]
     repository = hub.models[found["repo"]]
     repository.revisions["main"] = main
     commit = repository.commit("main")

@@ -238,6 +238,23 @@ def test_a_training_goes_on_from_what_is_whole(stopped, tmp_path, caplog):
     assert json.loads((folder / "texts.json").read_text()) == stopped[1][0]
 
 
+def test_the_best_student_is_one_that_is_there(stopped, tmp_path):
+    folder = Path(shutil.copytree(stopped[0], tmp_path / "lesson-a"))
+    lesson = Lesson(folder)
+    if lesson.best.name != "best-10":
+        lesson.best.rename(folder / "best-10")
+    lesson.note("best-10", curve=[[5, 0.5], [10, 0.6]], best_step=10)  # and stopped, with a state to go on from at 5
+    student = SimpleNamespace(save_pretrained=lambda place, **_: shutil.copytree(folder / "start", place))
+    state = SimpleNamespace(global_step=10, is_world_process_zero=True)
+    keeper = lessons._keeper(lesson, student, None, None)
+    keeper.on_evaluate(None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.49})  # another GPU's
+    assert lesson.update()["best_step"] == 10
+    assert (lesson.best / "modules.json").is_file()
+    state.global_step = 15
+    keeper.on_evaluate(None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.48})
+    assert lesson.update()["best_step"] == 10  # which is there, and better
+
+
 @pytest.mark.parametrize("link", ["soft", "hard", "folder", "itself"])
 def test_nothing_is_trained_through_a_link(llama, taught, stopped, tmp_path, link):
     folder, mine = tmp_path / "work" / stopped[0].name, tmp_path / "mine"

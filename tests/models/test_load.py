@@ -49,6 +49,16 @@ def test_weights_that_change_under_a_run_are_told_and_nothing_is_complete(
         layerscope.profile(folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False)
 
 
+@pytest.mark.parametrize("option", [{"dtype": "float64"}, {"bidirectional": True}, {"device": "cpu"}, {"adapters": ["a"]}])
+def test_a_model_in_memory_takes_no_options_of_loading(option: dict[str, object], texts: list[str]) -> None:
+    (name,) = option
+    with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; Llama"):
+        load(build_tiny("llama"), **option)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; LoadedModel"):
+        layerscope.profile(tiny_model("llama"), texts, progress=False, **option)
+    assert load(build_tiny("llama"), family="llama", offline=True, adapters=[]).anatomy.family == "llama"
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mamba", "bert", "gpt_neox"])
 def test_a_folder_gives_the_same_states_as_the_module(family: str, tmp_path: Path) -> None:
     model, ids = load(save(tmp_path / "m", family), device="cpu"), some_ids(2)

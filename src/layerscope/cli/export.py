@@ -136,26 +136,24 @@ def export_command(
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh process."""
     from layerscope.exporting import Exported, export
 
+    asked: dict[str, Any] = {
+        "readout": readout, "out": out, "center_on": center_on, "column": column, "max_length": max_length,
+        "normalize": normalize, "formats": formats or None, "onnx": onnx or None, "quantize": quantize, "bench": bench or None,
+    }  # fmt: skip
+    given = {name: value for name, value in asked.items() if value is not None}
     if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():
+        for name in {**given, **loading.as_dict()}:
+            raise LayerscopeError(f"{model} is an export, and is pushed as it is, without {name}=. To export it anew: layer=.")
         _push(Exported.load(model), push, public, yes, output)
         return
     done = export(
         model,
         _layer(layer),
-        readout=readout,
-        out=out,
         choice=choice,
-        center_on=center_on,
-        column=column,
-        max_length=max_length,
-        normalize=normalize,
-        formats=formats,
-        onnx=onnx,
-        quantize=quantize,
-        bench=bench,
         overwrite=output.overwrite,
         offline=offline,
         model_options=loading.as_dict(),
+        **given,
     )
     from layerscope.exporting.describing import print_export
 

@@ -338,6 +338,8 @@ def check_free(out: Path, overwrite: bool) -> None:
         return
     if not out.is_dir():
         raise ExportError(f"{out} is a file; an export needs a folder. Choose another out=.")
+    if out.samefile(Path()):  # its place is taken by another folder, and whoever stands in it would be nowhere
+        raise ExportError(f"out={str(out)!r} is the current folder. Name a folder in it, such as out='better'.")
     if not any(out.iterdir()):
         return
     if not overwrite:

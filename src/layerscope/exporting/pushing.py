@@ -44,8 +44,8 @@ class Parcel:
         size = sum((self.folder / name).stat().st_size for name in self.files) + sum(map(len, self.written.values()))
         kind = "public: everybody can read it" if self.public else "private"
         stays = f" Not sent: {', '.join(self.stays)}." if self.stays else ""
-        names = ", ".join(sorted([*self.files, *self.written]))
-        return f"{describe_size(size)} of {self.folder} to the hub as {self.repo} ({kind}): {names}.{stays}"
+        names, goes = ", ".join(sorted([*self.files, *self.written])), "An earlier export there is replaced."
+        return f"{describe_size(size)} of {self.folder} to the hub as {self.repo} ({kind}): {names}. {goes}{stays}"
 
 
 def pack(folder: str | Path, repo: str, public: bool = False) -> Parcel:
@@ -74,13 +74,14 @@ def pack(folder: str | Path, repo: str, public: bool = False) -> Parcel:
 def push(parcel: Parcel) -> str:
     """Send a parcel in one commit, and say where it is. The access token is the hub client's own (`hf auth login`, HF_TOKEN).
 
-    A repository that is there is added to only if it holds an export of layerscope, and is as private as was asked for.
+    A repository that is there is taken only if it holds an export of layerscope, and is as private as was asked for. Files of
+    that export which the new one lacks are removed.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
 
     limit_hub_waits()
-    api, repo = HfApi(library_name="layerscope"), parcel.repo
+    api, repo, gone = HfApi(library_name="layerscope"), parcel.repo, set[str]()
     check_token()
     try:
         try:
@@ -93,8 +94,14 @@ def push(parcel: Parcel) -> str:
                 raise ExportError(f"{repo} is on the hub and holds no export of layerscope. Choose another name.")
             if not there.private and not parcel.public:
                 raise ExportError(f"{repo} is there and public, so what is pushed to it is, too. To do that: public=True.")
+            if there.private and parcel.public:
+                raise ExportError(f"{repo} is there and private, and stays so. Leave out public=, or open it on the hub.")
+            if MARKER in names:
+                old = read_json(Path(api.hf_hub_download(repo, MARKER, revision=there.sha)), error=ExportError).get(FILES)
+                gone = names.intersection(old if isinstance(old, dict) else ()).difference(parcel.files, parcel.written)
         given: list[tuple[str, Any]] = [(name, str(parcel.folder / name)) for name in parcel.files]
-        operations = [CommitOperationAdd(name, content) for name, content in [*given, *parcel.written.items()]]
+        added = [CommitOperationAdd(name, content) for name, content in [*given, *parcel.written.items()]]
+        operations = [*added, *(CommitOperationDelete(name) for name in sorted(gone))]
         layer = read_json(parcel.folder / MARKER, error=ExportError).get("layer")
         done = api.create_commit(repo, operations, commit_message=f"Layer {layer}, exported with layerscope")
     except LayerscopeError:

@@ -22,7 +22,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.engines import Engine
-from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError, require
+from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
@@ -135,6 +135,8 @@ def improve(
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
     """
+    if "max_cost" in options:
+        raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
     command = Command("improve", options, **ways, show=stages, function=improve)
     if budget is not None and not budget > 0:

@@ -365,7 +365,9 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
             step, score = state.global_step, float(metrics["eval_agreement"])
             earlier = [look for look in self.curve if look[0] < step]  # later ones are of a run that was stopped
             self.curve = [*earlier, [step, score]]
-            best = max(range(len(self.curve)), key=lambda i: self.curve[i][1])
+            # a run that was stopped may have taken away a student that was the best before it went on
+            kept = [i for i, (at, _) in enumerate(earlier) if (lesson.folder / f"{BEST}-{at}").is_dir()]
+            best = max([*kept, len(earlier)], key=lambda i: self.curve[i][1])
             if state.is_world_process_zero:
                 if best == len(earlier):
                     before, name = lesson.best, f"{BEST}-{step}"

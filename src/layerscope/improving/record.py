@@ -228,9 +228,9 @@ def log_result(result: Improved, logs: Logs) -> None:
         "after": evidence.get("after"), "changed_neighbors": evidence.get("changed_neighbors"),
     }  # fmt: skip
     told = [{"tag": f"chosen/{name}", "step": 0, "value": value} for name, value in numbers.items() if value is not None]
-    logs.write([*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told])
     words = {"readout": choice.readout, "reason": choice.reason, "judge": evidence["judge"], "folder": str(result.folder)}
     logs.tell({"layer": choice.layer, **words})
+    logs.write([*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told])
 
 
 def manifest_of(

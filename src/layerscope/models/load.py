@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,10 @@ def load(
 
     An image model is returned as an `ImageModel`, with its image processor, and a speech model as a `SoundModel`.
     """
+    given = {name: value for name, value in locals().items() if name not in ("spec", "offline")}
     if not isinstance(spec, str | Path):
-        return wrap(spec, family=family)
+        usual = signature(load).parameters
+        return open_model(spec, None, offline, {name: one for name, one in given.items() if one != usual[name].default})
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
     if family is not None:
@@ -131,11 +134,13 @@ def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, fami
 
 def open_model(model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]) -> LoadedModel:
     """A loaded model from whatever the user gave."""
-    if isinstance(model, LoadedModel):
-        return model
     if isinstance(model, (str, Path)):
         return load(model, offline=offline, **model_options)
-    return wrap(model, tokenizer)
+    for name in (name for name, value in model_options.items() if name != "family" and value not in (None, (), [])):
+        raise ModelError(f"{name}= is for a model given by its name; {type(model).__name__} in memory is taken as it is.")
+    if isinstance(model, LoadedModel):
+        return model
+    return wrap(model, tokenizer, family=model_options.get("family"))
 
 
 def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None) -> str:

@@ -186,11 +186,11 @@ def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> s
 def _logged(run: Profile, logs: Logs) -> Profile:
     """Send every metric at every layer, which is the step."""
     if logs.loggers:
+        told = run.summary()
+        logs.tell({name: told[name] for name in ("model", "layers", "prompts", "final_norm", "valley", "run")})
         rows = whole_layers(run.table[run.table["normalization"] == "raw"])
         dropped = rows["sink"].map({"drop": "_sink_dropped"}).fillna("")
         logs.write(rows.assign(tag="profile/" + rows["metric"] + dropped, step=rows["layer"]).to_dict(orient="records"))
-        told = run.summary()
-        logs.tell({name: told[name] for name in ("model", "layers", "prompts", "final_norm", "valley", "run")})
     return run
 
 
