@@ -125,6 +125,7 @@ def test_a_user_without_a_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(Path, "expanduser", lambda path: no_home() if str(path).startswith("~") else path)
     assert_refused(cli("store"), "no home folder", "export LAYERSCOPE_CACHE=FOLDER")
     ended = cli("doctor")
     assert ended.code == 2

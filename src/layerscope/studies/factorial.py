@@ -52,6 +52,7 @@ class Factorial(Study):
 
     name = "factorial"
     title = "What readout and layer bring, each and together"
+    paper = "Fig. 1"
     models = (1, None)
     texts = False
     options = (
