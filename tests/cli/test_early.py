@@ -48,6 +48,18 @@ def test_the_commonest_mistakes_load_nothing(tmp_path: Path) -> None:
         "exists and is not empty": ["improve", model, "--data", texts, "--out", mine],
         "Did you mean 'one-word'?": ["improve", model, "--data", texts, "--templates", "one-wrod", "--out", out],
         "unknown metric 'promt_entropy'. Did you mean 'prompt_entropy'?": ["profile", model, "--metrics", "promt_entropy"],
+        "Give pairs as .csv": [
+            "improve",
+            model,
+            "--queries",
+            texts,
+            "--documents",
+            texts,
+            "--pairs",
+            tmp_path / "no.csv",
+            "--out",
+            out,
+        ],
         "Did you mean --data?": ["improve", model, "--dta", texts, "--out", out],
     }
     given = json.dumps([[str(word) for word in words] for words in mistakes.values()])

@@ -17,6 +17,7 @@ import pytest
 import layerscope
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
+from layerscope.data.corpus import TextStream
 from layerscope.embedding.reading import LayerReading, Reading
 from layerscope.embedding.writing import Parts, facts_of
 from layerscope.engines import LocalEngine
@@ -247,6 +248,14 @@ def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -
     reading.width, reading.names = 4096, ("a",) * 40
     for remote in (False, True):
         assert Parts(tmp_path, reading, "", remote, False).size * 4 * 4096 * 40 <= 128 * 2**20
+
+
+def test_a_search_reads_its_texts_once_to_count_and_once_to_find(model, monkeypatch) -> None:
+    opened = []
+    read = TextStream._read
+    monkeypatch.setattr(TextStream, "_read", lambda self, whole: opened.append(whole) or read(self, whole))
+    layerscope.search(model, TEXTS[4], TEXTS, layers=1, progress=False)
+    assert opened == [False, True]
 
 
 def test_a_file_of_several_layers_is_searched_at_one_of_them(model, tmp_path: Path) -> None:

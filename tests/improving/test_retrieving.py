@@ -12,7 +12,11 @@ import layerscope
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError
 from layerscope.improving.pairs import ranking_scores, read_asked
-from layerscope.improving.retrieving import SearchJob, make_ways
+from layerscope.improving.retrieving import SearchJob, confirm, make_ways
+from layerscope.improving.words import page_words
+from layerscope.report.choosing import grid_of
+from layerscope.report.notebook import candidate_charts
+from layerscope.selection.judges.base import scored_by_items
 from tests.improving.test_improve import WORDS, judge
 from tests.tiny import tiny_model
 
@@ -78,6 +82,76 @@ def test_the_same_call_reads_the_run_back_and_other_pairs_do_not(llama, here, tm
     assert searched(llama, out=tmp_path / "better").manifest["seconds"] == first.manifest["seconds"]
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
         searched(llama, out=tmp_path / "better", pairs=some_search()[2][:50])
+
+
+def test_both_sides_are_named_and_the_chosen_row_is_marked(llama, here, monkeypatch, tmp_path: Path) -> None:
+    told: dict = {}
+    prefer(monkeypatch, "answer", "corpus")
+    monkeypatch.setattr("layerscope.improving.record.Logs.tell", lambda self, facts: told.update(facts))
+    better = searched(llama, log="tensorboard", out=tmp_path / "better")
+    name = "answer+one-word/last/applied/keep/corpus"
+    marked = better.table[better.table["chosen"]].iloc[0]
+    grid = grid_of(better)
+    assert (marked["readout"], marked["layer"]) == (name, 2)
+    assert grid.rows[grid.chosen[0]] == ("answer+one-word prompt", "centered")
+    assert grid.score[grid.chosen] == marked["score"]
+    assert candidate_charts(better.choice, better.table)[0].lines[0].name == name
+    assert better.choice.readout == "one-word/last/applied/keep/corpus"  # what an export of the documents' side takes
+    assert f"read as {name}" in better.choice.reason
+    assert told["readout"] == name
+    assert "Asking for the answer in one word at layer 2 of 3 (documents: one-word prompt) raises the nDCG@10" in str(better)
+
+
+def test_what_is_said_of_a_search_is_of_queries(llama, here, monkeypatch) -> None:
+    prefer(monkeypatch, "answer", "corpus")
+    better = searched(llama)
+    numbers = next(line for line in page_words(better) if "interval" in line)
+    assert numbers.startswith("nDCG@10: ")
+    assert numbers.endswith("on 30 queries that did not choose")
+    said = json.dumps(better.manifest["conventions"])
+    assert "as a neighbor" not in said
+    assert "by their parts" not in said
+    assert "on the queries that choose and 60 documents" in str(better)
+    some = searched(llama, pairs=some_search()[2][:40])  # of the others nothing is known
+    assert "on 20 queries that did not choose, among 60 documents" in str(some)
+
+
+def test_a_gain_that_was_let_through_is_not_the_luck_that_let_it_through() -> None:
+    """Of 30 queries a true gain of one standard error, by two measures: what is told where the choice is made."""
+    rng, told, plain = np.random.default_rng(0), [], []
+    for seed in range(40):
+        gains = rng.normal(1 / np.sqrt(30), 1, 30)
+        items = [np.stack([np.zeros(30), one])[:, None] for one in (gains, gains + rng.normal(0, 0.5, 30))]
+        checked = {name: scored_by_items(name, one, seed, sides=1) for name, one in zip("ab", items, strict=True)}
+        found = confirm(checked, (1, 0), (0, 0), False, seed)
+        if found.moved:
+            told.append([found.gain((i, 1, 0), (i, 0, 0)).value for i in (0, 1)])
+            plain.append([one.mean() for one in (items[0][1], items[1][1])])
+    assert len(told) > 5
+    assert (np.mean(told, axis=0) < 0.8 * np.mean(plain, axis=0)).all()
+    forced = confirm(checked, (1, 0), (0, 0), True, 0)  # within a budget it is taken whatever it gains, and nothing is corrected
+    assert forced.moved
+    assert forced.gain((0, 1, 0), (0, 0, 0)).value == pytest.approx(gains.mean())
+
+
+def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -> None:
+    def measured(self, way):
+        found = np.zeros((4, 3, 60))
+        if way.query.template == "answer":
+            found[2] = np.random.default_rng(5).normal(0.35, 1, 60)
+        return found
+
+    monkeypatch.setattr(SearchJob, "_of_way", measured)
+    seen = []
+    monkeypatch.setattr(
+        "layerscope.improving.retrieving.confirm", lambda checked, *rest: seen.append(checked) or confirm(checked, *rest)
+    )
+    evidence = searched(llama).manifest["evidence"]
+    looks = float(seen[0]["nDCG@10"].score.max())
+    assert not evidence["kept_default"]
+    assert evidence["before"] == 0
+    assert evidence["after"] < 0.5 * looks
+    assert evidence["interval"][0] < 0
 
 
 @pytest.mark.parametrize("centering", ["none", "corpus"])
@@ -182,6 +256,29 @@ def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
     halves = asked.halves(0)
     assert sorted(np.concatenate(halves)) == list(range(60))
     assert [int(asked.paired[half].sum()) for half in halves] == [20, 20]
+
+
+def test_ids_of_the_other_side_do_not_count_and_none_names_two_texts(tmp_path: Path) -> None:
+    queries, documents, _ = some_search()
+    files = [tmp_path / name for name in ("queries.csv", "documents.csv", "pairs.csv")]
+    files[0].write_text("query_id,doc_id,text\n" + "".join(f"{i},{59 - i},{text}\n" for i, text in enumerate(queries)))
+    files[1].write_text("query_id,doc_id,text\n" + "".join(f"{59 - i},{i},{text}\n" for i, text in enumerate(documents)))
+    files[2].write_text("query_id,doc_id\n" + "".join(f"{i},{i}\n" for i in range(60)))
+    asked = read_asked(*files)
+    assert asked.relevant.sum() == 60
+    assert all(documents.index(asked.documents[j]) == queries.index(asked.queries[i]) for i, j in np.argwhere(asked.relevant > 0))
+    files[1].write_text("id,text\n" + "".join(f"{i // 2},{text}\n" for i, text in enumerate(documents)))
+    files[2].write_text("query_id,doc_id\n" + "".join(f"{i},{i}\n" for i in range(30)))
+    with pytest.raises(DataError, match="'0' names two different document texts in documents"):
+        read_asked(*files)
+
+
+def test_queries_whose_documents_do_not_fit_are_not_counted() -> None:
+    queries, documents, _ = some_search()
+    pairs = [(query, documents[(i + j) % 60]) for i, query in enumerate(queries) for j in range(30)]
+    assert read_asked(queries, documents, pairs, sample=120).paired.all()
+    with pytest.raises(DataError, match=r"at least 10 are needed whose documents fit into sample=40 \(\d do\)"):
+        read_asked(queries, documents, pairs, sample=40)
 
 
 def test_what_cannot_be_searched_is_refused(llama, tmp_path: Path) -> None:

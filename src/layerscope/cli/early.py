@@ -63,9 +63,9 @@ def _data(given: Any, values: Mapping[str, Any]) -> None:
         preview(given, values.get("column"), values.get("encoding"))
 
 
-def _labels(given: Any, values: Mapping[str, Any]) -> None:
+def _labels(given: Any, values: Mapping[str, Any], what: str = "labeled examples as .csv, .tsv or .jsonl") -> None:
     if values["command"] in ("improve", "compare") and not exists(str(given)):
-        raise LayerscopeError(f"there is no file {given}. Give labeled examples as .csv, .tsv or .jsonl.")
+        raise LayerscopeError(f"there is no file {given}. Give {what}.")
 
 
 def _out(given: Any, values: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ _CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "data": _data,
     "queries": lambda given, values: _data(given, {**values, "column": None}),
     "labels": _labels,
-    "pairs": _labels,
+    "pairs": lambda given, values: _labels(given, values, "pairs as .csv, .tsv or .jsonl with the columns query and document"),
     "readout": _readout,
     "readouts": _readout,
     "templates": _templates,

@@ -77,13 +77,14 @@ def search(
             return nearest(vector, vectors_in(file, name, len(vector)), top)
         reading.prompt, reading.cut = DOCUMENT, 0
         stream = TextStream(data, column=column, offline=offline, encoding=encoding)
+        total = sum(1 for _ in stream)
 
         def blocks() -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
-            command.bar.begin(f"{reading.facts['model']['name']}|texts", sum(1 for _ in stream))
+            command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
             for rows in in_blocks(stream.rows(), BLOCK):
                 found = reading.vectors(command.engine, [str(row.text) for row in rows], command.bar.advance)[0]
                 yield found, [{"text": row.text, **row.others} for row in rows]
 
         found = nearest(vector, blocks(), top)
-        reading.say_cuts(reading.cut, sum(1 for _ in stream))
+        reading.say_cuts(reading.cut, total)
         return found

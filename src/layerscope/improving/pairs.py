@@ -30,7 +30,7 @@ LEAST_PAIRED = 10
 TOP = 10
 """Documents that a reader looks at: recall@10 and nDCG@10."""
 
-_IDS = ("id", "_id", "qid", "docid", "query_id", "document_id", "doc_id", "corpus_id")
+_IDS = {"query": ("id", "qid", "query_id"), "document": ("id", "pid", "docid", "doc_id", "document_id", "corpus_id")}
 _QUERY = ("query", "query_id", "qid", "question")
 _DOCUMENT = ("document", "document_id", "doc", "doc_id", "docid", "corpus_id", "pid", "passage", "answer")
 _SCORE = ("score", "relevance", "label", "grade")
@@ -101,8 +101,6 @@ def read_asked(
         of: dict[str, dict[str, float]] = {}
         for one, other, grade in known:
             of.setdefault(names[0][one], {})[names[1][other]] = grade
-        if len(of) < LEAST_PAIRED:
-            raise DataError(f"the pairs are of {len(of)} different queries; at least {LEAST_PAIRED} are needed, or none.")
         words = list(dict.fromkeys([*(text for text in draw_texts(of, len(of), seed).texts), *words]))[: len(words)]
         named: dict[str, None] = {}
         for text in [text for text in words if text in of]:
@@ -111,15 +109,21 @@ def read_asked(
                 continue
             named |= dict.fromkeys(of[text])
             grades |= {(text, other): grade for other, grade in of[text].items()}
+        fit = sum(text in of for text in words)
+        if fit < LEAST_PAIRED or len(words) < LEAST:
+            raise DataError(
+                f"the pairs are of {len(of)} different queries; at least {LEAST_PAIRED} are needed whose documents fit into "
+                f"sample={sample} ({fit} do), and {LEAST} queries in all ({len(words)} are left). Or leave out pairs=."
+            )
         texts = dict.fromkeys(list(named | texts)[: max(len(texts), len(named))])
     at = [{text: i for i, text in enumerate(side)} for side in (words, texts)]
     relevant = np.zeros((len(words), len(texts)), dtype=np.float32)
     for (one, other), grade in grades.items():
         relevant[at[0][one], at[1][other]] = grade
-    facts: dict[str, Any] = {}
-    for kind, stream, draw, count in (("queries", asking, drawn, len(words)), ("documents", found, others, len(texts))):
-        facts[kind] = {"name": stream.name, "distinct": draw.distinct, "read": count, "source": stream.source}
-        facts[kind]["fingerprint"] = draw.fingerprint
+    facts = {
+        kind: {"name": on.name, "distinct": draw.distinct, "read": count, "fingerprint": draw.fingerprint, "source": on.source}
+        for kind, on, draw, count in (("queries", asking, drawn, len(words)), ("documents", found, others, len(texts)))
+    }
     told = None if known is None else hashlib.sha256(repr(sorted(known)).encode()).hexdigest()
     return Asked(words, list(texts), relevant, {**facts, "pairs": {"fingerprint": told, "used": len(grades)}})
 
@@ -128,10 +132,11 @@ def _named(stream: TextStream, names: set[str], kind: str) -> dict[str, str]:
     """The text that each name stands for: an id beside it, or the text itself."""
     found: dict[str, str] = {}
     for row in stream.rows():
-        ids = [str(value) for name, value in row.others.items() if name.strip().lower().replace("-", "_") in _IDS]
-        for name in (*ids, str(row.text), str(row.text).strip()):
-            if name in names:
-                found.setdefault(name, str(row.text))
+        ids = [str(value) for name, value in row.others.items() if name.strip("_ ").lower().replace("-", "_") in _IDS[kind]]
+        text = str(row.text)
+        for name in (*ids, text, text.strip()):
+            if name in names and found.setdefault(name, text).strip() != text.strip():
+                raise DataError(f"{one_line(repr(name[:60]))} names two different {kind} texts in {stream.name}.")
     unknown = sorted(names - set(found))
     if unknown:
         shown = one_line(repr(unknown[0][:60]))

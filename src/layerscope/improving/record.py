@@ -27,6 +27,7 @@ from layerscope.store import RunFolder
 from layerscope.store.folder import config_key, is_complete
 from layerscope.version import VERSION
 
+_SEARCHED = "half of the queries choose; the others, resampled, tell whether there is a gain, and how much, 95 % given that"
 VERSION_KEY = "layerscope"
 """Where a run's configuration has the version that made it."""
 
@@ -164,10 +165,11 @@ def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str,
     else:
         near = f" It is the cheapest of {evidence['near']} that score practically the same." if evidence["near"] > 1 else ""
         score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "
+        both = f" Queries and documents are read as {evidence['search']['readout']}." if "search" in evidence else ""
         reason = (
             f"Chosen from {evidence['candidates']} layers and readouts by {evidence['judge']}: {score}"
             f"{evidence['before']:.3f} → {evidence['after']:.3f} (readout {evidence['readout_gain']:+.3f}, layer "
-            f"{evidence['layer_gain']:+.3f}).{near}"
+            f"{evidence['layer_gain']:+.3f}).{near}{both}"
         )
     return replace(
         choice, model=model.name, reason=reason, warnings=tuple(notes), metric=evidence["score_name"], identity=model.identity,
@@ -228,7 +230,8 @@ def log_result(result: Improved, logs: Logs) -> None:
         "after": evidence.get("after"), "changed_neighbors": evidence.get("changed_neighbors"),
     }  # fmt: skip
     told = [{"tag": f"chosen/{name}", "step": 0, "value": value} for name, value in numbers.items() if value is not None]
-    words = {"readout": choice.readout, "reason": choice.reason, "judge": evidence["judge"], "folder": str(result.folder)}
+    read = (evidence.get("search") or {}).get("readout", choice.readout)
+    words = {"readout": read, "reason": choice.reason, "judge": evidence["judge"], "folder": str(result.folder)}
     logs.tell({"layer": choice.layer, **words})
     logs.write([*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told])
 
@@ -258,6 +261,7 @@ def manifest_of(
             "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
             "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
             "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
+            **({"interval": _SEARCHED, "choice": _SEARCHED} if "search" in evidence else {}),
             **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
             "centering": "none"
             if fitted is None or evidence.get("trained")

@@ -2,12 +2,12 @@
 
 A folder of sentence-transformers has a prompt for each side and one pooling. So a *way* is a template for each side, of two that
 end alike, read by the same pooling at the same layer; each side is centered on its own mean, or mapped by a head after that.
-Half of the queries choose; what is said of the choice is said on the other half.
+Half of the queries choose; whether that is better than today, and by how much, the other half says (`core.picking`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from layerscope.core.candidates import ScoredCandidates
+from layerscope.core.candidates import Place, ScoredCandidates
 from layerscope.core.heads import Head, Ridge, make_target, unit
+from layerscope.core.picking import Picking, pick
 from layerscope.core.readout import HEAD, Readout
-from layerscope.core.statistics import Interval
 from layerscope.core.templates import SLOT, get_template
 from layerscope.errors import LayerscopeError
 from layerscope.exporting.cutting import needs_filler
@@ -37,7 +37,7 @@ from layerscope.improving.record import evidence_of, told
 from layerscope.improving.result import Improved
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.agreement import Neighborhoods
-from layerscope.selection.judges.base import TEXTS, combined, scored_by_items
+from layerscope.selection.judges.base import TEXTS, combined, text_weights
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 
 NDCG, RECALL, AGREEMENT = f"nDCG@{TOP}", f"recall@{TOP}", "agreement"
@@ -96,14 +96,15 @@ class SearchJob(ImproveJob):
         choice = decide(said, readouts, layers, costs, budget, only=every)  # whether it is better, the other half says
         checked = self._parts(panel, measured, halves[1], seed)
         today, place = (0, len(layers) - 1), (readouts.index(of_name(readouts, choice.readout)), layers.index(choice.layer))
-        gains = {name: one.gain(place, today) for name, one in checked.items()}
-        if place != today and not next(iter(gains.values())).low > 0 and (budget is None or budget >= 1):
+        count = int(asked.paired[halves[1]].sum()) or len(halves[1])
+        picked = confirm(checked, place, today, budget is not None and budget < 1, seed)
+        if place != today and not picked.moved:
             only = ~every
             only[today] = True
             choice = decide(said, readouts, layers, costs, only=only)
-            weak = f"on {len(halves[1])} queries that did not choose it, nothing is shown to be better than what you have"
+            weak = f"on {count} queries that did not choose it, nothing is shown to be better than what you have"
             choice, place = replace(choice, reason=weak, abstained=True), today
-        evidence = self._evidence(panel, choice, checked, gains, place, len(halves[1]))
+        evidence = self._evidence(panel, choice, checked, picked, place, count)
         return self._hand_over(panel, ways[place[0]], choice, teacher, evidence, out, overwrite)
 
     def _read(self, panel: Panel, ways: Sequence[Way]) -> None:
@@ -136,11 +137,14 @@ class SearchJob(ImproveJob):
         return np.stack([*ranking_scores(similarity, self.asked.relevant), agreement])
 
     def _parts(self, panel: Panel, measured: np.ndarray, half: np.ndarray, seed: int) -> dict[str, ScoredCandidates]:
-        """What each measure says on some of the queries, the one that decides first."""
-        paired, found = half[self.asked.paired[half]], {}
-        for i, (name, some) in enumerate(((NDCG, paired), (RECALL, paired), (AGREEMENT, half))):
-            if len(some) and (name != AGREEMENT or panel.encoder is not None):
-                found[name] = scored_by_items(name, measured[:, :, i, some], seed, sides=1)
+        """What each measure says on some of the queries, the one that decides first; all on the same resamples."""
+        paired, found = self.asked.paired[half], {}
+        parts = [one for one in (half[paired], half[~paired]) if len(one)]
+        drawn = np.concatenate([len(one) * text_weights(len(one), seed + k) for k, one in enumerate(parts)], axis=1)
+        for i, (name, count) in enumerate(((NDCG, paired.sum()), (RECALL, paired.sum()), (AGREEMENT, len(half)))):
+            if count and (name != AGREEMENT or panel.encoder is not None):
+                items = measured[:, :, i, np.concatenate(parts)[:count]].astype(np.float64)
+                found[name] = ScoredCandidates(items.mean(-1), items @ drawn[:, :count].T / count, judge=name)
         return found
 
     def _said(self, panel: Panel, measured: np.ndarray, half: np.ndarray, seed: int) -> ScoredCandidates:
@@ -183,16 +187,15 @@ class SearchJob(ImproveJob):
         return fitted
 
     def _evidence(
-        self, panel: Panel, choice: Choice, checked: dict[str, ScoredCandidates], gains: dict[str, Interval],
-        place: tuple[int, int], queries: int,
-    ) -> dict[str, Any]:  # fmt: skip
+        self, panel: Panel, choice: Choice, checked: dict[str, ScoredCandidates], picked: Picking, place: Place, queries: int
+    ) -> dict[str, Any]:
         """What the queries that did not choose say of the choice."""
-        today, (name, main) = (0, len(self.reader.layers) - 1), next(iter(checked.items()))
-        middle = float(main.score[place[0], today[1]])
+        today, name = (0, len(self.reader.layers) - 1), next(iter(checked))
         measures: dict[str, dict[str, Any]] = {}
-        for what, one in checked.items():
-            ends = [gains[what].low, gains[what].high] if place != today else [0.0, 0.0]
-            measures[what] = {"before": float(one.score[today]), "after": float(one.score[place]), "interval": ends}
+        for i, (what, one) in enumerate(checked.items()):
+            gain, before = picked.gain((i, *place), (i, *today)), float(one.score[today])
+            measures[what] = {"before": before, "after": before + gain.value, "interval": [gain.low, gain.high]}
+        middle = measures[name]["before"] + picked.gain((0, place[0], today[1]), (0, *today)).value
         judge, own = "" if panel.encoder is None else panel.encoder.name, None
         who = [f"{self.asked.facts['pairs']['used']} pairs"] * (NDCG in checked) + [f"agreement with {judge}"] * bool(judge)
         evidence = {
@@ -223,8 +226,8 @@ class SearchJob(ImproveJob):
             "speedup": speeds["now"] / speeds["today"], "texts_per_second": speeds, "encoder": panel.trained_encoder,
             "changed_neighbors": changed_share(before[1], after[1]),
         }  # fmt: skip
-        patterns = [get_template(readout.template).pattern for readout in way]
-        evidence["search"]["prompts"] = dict(zip(("query", "document"), patterns, strict=True))
+        prompts = {side: get_template(one.template).pattern for side, one in zip(("query", "document"), way, strict=True)}
+        evidence["search"] |= {"prompts": prompts, "readout": way.joined.name, "query": way.query.name}
         self._note_cuts(way.document)
         choice = told(replace(choice, readout=way.document.name), self.model, self.reader, evidence, self.notes)
         sampled = {"texts": texts, "before": before[1], "after": after[1]}
@@ -233,6 +236,15 @@ class SearchJob(ImproveJob):
 
 
 JOBS["search"] = SearchJob
+
+
+def confirm(checked: Mapping[str, ScoredCandidates], place: Place, today: Place, forced: bool, seed: int) -> Picking:
+    """Whether a choice is better on these queries, by the first measure; places in the answer begin with a measure's number."""
+    score, draws = (np.stack([getattr(one, what) for one in checked.values()]) for what in ("score", "draws"))
+    only = np.zeros(score.shape, dtype=bool)
+    only[(0, *place)] = True
+    also = tuple((i, *one) for i in range(len(checked)) for one in (place, (place[0], today[1]), today))
+    return pick(ScoredCandidates(score, draws), only, lambda _: (0, *today), also, forced=forced, seed=seed)
 
 
 def _cosines(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:

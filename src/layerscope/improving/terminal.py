@@ -26,17 +26,11 @@ _COSTLY = 4.0
 def score_lines(result: Improved) -> list[tuple[str, str]]:
     """What the judge says, with the change of the readout and the change of the layer apart."""
     evidence = result.manifest["evidence"]
-    lines = [("why", result.choice.reason), ("readout", str(result.choice.readout)), ("judge", evidence["judge"])]
+    search, texts = evidence.get("search") or {}, result.manifest["texts"]
+    read = search.get("readout", str(result.choice.readout))
+    lines = [("why", result.choice.reason), ("readout", read), ("judge", evidence["judge"])]
     if not evidence["kept_default"]:
-        low, high = evidence["interval"]
-        lines.append(
-            (
-                evidence["score_name"],
-                f"{evidence['before']:.3f} today → {evidence['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)",
-            )
-        )
-        lines += search_lines(evidence)
-        lines.append(("of which", _parts(evidence)))
+        lines += [(evidence["score_name"], _gain(evidence)), *search_lines(evidence), ("of which", _parts(evidence))]
         lines += [("right neighbors", told) for told in right_neighbors(evidence)]
         lines.append(("today", evidence["today"]))
         if evidence.get("trained"):
@@ -44,14 +38,13 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         elif evidence.get("teacher"):
             lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
-        lines += _encoder_itself(evidence)
-        lines += _elsewhere(evidence)
-        lines += _front_lines(result)
-    on = result.manifest["texts"].get("centered_on")
-    if on:
+        lines += [*_encoder_itself(evidence), *_elsewhere(evidence), *_front_lines(result)]
+    centered = texts.get("centered_on")
+    if centered:
         how = "fitted on" if evidence.get("teacher") else "centered on"
-        lines.append((how, f"{on['texts']:,} of {on['of']:,} texts"))
-    judged = f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"
+        lines.append((how, f"{centered['texts']:,} of {centered['of']:,} {'documents' if search else 'texts'}"))
+    on = f"the queries that choose and {texts['sampled']} documents" if search else f"{texts['sampled']} texts"
+    judged = f"{evidence['candidates']} layers × readouts on {on}"
     undefined = len(result.table) - evidence["candidates"]
     if 0 < undefined < len(result.table):  # such as layer 0 at a template's last token, which is the same for every text
         judged += f"; {undefined} more cannot be scored"
@@ -74,12 +67,15 @@ def search_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("measured", on)]
     for name, one in search["measures"].items():
         if name not in evidence["score_name"]:
-            low, high = one["interval"]
-            told = f"{one['before']:.3f} today → {one['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)"
-            lines.append((f"{name} with {search['judge']}" if name == "agreement" else name, told))
+            lines.append((f"{name} with {search['judge']}" if name == "agreement" else name, _gain(one)))
     if search["own"] is not None:
         lines.append((f"{search['judge']} itself", f"nDCG@10 {search['own']:.3f} on the same queries"))
     return lines + [(f"{side} read as", pattern) for side, pattern in search["prompts"].items()]
+
+
+def _gain(one: dict[str, Any]) -> str:
+    low, high = one["interval"]
+    return f"{one['before']:.3f} today → {one['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)"
 
 
 def print_improved(result: Improved, console: Console | None = None) -> None:
@@ -177,6 +173,7 @@ def _front_lines(result: Improved) -> list[tuple[str, str]]:
     rows = [f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {how_read(str(row.readout))})" for row in found.itertuples()]
     evidence = result.manifest["evidence"]
     what = "untrained, score by cost" if evidence.get("trained") else "score by cost"
+    what += ", of the queries that chose" * ("search" in evidence)
     lines = [(what, "\n".join(rows))] if len(rows) > 1 else []
     other = evidence.get("as_good")
     if other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerscope.core.readout import HEAD, Readout
+from layerscope.core.readout import HEAD, Readout, row_words
 from layerscope.core.templates import SLOT, get_template
 from layerscope.improving.result import Improved
 from layerscope.selection.judges.agreement import NEIGHBORS
@@ -27,8 +27,9 @@ def sentence(result: Improved) -> str:
     choice, evidence = result.choice, result.manifest["evidence"]
     if choice.abstained or evidence["kept_default"]:
         return choice.headline().removesuffix(".")
-    readout = Readout(*str(choice.readout).rsplit("/", 4))
-    doing = _doing(readout, choice.layer, choice.layers)
+    asks = (evidence.get("search") or {}).get("query", str(choice.readout))
+    doing = _doing(Readout(*asks.rsplit("/", 4)), choice.layer, choice.layers)
+    doing += f" (documents: {row_words(str(choice.readout))[0]})" if asks != choice.readout else ""
     if evidence.get("trained"):
         doing = f"Training the first {choice.layer} of {choice.layers} blocks on the texts"
     return f"{doing} {_effect(evidence)}{_cost(evidence)}"
@@ -42,9 +43,11 @@ def page_words(result: Improved) -> list[str]:
     if evidence.get("trained"):
         return [sentence(result), f"Today is the last layer, the mean of its tokens. {_capital(evidence['trained']['words'])}"]
     low, high = evidence["interval"]
+    search = evidence.get("search")
+    on = f"{search['queries']:,} queries that did not choose" if search else f"{result.manifest['texts']['sampled']:,} texts"
     numbers = (
         f"{_capital(evidence['score_name'])}: {evidence['before']:.3f} today → {evidence['after']:.3f} "
-        f"(95 % interval of the gain: {low:+.3f} to {high:+.3f}), on {result.manifest['texts']['sampled']:,} texts"
+        f"(95 % interval of the gain: {low:+.3f} to {high:+.3f}), on {on}"
     )
     parts = (
         "Today is the last layer, the mean of its tokens. Reading that layer in the new way brings "
@@ -112,4 +115,4 @@ def right_neighbors(evidence: dict[str, Any]) -> list[str]:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]  # nDCG is written so

@@ -38,7 +38,7 @@ def grid_of(run: Any) -> ChoiceGrid | None:
         found = table.pivot_table(index="readout", columns="layer", values=column, aggfunc="first", dropna=False)
         return found.reindex(index=names, columns=layers).to_numpy()
 
-    chosen = places.get((str(run.choice.readout), run.choice.layer))
+    chosen = places.get((chosen_row(table, run.choice), run.choice.layer))
     if chosen is None:
         return None
     costed = "cost" in table
@@ -58,6 +58,12 @@ def grid_of(run: Any) -> ChoiceGrid | None:
         front=[places[str(name), int(layer)] for name, layer in zip(best["readout"], best["layer"], strict=True)],
         budget=(run.manifest.get("config") or {}).get("budget"),
     )
+
+
+def chosen_row(table: pd.DataFrame, choice: Any) -> str:
+    """The chosen readout as the table names it: of a search, how both sides are read."""
+    found: Any = table["readout"][table["chosen"].astype(bool)] if "chosen" in table else []
+    return str(next(iter(found), choice.readout))
 
 
 def _order(name: str) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
 from layerscope.maps import LayerMap
-from layerscope.report.choosing import grid_figure
+from layerscope.report.choosing import chosen_row, grid_figure
 from layerscope.report.drawing import new_figure
 from layerscope.report.panels import correlation_charts, draw_charts, plot_charts
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
@@ -68,10 +68,10 @@ def candidate_charts(choice: Choice | None, table: pd.DataFrame | None) -> list[
     """Where a choice was made among judged layers: the scores of the chosen readout beside today's, by layer."""
     if choice is None or table is None or not {"readout", "layer", "score"} <= set(table.columns):
         return []
-    drawn = []
-    for name in dict.fromkeys([str(choice.readout), DEFAULT_READOUT]):
+    drawn, chosen = [], chosen_row(table, choice)
+    for name in dict.fromkeys([chosen, DEFAULT_READOUT]):
         rows = table[table["readout"] == name].sort_values("layer")
-        note = (choice.layer, f"layer {choice.layer}") if name == choice.readout else None
+        note = (choice.layer, f"layer {choice.layer}") if name == chosen else None
         drawn.append(Line.of(name, rows, "score", note=note))
     return [Chart("score by layer", [line for line in drawn if len(line.layers)])]
 
