@@ -86,8 +86,9 @@ def test_ties_and_invariances(data: st.DataObject) -> None:
     assert maths.association("kendall", x, y) == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-10)
     value = maths.association("dcor", x, y)
     assert 0 <= value <= 1 + 1e-12
-    assert maths.association("dcor", y, x) == pytest.approx(value, abs=1e-12)
-    assert maths.association("dcor", 3 - 7 * x, y) == pytest.approx(value, abs=1e-10)  # shifts, scales, reflections
+    assert maths.association("dcor", y, x) == pytest.approx(value, abs=1e-7)
+    # shifts, scales, reflections; the root of a sum that is zero but for rounding
+    assert maths.association("dcor", 3 - 7 * x, y) == pytest.approx(value, abs=1e-7)
     assert maths.association("dcor", x, 2 * x + 1) == pytest.approx(1, abs=1e-10)
 
 

@@ -24,7 +24,8 @@ def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
     assert {"gpt_neox", "llama", "gemma3", "gpt2", "mamba", "mamba2", "bert", "roberta", "mpnet", "modernbert"} <= declared
     images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {"tiny_vit"}  # see test_tiny_vit.py
     sounds = {"wav2vec2", "whisper"}  # see test_sounds.py
-    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds
+    lenses = {"transformer_lens"}  # see test_lenses.py
+    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds | lenses
     assert sounds == {name for name in declared if FAMILIES.get(name).modality == "sound"}
     assert images == {name for name in declared if FAMILIES.get(name).modality == "image"}
 
@@ -32,7 +33,7 @@ def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
 def test_every_declared_model_type_has_a_tiny_model() -> None:
     built = {build_tiny(name).config.model_type for name in TINY_FAMILIES}
     built |= {build_image_model(name).config.model_type for name in IMAGE_FAMILIES}  # type: ignore[union-attr]
-    built |= {"tiny_vit_stage", "wav2vec2", "hubert", "whisper"}  # see test_tiny_vit.py and test_sounds.py
+    built |= {"tiny_vit_stage", "wav2vec2", "hubert", "whisper", "transformer_lens"}  # see test_tiny_vit.py, test_sounds.py and test_lenses.py
     assert {t for family in FAMILIES.all().values() for t in family.model_types} == built
 
 

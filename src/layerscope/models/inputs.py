@@ -115,7 +115,7 @@ class ItemReader(Closing, ABC):
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """The rows of the items' views; `rows` are those of the items themselves."""
-        raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that need none (metrics=).")
+        raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that compare no views (metrics=).")
 
     def start_views(self, views: ViewSettings, count: int | None = None) -> None:
         """Get ready to make views of `count` items (None: of many), in processes where that pays."""
