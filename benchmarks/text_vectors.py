@@ -12,8 +12,7 @@ from layerscope.cli import main as layerscope_main
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.studies.base import STUDIES, Study
-from layerscope.studies.shared.models import Request, kept_arrays, most_tokens
-from layerscope.studies.shared.vectors import reduce_prompts
+from layerscope.studies.shared.models import Request, kept_arrays, most_tokens, reduce_prompts
 
 FOLDS = 5
 _PENALTIES = (0.001, 0.01, 0.1, 1.0)  # of the mean squared length of centered vectors

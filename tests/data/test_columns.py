@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from layerscope.data.columns import columns_beside
-from layerscope.data.corpus import TextStream
+from layerscope.data.corpus import TextStream, columns_beside
 
 ROWS = [{"text": f"text {i}", "topic": ["a", "b"][i % 2], "stars": i / 2} for i in range(30)]
 

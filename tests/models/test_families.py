@@ -33,7 +33,13 @@ def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
 def test_every_declared_model_type_has_a_tiny_model() -> None:
     built = {build_tiny(name).config.model_type for name in TINY_FAMILIES}
     built |= {build_image_model(name).config.model_type for name in IMAGE_FAMILIES}  # type: ignore[union-attr]
-    built |= {"tiny_vit_stage", "wav2vec2", "hubert", "whisper", "transformer_lens"}  # see test_tiny_vit.py, test_sounds.py and test_lenses.py
+    built |= {
+        "tiny_vit_stage",
+        "wav2vec2",
+        "hubert",
+        "whisper",
+        "transformer_lens",
+    }  # see test_tiny_vit.py, test_sounds.py and test_lenses.py
     assert {t for family in FAMILIES.all().values() for t in family.model_types} == built
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from layerscope.core.readout import Readout, row_words
-from layerscope.data.columns import columns_beside
+from layerscope.data.corpus import columns_beside
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.sample import Sample

@@ -10,7 +10,7 @@ import numpy as np
 
 from layerscope.capture import Site
 from layerscope.core.sites import site_of
-from layerscope.data.columns import columns_beside
+from layerscope.data.corpus import columns_beside
 from layerscope.data.items import Items
 from layerscope.maps import LayerMap, make_map
 from layerscope.maps.layer_map import Vectors, pick

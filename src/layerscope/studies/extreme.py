@@ -30,7 +30,15 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import color_key
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
-from layerscope.studies.shared.models import Request, canonical, kept_arrays, most_tokens, read_prompts, read_specs
+from layerscope.studies.shared.models import (
+    Request,
+    canonical,
+    kept_arrays,
+    most_tokens,
+    read_prompts,
+    read_specs,
+    reduce_prompts,
+)
 from layerscope.studies.shared.numbers import (
     MOVES,
     SINKS,
@@ -45,7 +53,6 @@ from layerscope.studies.shared.numbers import (
     sentence,
     where_clear,
 )
-from layerscope.studies.shared.vectors import reduce_prompts
 
 _LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
 _LEVELS = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]

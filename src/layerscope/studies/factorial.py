@@ -39,8 +39,7 @@ from layerscope.studies.shared.figures import Figure, grid, label_axes, legend_b
 from layerscope.studies.shared.models import Request, folder_name, kept_arrays, most_tokens, read_specs
 from layerscope.studies.shared.numbers import in_short, mean_of, whole_layer
 
-READOUTS = ("mean", "centered", "weighted", "last", "echo", "prompt", "head")
-"""The first is today's default."""
+READOUTS = ("mean", "centered", "weighted", "last", "echo", "prompt", "head")  # the first is today's default
 PARTS = ("readout", "layer", "both", "all")
 DRAWS = 500
 COLUMNS = ["kind", "model", "task", "type", "reading", "layer", "site", "depth", *names(VALUE)]
@@ -128,8 +127,7 @@ class Factorial(Study):
 
 # --- tasks and vectors ----------------------------------------------------------------------------------------------------------
 
-Tasks = list[tuple[str, Any, list[str], list[str]]]
-"""Names, mteb's tasks, the texts that they encode, and other texts to fit on."""
+Tasks = list[tuple[str, Any, list[str], list[str]]]  # names, mteb's tasks, the texts that they encode, others to fit on
 
 
 def _read_tasks(request: Request, notes: list[str]) -> Tasks:
@@ -302,11 +300,11 @@ def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]
         verdict.append(f"Mixed model: the middle third over the last layer, read by mean: {over} points over all models.")
     elif len(every) > 1:
         verdict.append(f"No mixed model: statsmodels did not converge, or is not installed ({install_command('factorial')}).")
-    by_readout = ", ".join(f"{readout} {count}" for readout, count in clear.items())
     answer = (
-        f"the readout alone brings {whole[0]:+.1f} points, the layer alone {whole[1]:+.1f}, of {whole[3]:+.1f} in all; models of "
-        f"{len(every)} in which an inner layer clearly beats the last: {by_readout}"
+        f"the readout alone brings {whole[0]:+.1f} points, the layer alone {whole[1]:+.1f}, of {whole[3]:+.1f} in all; models "
     )
+    answer += f"of {len(every)} in which an inner layer clearly beats the last: "
+    answer += ", ".join(f"{readout} {count}" for readout, count in clear.items())
     return pd.concat([scores, pd.DataFrame(rows)], ignore_index=True), [in_short(answer), *verdict]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.capture import Batch, Site
+from layerscope.capture import Batch, Reducer, Site, expand_sites
 from layerscope.core.identity import model_key
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.runs import is_reserved, on_disk
@@ -31,7 +31,8 @@ from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
-from layerscope.forward import read_states
+from layerscope.forward import BatchRunner, read_states
+from layerscope.metrics import Options
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.load import identify_files
 from layerscope.profiling import Profile, profile
@@ -215,6 +216,33 @@ def read_prompts(
         look(numbers[0], site, raw[0], state[0])
 
     read_states(model, prompts, sites, final_norm, one, batch_size=1)  # type: ignore[arg-type]
+
+
+def reduce_prompts(
+    model: LoadedModel, prompts: Sequence[Sequence[int] | np.ndarray], final_norm: str, bar: Progress, *fields: str
+) -> dict[str, np.ndarray]:
+    """Fields of token ids at every layer: mean-pooled `vectors` (layers, prompts, D), and prompt entropies (layers, prompts).
+
+    The entropies are `keep` (of all tokens) and `drop` (without the sink token). A prompt without a token has NaN.
+    """
+    sites = expand_sites(None, model.anatomy)
+    usable = [i for i, row in enumerate(prompts) if len(row)]
+    size, entropy = (len(sites), len(prompts)), {*fields} != {"vectors"}
+    out = {name: np.full(size, np.nan) for name in fields if name != "vectors"}
+    if "vectors" in fields:
+        out["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
+    with Reducer(model.anatomy, sites, final_norm, Options(), entropy=entropy, curvature=False) as reducer:  # type: ignore[arg-type]
+
+        def keep(numbers: list[int], batch: Batch) -> None:
+            reduced = reducer.run(batch, model.run, token_level=entropy)
+            for name, values in out.items():
+                values[:, [usable[i] for i in numbers]] = (
+                    reduced.pooled if name == "vectors" else reduced.tokens[f"entropy_{name}"]
+                )
+            bar.advance(len(numbers))
+
+        BatchRunner(model).run([np.asarray(prompts[i]) for i in usable], keep)
+    return out
 
 
 def runs_elsewhere(request: Request) -> bool:
