@@ -82,8 +82,7 @@ class Factorial(Study):
             bar.begin(f"{spec.label}: every layer, {len(READOUTS)} readouts|tasks", len(tasks))
             for name, task, texts, fit in tasks:
                 file = request.work / f"{folder_name(spec.label)}-{folder_name(name)}.npz"
-                measure = partial(_measure, request, model, task, texts, fit)
-                found = kept_arrays(file, measure)["scores"]
+                found = kept_arrays(file, partial(_measure, request, model, task, texts, fit))["scores"]
                 bar.advance(1)
                 blocks, kind = found.shape[1] - 1, task.metadata.type
                 rows += [

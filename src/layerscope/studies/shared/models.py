@@ -76,7 +76,8 @@ class Spec:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        return open_model(self.model, None, request.offline, {**request.model_options, **self.options})
+        options = {} if isinstance(self.model, LoadedModel) else {**request.model_options, **self.options}
+        return open_model(self.model, None, request.offline, options)
 
     @property
     def on_hub(self) -> bool:
