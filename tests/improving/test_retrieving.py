@@ -288,7 +288,7 @@ def test_what_cannot_be_searched_is_refused(llama, tmp_path: Path) -> None:
         (InvalidValueError, "train= is not for a search", {"train": True}),
         (InvalidValueError, "labels= is not for a search", {"labels": "labels.csv"}),
         (DataError, "the same texts", {"queries": documents, "pairs": None}),
-        (DataError, "holds 3 different queries; at least 20", {"queries": queries[:3], "pairs": None}),
+        (DataError, "has 3 of the 20 different queries that are needed", {"queries": queries[:3], "pairs": None}),
         (
             DataError,
             "name 1 query texts or ids that texts does not have, such as 'who'",

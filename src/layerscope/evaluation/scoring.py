@@ -168,18 +168,25 @@ def quiet_mteb() -> None:
         result_cache._get_package_versions = cache(versions)
 
 
-def collect(
-    specs: Sequence[TaskSpec], run: Path, bar: Progress
-) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
-    """The texts that each task encodes, for which it is scored once with a model that only records them; the labels of those
-    that have one; facts of each task.
-
-    Last come the tasks that could not be read, with the reason.
-    """
+def encoded_texts(task: Any) -> list[str]:
+    """Every text that a task encodes, for which it is scored once with a model that only records them."""
     import mteb
 
     from layerscope.evaluation.mteb_models import TextCollector
 
+    collector = TextCollector()
+    reseed(task)
+    mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
+    return list(collector.texts)
+
+
+def collect(
+    specs: Sequence[TaskSpec], run: Path, bar: Progress
+) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
+    """The texts that each task encodes; the labels of those that have one; facts of each task.
+
+    Last come the tasks that could not be read, with the reason.
+    """
     quiet_mteb()
     bar.begin("reading tasks|tasks", len(specs))
     texts: dict[str, list[str]] = {}
@@ -190,10 +197,7 @@ def collect(
         try:
             task = spec.load()
             refuse_constant(task)
-            collector = TextCollector()
-            reseed(task)
-            mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
-            texts[spec.name], facts[spec.name] = list(collector.texts), spec.facts(task)
+            texts[spec.name], facts[spec.name] = encoded_texts(task), spec.facts(task)
             labels |= labels_of(task)
         except Exception as error:
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "

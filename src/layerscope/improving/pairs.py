@@ -92,7 +92,7 @@ def read_asked(
     drawn, others = draw_texts(asking, max(LEAST, sample // 2), seed), draw_texts(found, sample, seed)
     for kind, stream, draw in (("queries", asking, drawn), ("documents", found, others)):
         if draw.distinct < LEAST:
-            raise DataError(f"{stream.name} holds {draw.distinct} different {kind}; at least {LEAST} are needed.")
+            raise DataError(f"{stream.name} has {draw.distinct} of the {LEAST} different {kind} that are needed.")
     if drawn.fingerprint == others.fingerprint:
         raise DataError("queries and documents are the same texts. To compare texts with each other, leave out queries=.")
     words, texts, grades = list(drawn.texts), dict.fromkeys(others.texts), dict[tuple[str, str], float]()

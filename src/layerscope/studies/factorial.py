@@ -29,6 +29,7 @@ from layerscope.core.statistics import Interval, percentile_interval
 from layerscope.core.templates import get_template
 from layerscope.errors import DataError, InvalidValueError, install_command
 from layerscope.evaluation.encode import TextEncoder
+from layerscope.evaluation.scoring import encoded_texts, quiet_mteb, require_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.models import LoadedModel
@@ -130,8 +131,6 @@ Tasks = list[tuple[str, Any, list[str], list[str]]]  # names, mteb's tasks, the 
 
 
 def _read_tasks(request: Request, notes: list[str]) -> Tasks:
-    from layerscope.evaluation.scoring import quiet_mteb, require_mteb
-
     require_mteb()
     quiet_mteb()
     options, out = request.options, Tasks()
@@ -151,25 +150,13 @@ def _read_tasks(request: Request, notes: list[str]) -> Tasks:
 def read_task(spec: TaskSpec, fit: int, seed: int) -> tuple[str, Any, list[str], list[str]]:
     """A task of some of its items, the texts that it encodes, and texts of the others; no text is in both, in whatever case."""
     task = spec.load()
-    texts = _encoded(task)
+    texts = encoded_texts(task)
     own = {_letters(text) for text in texts}
-    rest = [text for text in _encoded(replace(spec, sample=None).load()) if text.strip() and _letters(text) not in own]
+    rest = [text for text in encoded_texts(replace(spec, sample=None).load()) if text.strip() and _letters(text) not in own]
     drawn = [rest[i] for i in np.random.default_rng([seed, len(rest)]).permutation(len(rest))[:fit]]
     if len(drawn) < LEAST_TEXTS:
         raise DataError(f"{spec.name} has {len(drawn)} texts that are not scored; a head takes {LEAST_TEXTS}.")
     return spec.name, task, texts, drawn
-
-
-def _encoded(task: Any) -> list[str]:
-    """Every text that mteb encodes to score a task."""
-    import mteb
-
-    from layerscope.evaluation.mteb_models import TextCollector
-
-    collector = TextCollector()
-    reseed(task)
-    mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
-    return list(collector.texts)
 
 
 def _letters(text: str) -> str:
