@@ -81,7 +81,7 @@ def test_plain_columns_keep_numbers_and_missing_values() -> None:
 
 def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], dict[str, Any]]:
     """The models and the smallest settings with which a study runs."""
-    model, many = tiny_model("llama"), [f"{text} {i}" for i in range(4) for text in texts]
+    model = tiny_model("llama")
     if name == "checkpoints":
         for seed, step in enumerate((0, 20)):
             build_tiny("llama", seed).save_pretrained(folder / "training" / f"step{step}")
@@ -95,7 +95,6 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
         "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
-        "finetune": ([model], {"data": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
         "reasoning": ([model], {"data": texts[:4], "stride": 4}),
         "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "sublayers": ([model], {"data": texts[:4]}),

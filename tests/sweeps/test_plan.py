@@ -260,7 +260,7 @@ def test_the_papers_recipe_has_every_study() -> None:
         assert {"infonce", "lidar", "dime"} <= set(by_name[name].options["metrics"])
     assert by_name["training"].options["steps"][-1] == "step143000"
     small = {step.study for step in read_plan("paper-small").steps}
-    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "scores", "finetune"}
+    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "scores"}
     for each in (plan, read_plan("paper-small")):
         assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
         of_images = [step.settings for step in each.steps if step.kind == "profile" and "data" in step.settings]

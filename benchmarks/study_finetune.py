@@ -8,6 +8,8 @@ shows when curves take their shape (Fig. 4, 11). A seed decides the order of the
 Table: `value` rows (each profile, by seed and step) and `change` rows: at every layer, a metric after the last step minus before
 training, the mean over seeds with Student's interval over seeds. Figure: the metrics before and after, a line per seed. Verdict:
 what changed, judged over seeds; with fewer than three nothing is called clear.
+
+    python benchmarks/study_finetune.py controlled-ar --limit 120 --max-length 96 --out runs/finetune
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from text_vectors import run_script
 from torch import Tensor, nn
 
 from layerscope.capture import make_batch
@@ -59,7 +62,6 @@ class Finetune(Study):
 
     name = "finetune"
     title = "What a short training changes, over seeds"
-    paper = "Fig. 4, 11, 13"
     models = (1, 1)
     options = (
         Option("objective", "contrastive", "contrastive (a fine-tuned embedding model) or language (next token)", OBJECTIVES),
@@ -256,4 +258,5 @@ def verdict(table: pd.DataFrame, options: dict[str, Any], steps: list[int], labe
     return [in_short(answer), *lines]
 
 
-STUDY = Finetune()
+if __name__ == "__main__":
+    run_script(Finetune())

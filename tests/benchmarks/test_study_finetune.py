@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from study_finetune import Finetune, Trainer, fresh_copy, split
 
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
-from layerscope.studies.finetune import Trainer, fresh_copy, split
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
 from tests.tiny import tiny_model
+
+
+@pytest.fixture(autouse=True)
+def with_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STUDIES, "_things", {**STUDIES.all(), "finetune": Finetune()})
 
 
 @pytest.fixture(scope="module")
