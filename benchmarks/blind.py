@@ -2,6 +2,8 @@
 
     python examples/pair_models.py build/pairs                          # the two domain models
     python benchmarks/blind.py --domain build/pairs [--models smollm2-135m] [--out benchmarks/results/blind.csv]
+    python benchmarks/blind.py --domain build/pairs --prepare texts.json     # the texts alone, for `--texts` on a machine without
+                                                                             # a network
 
 The settings are those of the commit that is written beside every row; with changes in src/ nothing runs. Both commands see
 `JUDGED` texts without labels. Others, `SCORED` of them, are then scored by labels: the nearest neighbor's (cosine, leave one out)
@@ -18,6 +20,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
+import os
 import random
 import re
 import subprocess
@@ -30,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rows import commit
 
 import layerscope
 from layerscope.catalogue import File, fetch_files
@@ -69,8 +74,10 @@ def chains(file: Path) -> Labeled:
     return [(t[:-15], "heavy" if tag == "[HEAVY]" else "kappa" if light.search(t[-12:]) else "lambda") for t, tag in found]
 
 
-def load(name: str, folder: Path) -> tuple[list[str], list[str], np.ndarray]:
-    """Texts to choose by, others to score, and the labels of those; every text once, drawn by chance."""
+def load(name: str, folder: Path) -> Labeled:
+    """Texts to choose by, then others to score, with labels; every text once, drawn by chance. A file has them drawn already."""
+    if folder.is_file():
+        return [(text, label) for text, label in json.loads(folder.read_text(encoding="utf-8"))[name]]
     files = {"tweets": TWEETS, "reuters-r8": REUTERS, "reactions": REACTIONS, "antibodies": ANTIBODIES}
     if name in files and not (folder / files[name].filename).is_file():
         fetch_files([files[name]], folder)
@@ -84,8 +91,7 @@ def load(name: str, folder: Path) -> tuple[list[str], list[str], np.ndarray]:
     }
     cut = ((" ".join(re.sub(r"https?://\S+", "", text).split()[:WORDS]), label) for text, label in read[name]())
     rows = list({text: label for text, label in cut if text}.items())
-    drawn = random.Random(0).sample(rows, min(len(rows), JUDGED + SCORED))
-    return [t for t, _ in drawn[:JUDGED]], [t for t, _ in drawn[JUDGED:]], np.array([c for _, c in drawn[JUDGED:]])
+    return random.Random(0).sample(rows, min(len(rows), JUDGED + SCORED))
 
 
 def right(vectors: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -105,7 +111,9 @@ def right(vectors: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 def cell(model: str, path: str, task: str, cache: Path, judges: list[str]) -> list[dict[str, Any]]:
     """Both commands on one task: a row per way of choosing and measure."""
-    judged, scored, labels = load(task, cache)
+    drawn = load(task, cache)
+    judged, scored = [t for t, _ in drawn[:JUDGED]], [t for t, _ in drawn[JUDGED:]]
+    labels = np.array([label for _, label in drawn[JUDGED:]])
     plain = layerscope.encode(path, scored, layers="all", max_length=LENGTH, progress=False)
     ways: dict[str, tuple[str, np.ndarray]] = {}
     with tempfile.TemporaryDirectory() as store:
@@ -150,17 +158,23 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--judges", nargs="+", default=[JUDGE, "none"])
     parser.add_argument("--domain", type=Path, default=Path("build/pairs"), help="where examples/pair_models.py wrote its models")
+    parser.add_argument("--prepare", type=Path, metavar="FILE", help="only write the texts")
+    parser.add_argument("--texts", type=Path, metavar="FILE", help="what --prepare wrote")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "blind.csv")
     given = parser.parse_args()
-    if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], check=False).returncode:
+    source = given.texts or given.domain / "source"
+    if given.prepare:
+        tasks = dict.fromkeys(task for tasks in MODELS.values() for task in tasks)
+        given.prepare.write_text(json.dumps({task: load(task, source) for task in tasks}), encoding="utf-8")
+        return
+    if "COMMIT" not in os.environ and subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], check=False).returncode:
         raise SystemExit("src/ has changes that are not committed: a blind test is of a commit. Commit them first.")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     for model in given.models:
         path = str(given.domain / model) if (given.domain / model).is_dir() else model
         for task in MODELS[model]:
             began = time.monotonic()
-            rows = pd.DataFrame(cell(model, path, task, given.domain / "source", given.judges))
-            rows = rows.assign(date=time.strftime("%Y-%m-%d"), commit=commit)
+            rows = pd.DataFrame(cell(model, path, task, source, given.judges))
+            rows = rows.assign(date=time.strftime("%Y-%m-%d"), commit=commit())
             if given.out.exists():
                 old = pd.read_csv(given.out)
                 rows = pd.concat([old[(old["model"] != model) | (old["task"] != task)], rows], ignore_index=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from layer_penalties import middle_layers
 
-from layerscope.core.statistics import Interval, student_interval
+from layerscope.core.statistics import Interval, spearman, student_interval
 
 OBJECTIVES = ("ar", "mlm")
 ARMS: dict[str, tuple[str, float] | None] = {
@@ -28,11 +28,31 @@ ARMS: dict[str, tuple[str, float] | None] = {
     "decorrelate": ("decorrelate", 0.2),
 }
 BASE = ("none", "compress", "spread")
+EFFECTS = {"compress": 1, "spread": -1}
 CLASSIFICATION = ("ReviewSentiment", "TrecQuestions", "SmsSpam", "SentimentSnippets")
 # Means are over these. ReviewSentiment is shown alone: in the stored results its training side is mostly negative reviews of
 # one source and its test side mostly positive ones of another.
 PROBES = CLASSIFICATION[1:]
 SCORED_PAIRS = "LeeSimilarity"
+SHOWN = (
+    "middle_entropy", "held_out_loss", "valley_share", "probe_middle", "probe_best", "probe_last", "similarity_best",
+    "similarity_last", "found_again_best",
+)  # fmt: skip
+
+
+def dose_name(effect: str, weight: float) -> str:
+    """What an arm of one strength is called.
+
+    >>> dose_name("compress", 0.01), signed_weight("spread 0.01"), signed_weight("none")
+    ('compress 0.01', -0.01, 0.0)
+    """
+    return f"{effect} {weight:g}"
+
+
+def signed_weight(arm: str) -> float:
+    """What the entropy is multiplied by before it is added to the loss."""
+    effect, _, weight = arm.partition(" ")
+    return EFFECTS[effect] * float(weight) if weight else 0.0
 
 
 def facts_of(run: dict[str, Any]) -> dict[str, float]:
@@ -63,6 +83,10 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
         "found_again_best": 100 * float(np.max(layers["found_again"])),
         "found_again_last": 100 * layers["found_again"][last],
     }
+    if "attention_first" in run:
+        out["sink_heads"] = 100 * run["sink_heads"]
+        out["attention_first"] = 100 * float(np.mean(run["attention_first"]))
+        out["first_longest"] = float(np.max(layers["first_ratio"]))
     return {**out, **{f"probe_best_{name}": 100 * float(np.max(layers[name])) for name in CLASSIFICATION}}
 
 
@@ -71,7 +95,7 @@ def summarize(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     by = {(run["objective"], run["arm"], run["seed"]): facts_of(run) for run in runs}
     rows = []
     for objective in OBJECTIVES:
-        for arm in ARMS:
+        for arm in dict.fromkeys([*ARMS, *(a for _, a, _ in by)]):
             seeds = sorted(seed for o, a, seed in by if (o, a) == (objective, arm))
             if not seeds:
                 continue
@@ -96,19 +120,54 @@ def verdict(rows: Sequence[dict[str, Any]]) -> list[str]:
     said = []
     of = {(row["objective"], row["arm"], row["quantity"]): row for row in rows}
     for objective in OBJECTIVES:
-        for arm in ARMS:
+        for arm in dict.fromkeys(row["arm"] for row in rows):
             if arm == "none" or (objective, arm, "held_out_loss") not in of:
                 continue
             said.append(f"{objective}, {arm} against none (difference, 95 % interval over seeds):")
-            for name in (
-                "middle_entropy", "held_out_loss", "valley_share", "probe_middle", "probe_best", "probe_last",
-                "similarity_best", "found_again_best",
-            ):  # fmt: skip
+            for name in SHOWN:
                 row = of[objective, arm, name]
                 apart = Interval(row["difference"], row["difference_low"], row["difference_high"], row["seeds"])
                 word = {1: "higher", -1: "lower", 0: "not clearly different"}[apart.sign]
                 said.append(f"  {name:20} {apart.format(3)}: {word}")
     return said
+
+
+def trends(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per effect and quantity: what one step of strength changes (none, then the strengths in order), over seeds.
+
+    A line through every seed's arms, so that what is too small for one strength may show over all. `monotone` is the mean
+    rank correlation of a quantity with the strength.
+    """
+    by = {(run["arm"], run["seed"]): facts_of(run) for run in runs}
+    seeds = sorted({seed for _, seed in by})
+    rows = []
+    for effect in EFFECTS:
+        doses = sorted({arm for arm, _ in by if arm.startswith(effect)}, key=lambda arm: abs(signed_weight(arm)))
+        for name in by["none", seeds[0]]:
+            curves = np.array([[by[arm, seed][name] for arm in ["none", *doses]] for seed in seeds])
+            line = student_interval([np.polyfit(range(len(curve)), curve, 1)[0] for curve in curves])
+            order = float(np.mean([spearman(np.arange(len(curve), dtype=float), curve) for curve in curves]))
+            rows.append({"effect": effect, "quantity": name, "strengths": len(doses), "seeds": line.n, "per_step": line.value,
+                         "low": line.low, "high": line.high, "monotone": order})  # fmt: skip
+    return rows
+
+
+def write_doses(runs: Sequence[dict[str, Any]], out: Path) -> None:
+    """The tables of a study of several strengths, and what they say."""
+    write(runs, out)
+    found = trends(runs)
+    with (out / "trends.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, list(found[0]))
+        table.writeheader()
+        table.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in found)
+    lines = [
+        f"{row['effect']}, {row['quantity']}: {Interval(row['per_step'], row['low'], row['high']).format(3)} per step of strength"
+        for row in found
+        if row["quantity"] in (*SHOWN, "sink_heads", "first_longest")
+    ]
+    with (out / "verdict.txt").open("a", encoding="utf-8") as said:
+        said.write("\n".join(lines) + "\n")
+    print("\n".join(lines), flush=True)
 
 
 def write(runs: Sequence[dict[str, Any]], out: Path) -> None:

@@ -213,6 +213,36 @@ def numbered(known: dict[str, int], texts: Sequence[str]) -> np.ndarray:
     return np.array([known.setdefault(text, len(known)) for text in texts])
 
 
+def pack(name: str, problem: Any, arrays: dict[str, Any], plain: dict[str, dict[str, Any]]) -> None:
+    """A problem as named arrays, and what is none."""
+    plain[name] = {"kind": type(problem).__name__}
+    for field in fields(problem):
+        value, key = getattr(problem, field.name), f"{name}|{field.name}"
+        if isinstance(value, np.ndarray):
+            arrays[key] = value
+        elif isinstance(value, tuple) and value and isinstance(value[0], np.ndarray):
+            arrays.update({f"{key}|{k}": some for k, some in enumerate(value)})
+        else:
+            plain[name][field.name] = value
+
+
+def unpack(arrays: Any, plain: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
+    """The problems of each task, from what `pack` made."""
+    out: dict[str, list[Any]] = {}
+    for name, given in plain.items():
+        kind = KINDS[given["kind"]]
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "kind"}
+        for field in fields(kind):
+            key = f"{name}|{field.name}"
+            if key in arrays:
+                values[field.name] = arrays[key]
+            elif f"{key}|0" in arrays:
+                count = sum(some.startswith(f"{key}|") for some in arrays.files)
+                values[field.name] = tuple(arrays[f"{key}|{i}"] for i in range(count))
+        out.setdefault(name.partition("|")[0], []).append(kind(**values))
+    return out
+
+
 def describe(args: argparse.Namespace) -> None:
     """Write the problems of local tasks, and the numbers of tokens of their texts, where mteb is installed."""
     from layerscope import load
@@ -232,15 +262,7 @@ def describe(args: argparse.Namespace) -> None:
         ids = tokenizer.tokenize(list(texts), MAX_LENGTH).ids
         arrays[f"{spec.name}|lengths"] = np.array([max(1, len(row)) for row in ids], np.int32)
         for i, part in enumerate(parts):
-            plain[f"{spec.name}|{i}"] = {"kind": type(part.problem).__name__}
-            for field in fields(part.problem):
-                value, key = getattr(part.problem, field.name), f"{spec.name}|{i}|{field.name}"
-                if isinstance(value, np.ndarray):
-                    arrays[key] = value
-                elif isinstance(value, tuple) and value and isinstance(value[0], np.ndarray):
-                    arrays.update({f"{key}|{k}": some for k, some in enumerate(value)})
-                else:
-                    plain[f"{spec.name}|{i}"][field.name] = value
+            pack(f"{spec.name}|{i}", part.problem, arrays, plain)
         print(spec.name, len(texts), "texts", int(arrays[f"{spec.name}|lengths"].sum()), "tokens", flush=True)
     np.savez_compressed(args.file, plain=np.array(json.dumps(plain)), **arrays)
 
@@ -248,20 +270,8 @@ def describe(args: argparse.Namespace) -> None:
 def described(file: Path) -> dict[str, tuple[np.ndarray, list[Any]]]:
     """What `describe` wrote: by task, the numbers of tokens and the problems."""
     arrays = np.load(file)
-    out: dict[str, tuple[np.ndarray, list[Any]]] = {}
-    for name, given in json.loads(str(arrays["plain"])).items():
-        kind = KINDS[given.pop("kind")]
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-        for field in fields(kind):
-            key = f"{name}|{field.name}"
-            if key in arrays:
-                values[field.name] = arrays[key]
-            elif f"{key}|0" in arrays:
-                count = sum(some.startswith(f"{key}|") for some in arrays.files)
-                values[field.name] = tuple(arrays[f"{key}|{i}"] for i in range(count))
-        task = name.partition("|")[0]
-        out.setdefault(task, (arrays[f"{task}|lengths"], []))[1].append(kind(**values))
-    return out
+    found = unpack(arrays, json.loads(str(arrays["plain"])))
+    return {task: (arrays[f"{task}|lengths"], problems) for task, problems in found.items()}
 
 
 def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:

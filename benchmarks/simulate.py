@@ -10,13 +10,13 @@ Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of ver
 from __future__ import annotations
 
 import argparse
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from rows import commit
 
 from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.picking import pick
@@ -183,10 +183,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     run, trials = PARTS[given.part]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     rows = []
     for row in run(given.trials or trials):
-        rows.append({**row, "commit": commit})
+        rows.append({**row, "commit": commit()})
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         pd.DataFrame(rows).round(4).to_csv(given.out or RESULTS / f"simulated-{given.part}.csv", index=False)
 
