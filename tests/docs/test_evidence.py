@@ -1,7 +1,7 @@
 """Numbers in the documentation rest on something that stays: a file of results, a benchmark, or the published data.
 
 Each table of measured numbers names, in its own section, a file of benchmarks/results that holds them, at the precision that is
-printed. What is rounded in prose is not looked at.
+printed. On the main pages so do numbers in prose and in small tables; `PROSE` marks the files where the text does not name them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,25 @@ OTHERWISE = {
     "what-we-took-out.md#What we took out, and why": "decisions; what measured them went with the code",
 }
 """Tables whose numbers come from elsewhere, by page and section."""
+PROSE = {
+    "README.md#layerscope": ["improve.txt", "heads.md"],
+    "README.md#How to choose": ["export.md"],
+    "index.md#The embedding model inside your language model": ["improve.txt", "improve-more.md", "heads.md"],
+    "improve.md#Improve: a better and lighter embedding model from your texts": ["improve.txt", "improve-more.md"],
+    "improve.md#Heads": ["heads.md"],
+    "improve-results.md#How well it works": [],
+    "improve-results.md#A blind test": [],
+    "improve-results.md#Other tasks": [],
+    "paper.md#What the paper found, what it means": ["factorial.md"],
+    "paper.md#Claim by claim": ["metric_conventions.txt"],
+    "paper.md#On real pairs, and beyond the paper": ["pairs.md", "robustness.md"],
+}
+"""Files of benchmarks/results that hold the numbers of a section beside those that it names."""
+MAIN = ("README.md", "docs/index.md", "docs/improve.md", "docs/improve-results.md", "docs/paper.md")
+SETTINGS = re.compile(
+    r"Python ≥ [\d.]+|Apache-[\d.]+|`[^`]*`|95 % interval|30 % of its words|best 3 %|10 % of your texts|below 80 %|at most 0.3 ×"
+)
+"""What is no measurement: versions, code, levels and settings."""
 
 
 def sections(text: str) -> list[tuple[str, str]]:
@@ -39,6 +58,14 @@ def sections(text: str) -> list[tuple[str, str]]:
 def tables(text: str) -> list[str]:
     """The tables of a section."""
     return re.findall(r"(?:^\|.*\n?)+", text, flags=re.M)
+
+
+def prose(text: str) -> str:
+    """A section without its tables of results and without settings."""
+    for table in tables(text):
+        if len(MEASURED.findall(table)) >= ENOUGH:
+            text = text.replace(table, "")
+    return SETTINGS.sub("", text)
 
 
 def cited(text: str) -> set[str]:
@@ -96,9 +123,23 @@ def test_every_table_names_the_file_that_holds_its_numbers(page: Path) -> None:
             )
 
 
+@pytest.mark.parametrize("page", MAIN)
+def test_numbers_in_prose_are_in_a_file_of_results(page: str) -> None:
+    """All of them: there is no share that may be missing."""
+    for heading, text in sections((ROOT / page).read_text(encoding="utf-8")):
+        said, place = prose(text), f"{Path(page).name}#{heading}"
+        if not MEASURED.search(said):
+            continue
+        files = {name for name in cited(text) if name.startswith("benchmarks/results/") and len(held(name)) <= MANY}
+        files |= {f"benchmarks/results/{name}" for name in PROSE.get(place, ())}
+        assert files, f"{place} has numbers ({MEASURED.findall(said)}) and names no file of benchmarks/results"
+        assert not missing(said, files), f"{place}: {missing(said, files)} are in none of {sorted(files)}"
+
+
 def test_what_is_excused_is_there() -> None:
     known = {f"{page.name}#{heading}" for page in PAGES for heading, _ in sections(page.read_text(encoding="utf-8"))}
-    assert set(OTHERWISE) <= known
+    assert set(OTHERWISE) | set(PROSE) <= known
+    assert not [name for names in PROSE.values() for name in names if len(held(f"benchmarks/results/{name}")) > MANY]
 
 
 def test_a_number_is_looked_for_at_its_precision() -> None:

@@ -1,4 +1,8 @@
-"""docs/paper.md claim by claim: every number beside an item of `atlas reproduce` is one that the command gives."""
+"""docs/paper.md claim by claim, read against what the commands gave.
+
+Every number beside an item of `atlas reproduce` is one that the command gives. What lies beyond the paper is read against the
+results that are kept.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from layerscope.atlas.reproduce import Row, items, reproduce
 
-PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
+ROOT = Path(__file__).parents[2]
+PAGE, RESULTS = ROOT / "docs" / "paper.md", ROOT / "benchmarks" / "results"
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 NUMBER = re.compile(r"(?<![\w.])[+−-]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -62,3 +69,58 @@ def test_a_claim_says_what_the_command_says(claim: str, found: str, item: str) -
             assert word in verdicts
     if found.startswith("supported"):
         assert "supported" in verdicts
+
+
+def beyond() -> dict[str, str]:
+    """The answers of the second table, by the studies that they link."""
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ") and "](studies/" in line]
+    return {f"{re.findall('studies/(.*?).md', row[2] + row[-2])[0]} {row[1].strip()}": row[2] for row in rows}
+
+
+@pytest.mark.parametrize("place", [key for key in beyond() if not key.startswith(("alpha", "theory"))])
+def test_what_lies_beyond_the_paper_has_results_that_hold_its_numbers(place: str) -> None:
+    study, found = place.split()[0], beyond()[place]
+    kept = (RESULTS / f"{study}.md").read_text()
+    numbers = {n.strip("+−-") for n in NUMBER.findall(kept)}
+    near = {f"{float(n.replace(',', '')):.{digits}f}" for n in numbers for digits in (0, 1, 2)}
+    told = re.sub(r"\([^()]*arXiv[^()]*\)|\]\([^)]*\)|\d+ of \d+", "", found)
+    assert not [n for n in NUMBER.findall(told) if n.strip("+−-") not in near], found
+
+
+def test_readout_and_layer_are_as_the_factorial_found_them() -> None:
+    kept = (RESULTS / "factorial.md").read_text()
+    text, answer = PAGE.read_text(), next(v for k, v in beyond().items() if k.startswith("factorial"))
+    clear = {name: int(count) for name, count in re.findall(r"(mean|head) (\d)", kept.split("\n\n")[2].splitlines()[1])}
+    models = int(re.search(r"models of (\d)", kept)[1])  # type: ignore[index]
+    assert f"in {WORDS[clear['head']]} of {WORDS[models]} models" in answer
+    assert clear["mean"] == clear["head"]
+    assert f"it holds in {WORDS[clear['mean']]} by the mean and by a learned head" in text
+    ratios, prompts = [], []
+    for model in ("smollm2", "gemma3"):
+        readout, layer = (
+            float(re.search(rf"{model}.*over today.*{part} \+([\d.]+)", kept)[1])  # type: ignore[index]
+            for part in ("readout", "layer")
+        )
+        ratios.append(readout / layer)
+        prompts.append(float(re.search(rf"read by prompt.*{model}\S+ \+([\d.]+)", kept)[1]))  # type: ignore[index]
+    least, most = sorted(ratios)
+    assert f"gains {WORDS[round(least)]} to {WORDS[round(most)]} times as much as the layer" in " ".join(text.split())
+    assert f"+{min(prompts):.1f} to +{max(prompts):.1f}" in text
+
+
+def test_compression_is_told_as_its_table_has_it() -> None:
+    rows = pd.read_csv(RESULTS / "interventions/summary.csv")
+    rows = rows[(rows["objective"] == "ar") & (rows["arm"] == "compress")].set_index("quantity")
+    answer = next(v for k, v in beyond().items() if k.startswith("penalties"))
+    assert "a higher loss, no score higher" in answer
+    assert rows.loc["held_out_loss", "difference_low"] > 0
+    scores = rows[rows.index.str.contains("probe|similarity|found_again") & ~rows.index.str.contains("layer")]
+    assert not (scores["difference_low"] > 0).any()
+
+
+def test_robustness_is_counted_as_its_table_has_it() -> None:
+    decoder = (RESULTS / "robustness.md").read_text().split("## A sentence encoder")[0]
+    changed = [line for line in decoder.splitlines() if line.startswith(("| found again", "| TREC:"))]
+    clear = sum("**+" in line for line in changed)
+    answer = next(v for k, v in beyond().items() if k.startswith("robustness"))
+    assert f"{clear} of {len(changed)} cases" in answer
