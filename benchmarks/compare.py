@@ -1,11 +1,12 @@
-"""`layerscope compare` on labeled texts: two language models, today and improved, and a ready encoder.
+"""`layerscope compare` as a user runs it: two language models, today and improved, and a ready encoder, in several domains.
 
-The models are improved on texts without labels; the labels are of other texts. For every way to read a model: how often the
-nearest neighbor has the right label, how often one of the three nearest has it, and what `compare` says.
+The command is run twice on the same texts: without labels, and with labels of other texts. The first verdict is then read
+against the labels, which it did not see.
 
     python benchmarks/compare.py --data-dir MTEB --models smollm2-135m gemma3-270m minilm-l6
 
-`MTEB` is a folder with <Task>/<split>.jsonl.gz in MTEB's columns; TrecQuestions is catalogued. No setting was chosen on these.
+`MTEB` is a folder with <Task>/<split>.jsonl.gz in MTEB's columns; TrecQuestions is catalogued. Settings of `improve` were chosen
+on seven tasks, of which Banking77 is one; the other domains had no part in it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import argparse
 import csv
 import gzip
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.heads import unit
-from layerscope.embedding import comparing
 from layerscope.evaluation.tasks.catalogue import TASKS
+from layerscope.version import VERSION
 
 RESULT = Path(__file__).parent / "results" / "compare.md"
 DOMAINS = ("Banking77Classification", "MassiveScenarioClassification", "TrecQuestions")
+MEASURE = "right nearest neighbor, %"
 
 
 def rows_of(task: str, split: str, data_dir: Path) -> list[tuple[str, str]]:
@@ -39,43 +42,44 @@ def rows_of(task: str, split: str, data_dir: Path) -> list[tuple[str, str]]:
     return list({row["text"]: str(row.get("label_text", row["label"])) for row in rows if row["text"].strip()}.items())
 
 
-def compared(task: str, models: list[str], texts: int, labels: int, data_dir: Path, seed: int) -> tuple[list[str], str]:
-    """Rows of the table and the verdict."""
-    rng = np.random.default_rng(seed)
-    train, test = rows_of(task, "train", data_dir), rows_of(task, "test", data_dir)
-    given = [train[i][0] for i in rng.permutation(len(train))[:texts]]
-    top3: list[float] = []
-    one_nearest = comparing.label_items
+def asked(words: list[str], place: Path) -> tuple[dict[str, Any], str]:
+    """What the command says, and it and its seconds in words."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "layerscope", *words, "--json"], cwd=place, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    return json.loads(done.stdout), f"`layerscope {' '.join(words)}` ({time.perf_counter() - start:.0f} s)"
 
-    def both(labeled: Any, vectors: Any) -> np.ndarray:
-        rows = unit(np.stack([vectors[text] for text in labeled.sides[0]]))
-        cosines = rows @ rows.T
-        np.fill_diagonal(cosines, -np.inf)
-        near = np.argsort(-cosines, axis=1)[:, :3]
-        top3.append(100 * float((labeled.targets[near] == labeled.targets[:, None]).any(1).mean()))
-        return one_nearest(labeled, vectors)
 
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "labels.csv"
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(["text", "label"])
-            writer.writerows(test[i] for i in rng.permutation(len(test))[:labels])
-        comparing.label_items = both
-        start = time.perf_counter()
-        found = comparing.compare_models(models, given, labels=file, sample=texts, seed=seed)
-        comparing.label_items = one_nearest
-    # a model's ways are read in the order in which the agreement names them
-    names, three = list(found.agreement.index), dict(zip(found.agreement.index, top3, strict=True))
-    print(task, f"{time.perf_counter() - start:.0f} s", found.verdict, found.notes, names, flush=True)
-    rows = []
-    for row in found.table.to_dict(orient="records"):
-        name = row["model"] if row["read"] == "as it comes" else f"{row['model']}, {row['read']}"
-        rows.append(
-            f"| {task} | {name} | {row[found.measure]:.1f} | {three[name]:.1f} | {row['agreement with others']:.3f} | "
-            f"{row['texts per second']:.0f} | {row['parameters, M']:.1f} |"
-        )
-    return rows, f"- {task}: {found.verdict}"
+def compared(task: str, given: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Rows of the table, and what was said."""
+    rng = np.random.default_rng(given.seed)
+    train, test = rows_of(task, "train", given.data_dir), rows_of(task, "test", given.data_dir)
+    drawn = {
+        "texts.csv": [("text",), *((train[i][0],) for i in rng.permutation(len(train))[: given.texts])],
+        "labels.csv": [("text", "label"), *(test[i] for i in rng.permutation(len(test))[: given.labels])],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        for name, rows in drawn.items():
+            with (place / name).open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream).writerows(rows)
+        words = ["compare", *given.models, "--data", "texts.csv"]
+        blind, command = asked(words, place)
+        known, again = asked([*words, "--labels", "labels.csv"], place)
+    scores = {(row["model"], row["read"]): row[MEASURE] for row in known["table"]}
+    picked, best = scores[blind["pick"]["model"], blind["pick"]["read"]], max(scores.values())
+    said = [
+        f"## {task}", "", f"{command}:", f"> {blind['verdict']}", "", f"By the labels, which it did not see: {picked:.1f}; the "
+        f"best has {best:.1f}.", "", f"{again}:", f"> {known['verdict']}", "", *(f"- {note}" for note in known["notes"]), "",
+    ]  # fmt: skip
+    rows = [
+        f"| {task} | {row['model']}, {row['read']} | {row[MEASURE]:.1f} | {row['agreement with others']:.3f} | "
+        f"{row['texts per second']:.0f} | {row['parameters, M']:.1f} |"
+        for row in known["table"]
+    ]
+    print("\n".join([*rows, *said]), flush=True)
+    return rows, said
 
 
 def main() -> None:
@@ -88,17 +92,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", type=Path, default=Path("mteb"))
     given = parser.parse_args()
-    rows, verdicts = [], []
+    table: list[str] = []
+    told: list[str] = []
     for task in given.tasks:
-        more, verdict = compared(task, given.models, given.texts, given.labels, given.data_dir, given.seed)
-        rows += more
-        verdicts.append(verdict)
+        rows, said = compared(task, given)
+        table, told = table + rows, told + said
         lines = [
-            "# `compare` on labeled texts", "",
-            f"`python benchmarks/compare.py --texts {given.texts} --labels {given.labels} --seed {given.seed}`: fitted on half "
-            "of the unlabeled texts; labels of other texts. Speeds are of a machine that did other work too.", "",
-            "| texts | model | nearest right, % | one of three, % | agreement with others | texts per second | parameters, M |",
-            "|---|---|---|---|---|---|---|", *rows, "", "What it says:", "", *verdicts, "",
+            "# `compare` as a user runs it", "",
+            f"`python benchmarks/compare.py --texts {given.texts} --labels {given.labels} --seed {given.seed}`, layerscope "
+            f"{VERSION}: improved on half of the texts; labels of others. Speeds are of a machine that did other work too.", "",
+            "| texts | model | nearest right, % | agreement with others | texts per second | parameters, M |",
+            "|---|---|---|---|---|---|", *table, "", *told,
         ]  # fmt: skip
         RESULT.write_text("\n".join(lines), encoding="utf-8")
 
