@@ -195,16 +195,35 @@ def test_too_few_texts_are_refused_before_anything_is_loaded(texts, told):
         layerscope.improve("a-model-that-does-not-exist", texts)
 
 
-def test_texts_of_one_word_get_an_answer(llama):
-    texts = [a[:3] + b for a in WORDS for b in WORDS[:4]]
-    result = quick(llama, texts, judge="none")
-    assert result.choice.readout
+def codes(count: int = 40) -> list[str]:
+    """Made-up sequences without spaces, as of proteins or reactions."""
+    rng = np.random.default_rng(5)
+    return ["".join(rng.choice(list("ACDEFGHIKLMN"), 30)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_texts_of_one_character_get_an_answer(llama, judge, alone):
-    result = quick(llama, [chr(code) for code in range(ord("a"), ord("z") + 1)], judge="none" if alone else judge)
-    assert result.choice.readout
+def test_a_model_does_not_judge_itself_on_texts_without_words(llama, tmp_path):
+    result = quick(llama, codes(), judge="none", out=tmp_path / "kept")
+    assert (result.choice.layer, result.choice.readout) == (llama.n_blocks, Readout().name)
+    assert result.choice.abstained
+    assert "fewer than four words" in result.choice.reason
+    assert "labeled examples" in result.choice.reason
+    assert result.manifest["evidence"]["judge"] == "none was asked"
+    again = layerscope.load_run(tmp_path / "kept")
+    assert again.choice.reason == result.choice.reason
+    with pytest.raises(LayerscopeError, match=r"^train= and budget= need a judge, and most of these texts have fewer"):
+        quick(llama, codes(), judge="none", budget=0.5)
+
+
+def test_an_encoder_or_labels_judge_texts_without_words(llama, judge, tmp_path):
+    assert quick(llama, codes(), judge=judge).manifest["evidence"]["judge"] == f"agreement with {judge.name}"
+    file = tmp_path / "labels.csv"
+    file.write_text("text,label\n" + "\n".join(f"{text},{'AC' in text}" for text in codes(80)) + "\n")
+    assert quick(llama, codes(), judge="none", labels=file).manifest["evidence"]["score_name"] == "score on your labels"
+
+
+def test_texts_of_one_character_are_judged_by_an_encoder(llama, judge):
+    result = quick(llama, [chr(code) for code in range(ord("a"), ord("z") + 1)], judge=judge)
+    assert result.table["chosen"].sum() == 1
     assert np.isfinite(result.encode(["a", "zz"])).all()
 
 

@@ -64,6 +64,7 @@ from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
+from layerscope.selection.judges.consistency import lack_words
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore
@@ -244,6 +245,10 @@ class ImproveJob:
         """Judge, choose and export."""
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
+        if panel.alone and lack_words(self.sample.texts):
+            if self.settings.trains or self.settings.budget is not None:
+                raise LayerscopeError(f"train= and budget= need a judge, and {_NO_WORDS}")
+            return self._left_alone(out, overwrite, _NO_WORDS)
         grid = self._grid()
         cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
         self.estimated = cost.seconds
@@ -396,16 +401,16 @@ class ImproveJob:
         if stored:
             self.notes.append(f"the weights were quantized ({stored}) in their source.")
 
-    def _left_alone(self, out: Path | None, overwrite: bool) -> Improved:
-        """A sentence encoder was trained for this: its own readout stays."""
-        named = isinstance(self.given, (str, Path))
+    def _left_alone(self, out: Path | None, overwrite: bool, why: str = "") -> Improved:
+        """A sentence encoder was trained for this: its own readout stays. With `why`, today's stays for that reason."""
+        named = isinstance(self.given, (str, Path)) and not why
         folder = resolve(at_commit(self.given, self.model), offline=self.offline).path if named else None
         readout, blocks = own_readout(folder, self.model.width), self.model.n_blocks
         self.reader.read({"plain": list(readout.kinds)}, list(self.sample.texts), self.bar, self.model.name)
         candidates = StoredCandidates(self.reader.spaces, [readout], self.reader.layers, {TEXTS: self.sample.texts})
         vectors = candidates.vectors(readout)[-1]
         cosines = unit(vectors) @ unit(vectors).T
-        evidence, choice = left_alone(self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()))
+        evidence, choice = left_alone(self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()), why)
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
         made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True)
@@ -440,6 +445,11 @@ class ImproveJob:
             self.bar.advance(1)
         return result
 
+
+_NO_WORDS = (
+    "most of these texts have fewer than four words. A part of such a text need not mean the same, so the model cannot judge "
+    "itself: give a few labeled examples, or as the judge an encoder that knows such texts."
+)
 
 JOBS: dict[str, type[ImproveJob]] = {"texts": ImproveJob}
 """What improves each kind of data; the file of a search adds its own."""

@@ -177,14 +177,19 @@ def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str,
     )  # fmt: skip
 
 
-def left_alone(model: LoadedModel, readout: Readout, cosine: float) -> tuple[dict[str, Any], Choice]:
-    """Evidence and choice where a sentence encoder keeps its own readout; `cosine` is the mean one of the texts."""
+def left_alone(model: LoadedModel, readout: Readout, cosine: float, why: str = "") -> tuple[dict[str, Any], Choice]:
+    """Evidence and choice where no judge is asked: a sentence encoder keeps its own readout, any model today's if `why` says so.
+
+    `cosine` is the mean one of the texts.
+    """
     blocks, identity = model.n_blocks, model.identity
     evidence = {
         "judge": "none was asked", "score_name": "", "candidates": 0, "tied": 1, "kept_default": True,
         "today": f"layer {blocks} under {readout.name}", "changed_neighbors": 0.0,
     }  # fmt: skip
-    if identity.get("untrained"):
+    if why:
+        reason = why
+    elif identity.get("untrained"):
         reason = "its weights are as before any training, whatever its folder says: no reading of it means anything."
     elif identity.get("exported"):
         reason = f"it is an export of layerscope already ({identity['exported']}). Improve the model that it was cut from."

@@ -7,6 +7,7 @@ half of a text find its second half; and how surely (InfoNCE)? Candidates are ra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ TEMPERATURE = 0.05
 BEST = 0.03
 LEAST_BEST = 5
 LEAST_WORDS = 4
+_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # Thai to Burmese, Khmer, Japanese, Chinese
 ROUNDS = 1
 
 
@@ -32,6 +34,18 @@ def units(text: str) -> tuple[list[str], str]:
     """What a text is made of, and what joins it: words, or characters where there are fewer than four words."""
     words = text.split()
     return (words, " ") if len(words) >= LEAST_WORDS else (list(text), "")
+
+
+def lack_words(texts: Sequence[str]) -> bool:
+    """Whether most texts have fewer than four words: codes, formulas or sequences, of which a part does not mean the same.
+
+    Scripts without spaces between words have words all the same.
+
+    >>> lack_words(["CC(=O)O.OCC>>CC(=O)OCC"] * 3), lack_words(["Where is my card?"] * 3), lack_words(["这张卡什么时候到"] * 3)
+    (True, False, False)
+    """
+    without = [sum(len(word) > 1 for word in text.split()) < LEAST_WORDS and not _UNSPACED.search(text) for text in texts]
+    return sum(without) > len(texts) / 2
 
 
 def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
