@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def describe(out: Path, data: Path, items: int = ITEMS) -> None:
     """What mteb would score, as numbers: texts, texts to fit on, and the problems with mteb's own draws."""
     from scoring_shapes import pack
 
+    from layerscope.errors import DataError
     from layerscope.evaluation.problems import parts_of
     from layerscope.evaluation.scoring import quiet_mteb
     from layerscope.evaluation.tasks import reseed, resolve_tasks
@@ -56,7 +58,14 @@ def describe(out: Path, data: Path, items: int = ITEMS) -> None:
     plain: dict[str, dict[str, Any]] = {}
     told: dict[str, Any] = {}
     for spec in resolve_tasks(sorted(path.name for path in data.iterdir()), data_dir=data, sample=items, offline=True):
-        name, task, texts, fit = read_task(spec, 1000, 0)
+        sample = items
+        while True:  # of a small task fewer are scored, so that some are left to fit on
+            try:
+                name, task, texts, fit = read_task(replace(spec, sample=sample), 1000, 0)
+                break
+            except DataError:
+                if (sample := sample // 2) < 100:
+                    raise
         at = {text: i for i, text in enumerate(texts)}
         reseed(task)
         parts = parts_of(task, lambda some, at=at: np.array([at[text] for text in some]))  # type: ignore[misc]
@@ -70,7 +79,7 @@ def describe(out: Path, data: Path, items: int = ITEMS) -> None:
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
 
 
-def score_described(names: list[str], problems: Path, out: Path) -> None:
+def score_described(names: list[str], problems: Path, out: Path, only: list[str] | None = None) -> None:
     """A row per model, task, readout and layer by mteb's measures; what is in `out` already is not done again."""
     from scoring_shapes import on_device, unpack
 
@@ -85,7 +94,7 @@ def score_described(names: list[str], problems: Path, out: Path) -> None:
     for name in names:
         model = load(name)
         for task, parts in found.items():
-            if ((done["model"] == name) & (done["task"] == task)).any():
+            if ((done["model"] == name) & (done["task"] == task)).any() or task not in (only or found):
                 continue
             start, told = time.perf_counter(), whole["tasks"][task]
             texts, fit = told["texts"], told["fit"]
@@ -94,8 +103,9 @@ def score_described(names: list[str], problems: Path, out: Path) -> None:
             for readout in READOUTS:
                 states = apply_readout(readout, vectors, len(texts), TEACHER).astype(np.float32)
                 flat = np.ptp(states, axis=1).max(1) <= 1e-6 * np.maximum(1e-30, np.abs(states).max((1, 2)))
-                values = np.mean([on_device(states, part, device, 2**33) for part in parts], axis=0)
-                for layer, value in enumerate(np.where(flat, np.nan, values)):
+                values = np.full(len(states), np.nan)
+                values[~flat] = np.mean([on_device(states[~flat], part, device, 2**33) for part in parts], axis=0)
+                for layer, value in enumerate(values):
                     table.append(
                         {"model": name, "task": task, "type": told["type"], "readout": readout, "layer": layer,
                          "depth": round(layer / (len(states) - 1), 4), "score": round(100 * float(value), 4), "texts": len(texts),
@@ -167,6 +177,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/factorial.csv"))
     parser.add_argument("--problems", type=Path, help="score by mteb's measures what `describe` wrote")
+    parser.add_argument("--tasks", nargs="+", help="only these of the problems")
     parser.add_argument("--items", type=int, default=ITEMS)
     parser.add_argument("--small", action="store_true", help="five tasks of fewer items: for a CPU")
     parser.add_argument("--figure", type=Path)
@@ -174,7 +185,7 @@ def main() -> None:
     if given.step == "describe":
         describe(Path(given.names[0]), given.data, given.items)
     elif given.problems is not None:
-        score_described(given.names, given.problems, given.out)
+        score_described(given.names, given.problems, given.out, given.tasks)
     elif given.step == "score":
         score(given.names, given.data, given.out, given.small)
     else:
