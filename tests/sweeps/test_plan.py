@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from layerscope.atlas.tables import stored_table
 from layerscope.core.runs import folder_name, is_reserved, on_disk
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.studies import STUDIES
@@ -248,6 +249,25 @@ def test_mistakes_in_steps_are_found_before_anything_runs(change: dict[str, Any]
     good = {"steps": [{"study": "extreme", "models": ["a"]}]}
     with pytest.raises(LayerscopeError, match=phrase):
         read_plan({**good, **change})
+
+
+def test_the_papers_recipe_reads_the_published_revisions() -> None:
+    published = set(stored_table("metrics")["revision"]) | set(stored_table("scores")["revision"])
+    steps = {step.name: step for step in read_plan("paper").steps}
+    assert published - {"main"} <= set(steps["training"].options["steps"])
+    named = {spec.options.get("revision") for step in steps.values() for spec in step.models}
+    assert named == {None}, "no commit of a published model is known"
+
+
+def test_the_papers_recipe_says_whose_data_have_moved() -> None:
+    mteb = pytest.importorskip("mteb")
+    scores = stored_table("scores")
+    known = scores.groupby("task")["dataset_revision"].unique()
+    moved = [task for task, revisions in known.items() if mteb.get_task(task).metadata.revision not in revisions]
+    assert len(known) == 32
+    assert len([task for task in moved if "Amazon" in task]) == 2
+    assert len([task for task in moved if "MTOP" in task]) == 2
+    assert len(moved) == 8
 
 
 def test_the_papers_recipe_has_every_study() -> None:
