@@ -1,4 +1,4 @@
-"""Draw docs/images/improve.png from benchmarks/results/improve.csv: `python docs/draw_improve.py`."""
+"""Draw docs/images/improve.png, and improve-phone.png, from benchmarks/results/improve.csv: `python docs/draw_improve.py`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ SHOWN = {
 SHORT = {"Classification": "", "Clustering": "", "_reranking": "", "2015": ""}
 
 
-def draw(into: Path = ROOT / "docs/images") -> Path:
+def draw(into: Path = ROOT / "docs/images") -> list[Path]:
+    """The picture, and a narrow one for phones."""
+    return [_drawn(into / "improve.png", wide=True), _drawn(into / "improve-phone.png", wide=False)]
+
+
+def _drawn(path: Path, wide: bool) -> Path:
     """One panel per model, one row per task: today, the choice without labels, and the best that labels know of."""
     table = pd.read_csv(ROOT / "benchmarks/results/improve.csv")
     table = table[~table["task"].isin(OTHERS)]
     shown = [column for column in SHOWN if column in table]
     choice = shown[-1]
     order = table[table["model"] == "smollm2-135m"].assign(gain=lambda t: t[choice] - t["today"]).sort_values("gain")["task"]
-    figure, panels = plt.subplots(1, 2, figsize=(11, 5.2), sharey=True, layout="constrained")
+    shape, size = ((1, 2), (11, 5.2)) if wide else ((2, 1), (4.6, 8.8))
+    figure, panels = plt.subplots(*shape, figsize=size, sharey=True, sharex=not wide, layout="constrained")
     for panel, (model, name) in zip(panels, NAMES.items(), strict=True):
         rows = table[table["model"] == model].set_index("task").loc[order]
         for y, (_, row) in enumerate(rows.iterrows()):
@@ -39,9 +45,11 @@ def draw(into: Path = ROOT / "docs/images") -> Path:
             color, words = SHOWN[column]
             panel.scatter(rows[column], range(len(rows)), color=color, s=34, zorder=3, label=words)
         mean = rows[shown].mean()
-        panel.set_title(f"{name}: mean {mean['today']:.1f} → {mean[choice]:.1f}", loc="left", fontsize=11, weight="bold")
+        title = f"{name}: mean {mean['today']:.1f} → {mean[choice]:.1f}"
+        panel.set_title(title, loc="left", fontsize=11 if wide else 9, weight="bold")
         panel.set_yticks(range(len(rows)), [_short(task) for task in rows.index])
-        panel.set_xlabel("score by labels that the choice never saw")
+        if wide or panel is panels[-1]:
+            panel.set_xlabel("score by labels that the choice never saw")
         panel.grid(axis="x", color="#eeeeee")
         panel.set_axisbelow(True)
         panel.spines[["top", "right", "left"]].set_visible(False)
@@ -49,8 +57,7 @@ def draw(into: Path = ROOT / "docs/images") -> Path:
     marks, named = panels[0].get_legend_handles_labels()
     best = plt.Line2D([], [], color="#d97706", lw=1.6)
     labels = [*named, "best of the readouts, known to labels alone"]
-    figure.legend([*marks, best], labels, loc="outside lower center", ncols=4, frameon=False)
-    path = into / "improve.png"
+    figure.legend([*marks, best], labels, loc="outside lower center", ncols=4 if wide else 1, frameon=False)
     figure.savefig(path, dpi=130)
     return path
 
@@ -62,4 +69,4 @@ def _short(task: str) -> str:
 
 
 if __name__ == "__main__":
-    print(draw())
+    print(*draw())

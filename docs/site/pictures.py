@@ -17,7 +17,7 @@ DOCS = Path(__file__).resolve().parents[1]
 # scripts with a function `draw(into)`, and what each draws
 SCRIPTS = {
     "draw_architecture.py": ["architecture.png"],
-    "draw_improve.py": ["improve.png"],
+    "draw_improve.py": ["improve.png", "improve-phone.png"],
     "draw_map.py": ["map.png"],
     "draw_one_token.py": ["study-one-token.png"],
     "draw_penalties.py": ["study-penalties.png"],

@@ -111,9 +111,8 @@ def test_every_picture_is_shown_and_has_a_source() -> None:
     heads = [line.partition(": ")[0] for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:]]
     assert sorted(name for head in heads for name in head.split(", ")) == sorted(pictures)
     pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
-    shown = {
-        Path(name).name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
-    }
+    links = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|\bsrc(?:set)?=\"([^\"]+)\"")
+    shown = {Path(a or b).name for page in pages for a, b in links.findall(page.read_text(encoding="utf-8"))}
     assert pictures - shown == set()
 
 

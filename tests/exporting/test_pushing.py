@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import layerscope
-from layerscope.errors import ExportError
+from layerscope.errors import ExportError, LayerscopeError
 from layerscope.exporting.pushing import pack, push
 from layerscope.models.sealed import damaged
 from tests.cli.support import assert_refused, run_main
@@ -61,7 +61,14 @@ def test_a_folder_arrives_whole_and_without_texts(logged_in: Hub, improved: Path
     assert damaged(got) == []  # it says of itself what it holds
     vectors = [layerscope.encode(str(folder), TEXTS[:5], progress=False) for folder in (improved, got)]
     assert np.array_equal(*vectors)
-    push(pack(improved, "me/better"))  # again: it is ours
+    assert layerscope.load_run(improved).push("me/better") == address  # again: it is ours
+
+
+def test_what_was_not_saved_cannot_be_pushed(logged_in: Hub) -> None:
+    settings = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
+    with pytest.raises(LayerscopeError, match=r"Save it first: better.save\(FOLDER\)"):
+        layerscope.improve(tiny_model("llama"), TEXTS, **settings).push("me/better")
+    assert not logged_in.log
 
 
 def test_on_the_command_line(

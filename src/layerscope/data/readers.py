@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -276,8 +277,13 @@ def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
         raise DataError(f"{path}: its fields may be separated by {given}. Put fields that hold them in double quotes.")
     found = even[0] if even else usual
     if found != usual:
-        log.info("%s: its fields are separated by %r", path, found)
+        _say_delimiter(path, found)
     return found
+
+
+@lru_cache(maxsize=64)  # a file is read more than once, and this is said once
+def _say_delimiter(path: Path, found: str) -> None:
+    log.info("%s: its fields are separated by %r", path, found)
 
 
 def _is_words(value: str) -> bool:

@@ -110,6 +110,17 @@ class Improved(StoredRun):
         self.path = self._save(Path(out), overwrite)
         return self.path
 
+    def push(self, repo: str, public: bool = False) -> str:
+        """Send the saved folder to the hub as `user/name`, private unless `public`, without your texts; returns its address.
+
+        better.push("me/better-smollm2")
+        """
+        if self.folder is None:
+            raise LayerscopeError("nothing is saved that could be pushed. Save it first: better.save(FOLDER).")
+        from layerscope.exporting.pushing import pack, push
+
+        return push(pack(self.folder, repo, public))
+
     def plot(self) -> Figure:
         """The choice as a picture: every layer under every readout by its score, and the score against what it costs."""
         return view("improve", "plot")(self)

@@ -119,7 +119,7 @@ function buildTables() {
     const head = made.head.map((name, i) => el("th", { scope: "col", class: made.rows[0] && made.rows[0].cells[i].word ? "w" : null, "aria-sort": sort && sort.at === i ? (sort.down ? "descending" : "ascending") : null },
       el("button", { type: "button", "data-at": i, onclick: () => { sort = { at: i, down: sort && sort.at === i ? !sort.down : false }; paint(); } }, name)));
     const body = rows.slice(0, all ? rows.length : MOST_ROWS).map((r) => el("tr", { class: r.marked ? "marked" : null }, r.cells.map((c) => el("td", { class: c.word ? "w" : null }, c.text))));
-    $("table").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+    $("table").replaceChildren(el("table", { "aria-label": TABLES[state.table].title }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
     if (rows.length > MOST_ROWS && !all) $("table").append(el("button", { type: "button", class: "plain", css: { margin: "10px" }, onclick: () => { all = true; paint(); } }, `Show all ${rows.length} rows`));
     if (focused !== null && focused !== undefined) { const again = $("table").querySelector(`[data-at="${focused}"]`); if (again) again.focus(); }
   }
