@@ -82,6 +82,7 @@ def test_an_improvement_tells_its_candidates_and_its_choice(tmp_path: Path) -> N
     result = layerscope.improve(tiny_model("llama"), TEXTS, log=kept, **QUICK)
     by_tag = {(row["tag"], row["step"]): row["value"] for row in kept.rows}
     scored = result.table.dropna(subset=["score"])
+    assert len(scored)
     assert all(by_tag[f"improve/{row.readout}", row.layer] == row.score for row in scored.itertuples())
     assert by_tag["chosen/layer", 0] == result.choice.layer
     assert by_tag["chosen/after", 0] == result.manifest["evidence"]["after"]

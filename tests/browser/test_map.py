@@ -202,6 +202,7 @@ def test_search_and_legend_point_out(open_page: Open, page_file: Path) -> None:
     page.locator("#map-search").fill("Money")
     opened.settle()
     count = sum("money" in text for text in synthetic_map().texts or ())
+    assert count
     assert opened.texts("#map .side h3") == [f"{count} texts with “money”"]
     assert page.evaluate(INK) != whole
     assert all("money" in text for text in opened.texts("#map .items .said"))

@@ -57,6 +57,7 @@ def test_reproduce(cli: Cli, tmp_path: Path) -> None:
     assert len(rows) == 20
     assert set(rows[0]) >= {"item", "model", "column", "printed", "ours", "tasks", "convention", "verdict"}
     authors = [row for row in rows if row["convention"] == "authors"]
+    assert len(authors) == 10
     assert all(abs(row["ours"] - row["printed"]) <= 0.05 for row in authors)
     ended = cli("atlas", "reproduce", "fig12", "-o", "fig12.png")
     assert ended.code == 0

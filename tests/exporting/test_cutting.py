@@ -75,7 +75,9 @@ def test_the_block_of_zeros_adds_nothing(tmp_path: Path) -> None:
     route = write_cut(model, 1, "raw", tmp_path)
     assert (route.blocks, route.index) == (2, 1)
     weights = load_file(tmp_path / "model.safetensors")
-    assert all(not value.any() for name, value in weights.items() if name.startswith("layers.1."))
+    block = {name: value for name, value in weights.items() if name.startswith("layers.1.")}
+    assert block.keys() == {name.replace("layers.0.", "layers.1.") for name in weights if name.startswith("layers.0.")}
+    assert not any(value.any() for value in block.values())
     torch.testing.assert_close(reloaded(tmp_path, Route(1, True, None)), states(model, 1, "applied"), rtol=1e-5, atol=1e-5)
 
 

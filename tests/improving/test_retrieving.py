@@ -252,6 +252,7 @@ def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
     assert asked.relevant.sum() == 60
     few = read_asked(*files, sample=24)
     assert len(few.queries) <= 20
+    assert few.relevant.any()
     assert all(few.documents[j] == documents[queries.index(few.queries[i])] for i, j in np.argwhere(few.relevant > 0))
     halves = asked.halves(0)
     assert sorted(np.concatenate(halves)) == list(range(60))

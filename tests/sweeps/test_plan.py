@@ -284,6 +284,7 @@ def test_the_papers_recipe_has_every_study() -> None:
     for each in (plan, read_plan("paper-small")):
         assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
         of_images = [step.settings for step in each.steps if step.kind == "profile" and "data" in step.settings]
+        assert of_images
         assert all(step["data"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"]) for step in of_images)
     assert any("LLM2Vec" in spec.label for spec in by_name["scores"].models)  # Table 2
     # as the published metrics were made: their final norm, and once with the released code's settings

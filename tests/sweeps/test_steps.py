@@ -63,6 +63,7 @@ def test_a_failing_step_does_not_stop_the_rest(small: dict[str, Any], tmp_path: 
     assert (both["texts"], both["conventions"]["max_length"]) == (3, 64)
     assert set(both["conventions"]["models"]) == {"tiny-llama", "tiny-bert"}
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*/manifest.json")}
+    assert len(stamps) >= 4
     again = sweep(file, out=tmp_path / "out", progress=False, only=["extreme", "both"])
     assert again.jobs["verdict"].tolist() == [done.jobs["verdict"][0], done.jobs["verdict"][2]]
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items() if p.parent.name != "gone")

@@ -73,6 +73,7 @@ def test_modes_gradients_and_random_numbers_are_left_as_they_were(tmp_path: Path
     model(input_ids=ids, labels=ids).loss.backward()
     modes = [part.training for part in model.modules()]
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert gradients
     state = torch.get_rng_state()
     LayerWatch(model, TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv").measure(1)
     assert [part.training for part in model.modules()] == modes

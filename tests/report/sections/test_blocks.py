@@ -73,7 +73,7 @@ def test_all_kinds_in_one_report_in_every_format(tmp_path: Path, study_folder: P
     runs = [synthetic_run(), synthetic_evaluation(), synthetic_probe(), synthetic_study(study_folder), synthetic_sweep()]
     report = gather(runs)
     assert len(report.runs) == 5
-    assert report.headline.lead.startswith("small, layer 2") or report.headline.lead.startswith("Layer 2 of 6")
+    assert report.headline.lead.startswith("Layer 2 of 6: +10.0 on STSBenchmark")
     assert any(point.startswith("Study: Extreme inputs: Repeated tokens") for point in report.headline.points)
     text = write_report(runs, tmp_path / "report.md").read_text(encoding="utf-8")
     for said in ("## Probes of small on digits", "## Study: Extreme inputs", "## Sweep: night", "top-1 accuracy, %"):
