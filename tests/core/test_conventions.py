@@ -55,7 +55,7 @@ def test_every_command_writes_it(tmp_path: Path) -> None:
     model, texts = tiny_model("llama"), [f"{'xy'[i % 2] * 3}{i}" for i in range(40)]
     probed = probe(model, texts, labels=[text[0] for text in texts], heads="knn", max_length=9, final_norm="raw", progress=False)
     assert Reading.of(probed.manifest) == Reading("raw", 9, "LlamaRMSNorm")
-    studied = study("alpha", model, data=texts[:6], max_length=12, progress=False)
+    studied = study("sublayers", model, data=texts[:6], max_length=12, progress=False)
     assert (Reading.of(studied.manifest).final_norm, Reading.of(studied.manifest).max_length) == ("raw", 12)
     watched = LayerWatch(model.module, texts[:4], model.tokenizer, max_length=7, out=tmp_path / "layers.csv")
     assert Reading.of(watched.conventions) == Reading("raw", 7, "LlamaRMSNorm")

@@ -195,7 +195,7 @@ _PLAN = {
     "models": ["smollm2-135m", {"name": "org/name", "revisions": ["main", 3]}],
     "corpora": ["lee", {"data": "texts.txt", "limit": 5}],
     "profile": {"metrics": ["prompt_entropy"], "views": 2},
-    "steps": [{"study": "alpha", "models": ["smollm2-135m"], "options": {}},
+    "steps": [{"study": "extreme", "models": ["smollm2-135m"], "options": {}},
               {"profile": {}, "models": ["minilm-l6"], "name": "b"}],
 }  # fmt: skip
 

@@ -92,7 +92,6 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         given = {"tasks": "Pairs,TwitterSemEval2015", "data_dir": str(tasks), "items": 20, "fit": 200}
         return [model], {**given, "max_length": 64}
     found: dict[str, tuple[list[Any], dict[str, Any]]] = {
-        "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
         "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
         "reasoning": ([model], {"data": texts[:4], "stride": 4}),

@@ -57,7 +57,7 @@ def test_names_are_different_on_every_disk(home: Path) -> None:
     plan = read_plan({"models": ["org/Bert", "org/bert", "caf\u00e9", "cafe\u0301"], "corpora": ["lee"]})
     names = [step.name for step in plan.steps]
     assert len({on_disk(name) for name in names}) == len(names)
-    steps = [{"study": "alpha", "models": ["a"], "name": "First"}, {"study": "alpha", "models": ["a"], "name": "first"}]
+    steps = [{"study": "extreme", "models": ["a"], "name": "First"}, {"study": "extreme", "models": ["a"], "name": "first"}]
     with pytest.raises(PlanError, match="the name 'first' is taken"):
         read_plan({"steps": steps})
     with pytest.raises(PlanError, match="'aux' is taken, or is not fit for a folder"):
@@ -85,7 +85,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_steps_that_are_not_folders_of_the_sweep(name: str) -> None:
-    step = {"study": "alpha", "models": ["a"], "name": name}
+    step = {"study": "extreme", "models": ["a"], "name": name}
     if name:
         with pytest.raises(PlanError, match="is not fit for a folder"):
             read_plan({"steps": [step]})
@@ -132,7 +132,8 @@ def test_no_two_files_are_one_on_any_disk(model_folder: Path, tmp_path: Path) ->
         shutil.copytree(model_folder, tmp_path / name)
     (tmp_path / "texts.txt").write_text("one text\nanother text\n")
     models = [str(tmp_path / name) for name in ("Model", "model", "caf\u00e9", "cafe\u0301")]
-    steps = [{"study": "alpha", "models": models[:2], "data": str(tmp_path / "texts.txt"), "options": {}}]
+    options = {"metrics": ["prompt_entropy"]}
+    steps = [{"study": "compare", "models": models[:2], "data": str(tmp_path / "texts.txt"), "options": options}]
     plan = {
         "models": models,
         "corpora": [str(tmp_path / "texts.txt")],
@@ -206,24 +207,22 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
             "defaults": {"data": str(home / "first.txt"), "limit": 3, "max_length": 16},
             "steps": [
                 {"study": "extreme", "models": [f"{home / 'step-20'}?label=mine"], "options": {"levels": [0, 1]}, "seed": 4},
-                {"study": "alpha"},
                 {"name": "short", "profile": {"metrics": ["prompt_entropy"]}, "models": [str(home / "step-100")]},
                 {"evaluate": {"tasks": "small"}, "models": ["org/a", "org/b?dtype=bfloat16"]},
                 {"name": "classes", "probe": {"data": "labeled.csv"}, "models": ["org/a"]},
             ],
         }
     )
-    grid, extreme, alpha, short, first, second, classes = plan.steps
+    grid, extreme, short, first, second, classes = plan.steps
     assert (grid.name, grid.kind, grid.settings) == ("step-20--lee", "profile", {"max_length": 8})
     assert (extreme.models[0].label, extreme.model, extreme.settings["seed"]) == ("mine", "mine", 4)
     assert extreme.corpus is not None
     assert (extreme.corpus.limit, extreme.settings["max_length"]) == (3, 16)
-    assert (alpha.kind, alpha.models, alpha.corpus) == ("study", (), None)
     assert (short.name, short.settings["max_length"], short.settings["metrics"]) == ("short", 16, ["prompt_entropy"])
     assert [first.name, second.name] == ["evaluate-org-a", "evaluate-org-b-dtype-bfloat16"]
     assert [step.options_of(step.models[0]).get("dtype") for step in (first, second)] == [None, "bfloat16"]
     assert (classes.kind, classes.settings) == ("probe", {"data": "labeled.csv"})
-    assert [step.name for step in plan.only(["alpha", "short"]).steps] == ["alpha", "short"]
+    assert [step.name for step in plan.only(["extreme", "short"]).steps] == ["extreme", "short"]
     with pytest.raises(UnknownNameError, match=r"step of sweep 'shot'. Did you mean 'short'"):
         plan.only(["shot"])
 
@@ -235,7 +234,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
         ({"stesp": []}, "unknown key 'stesp'. Did you mean 'steps'"),
         ({"defaults": {"lenght": 3}}, "unknown key 'lenght'"),
         ({"steps": [{"models": []}]}, "names no `study`"),
-        ({"steps": [{"study": "alpha", "profile": {}}]}, "or more than one of them"),
+        ({"steps": [{"study": "extreme", "profile": {}}]}, "or more than one of them"),
         ({"steps": [{"study": "extrem", "models": ["a"]}]}, r"steps\[0\]: unknown study 'extrem'. Did you mean 'extreme'"),
         ({"steps": [{"study": "extreme", "models": []}]}, "takes 1 model"),
         ({"steps": [{"study": "extreme", "models": ["a"], "options": {"level": 1}}]}, "Did you mean 'levels'"),
@@ -280,7 +279,7 @@ def test_the_papers_recipe_has_every_study() -> None:
         assert {"infonce", "lidar", "dime"} <= set(by_name[name].options["metrics"])
     assert by_name["training"].options["steps"][-1] == "step143000"
     small = {step.study for step in read_plan("paper-small").steps}
-    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "scores"}
+    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "scores"}
     for each in (plan, read_plan("paper-small")):
         assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
         of_images = [step.settings for step in each.steps if step.kind == "profile" and "data" in step.settings]

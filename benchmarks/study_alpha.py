@@ -5,6 +5,9 @@ a model's prompts at a few layers (means over prompts with intervals).
 
 Table: a row per spectrum, α, metric and sink setting. Figure: entropy above, weight below, a column for the power laws and one
 per model. Verdict: the direction of the effect, then the numbers of every spectrum.
+
+    python benchmarks/study_alpha.py                                             # power laws only
+    python benchmarks/study_alpha.py smollm2-135m --set layers=0,12,30 --limit 30 --max-length 128
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from text_vectors import run_script
 from torch import Tensor
 
 from layerscope.capture import expand_sites
@@ -40,7 +44,6 @@ class Alpha(Study):
 
     name = "alpha"
     title = "Entropy as a function of its order"
-    paper = "Fig. 7, App. B"
     models = (0, None)
     options = (
         Option("exponents", [0.25, 0.5, 1.0, 2.0, 4.0], "β of the power laws λ_i = i^(−β)", least=0),
@@ -193,4 +196,5 @@ def _picked(alphas: list[float]) -> list[float]:
     return list(dict.fromkeys([alphas[0], *near, alphas[-1]]))
 
 
-STUDY = Alpha()
+if __name__ == "__main__":
+    run_script(Alpha())

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from study_alpha import Alpha, top_weight
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.alpha import top_weight
+from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
 from tests.tiny import tiny_model
 
 TEXTS = ["a red fox ran over the hill", "numbers: 1 2 3 4 5 6 7 8", "one more text, rather short", "and the last one of them"]
+
+
+@pytest.fixture(autouse=True)
+def with_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STUDIES, "_things", {**STUDIES.all(), "alpha": Alpha()})
 
 
 def renyi(p: np.ndarray, alpha: float) -> float:
