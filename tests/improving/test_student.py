@@ -291,13 +291,13 @@ def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, t
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("told", [b"{", b"[]", b'{"key": "a", "count": "many"}', b'{"key": "a", "count": -1}'])
+@pytest.mark.parametrize("told", [b"{", b"[]", b'{"key": "a", "count": "many"}', b'{"key": "a", "count": 5, "prompts": 9}'])
 def test_how_many_texts_a_training_began_with_may_be_anything(tmp_path, told):
     sample = SimpleNamespace(texts=["a"] * 3, total=9)
-    maker = SimpleNamespace(key="a", sample=sample)
+    maker = SimpleNamespace(key="a", sample=sample, settings=SimpleNamespace(trains=True), work=tmp_path)
     (tmp_path / "texts.json").write_bytes(told)
-    assert Maker._kept_count(maker, tmp_path, 5) == 5
-    assert Maker._kept_count(maker, tmp_path, 7) == 5  # as it began
+    assert Maker._kept(maker, 5, 3) == (5, 3)
+    assert Maker._kept(maker, 7, 1) == (5, 3)  # as it began
 
 
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
@@ -339,6 +339,7 @@ def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):
     else:
         assert evidence["after"] == trained["student"] > trained["head"]
         assert "Training the first" in str(result)
+        assert evidence["teacher"].count("prompt") == 3  # all texts were read under them
         card = (out / "README.md").read_text()
         assert "The blocks were trained on" in card
         assert str(llama.identity["weights_sha256"]) in card

@@ -18,7 +18,7 @@ from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Heads
+from layerscope.improving.heads import Teacher
 from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -119,11 +119,12 @@ def center(
 
 @dataclass(frozen=True)
 class Taught:
-    """What a head learns from: texts, their plain vectors (texts, D) at its layer, and what its teachers say (texts, K)."""
+    """What a head learns from: texts, their plain vectors (texts, D) at its layer, what its teachers (`words`) say (texts, K)."""
 
     texts: list[str]
     plain: np.ndarray
     target: np.ndarray
+    words: str
 
     def head(self, sample: Sample, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
         """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers of their classes (m,)."""
@@ -134,15 +135,18 @@ class Taught:
 
 
 def read_taught(
-    reader: Reader, heads: Heads, encode: Callable[[Sequence[str]], np.ndarray | None], layer: int, sample: Sample, count: int,
-    bar: Progress,
+    reader: Reader, teacher: Teacher, prompts: Sequence[Readout], encode: Callable[[Sequence[str]], np.ndarray | None],
+    layer: int, sample: Sample, count: int, bar: Progress,
 ) -> Taught:  # fmt: skip
     """What a head at a layer learns from on `count` texts: the sample and further ones. All readings go to the store."""
-    teacher, texts = heads.teacher, [*sample.texts, *sample.rest(count)]
+    texts = [*sample.texts, *sample.rest(count)]
     plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
-    prompted = reader.vectors_at(teacher.readout, teacher.layer, texts, bar, f"its teacher, {teacher.words}")
+    prompted = [reader.vectors_at(one, teacher.layer, texts, bar, f"its teacher, {teacher.words([one])}") for one in prompts]
+    if len(prompted) > 1:  # together they count as much as the encoder
+        prompted = [make_target(*prompted, width=sum(rows.shape[1] for rows in prompted))]
     encoded = encode(texts)
-    return Taught(texts, plain, make_target(prompted, *([] if encoded is None else [encoded])))
+    target = make_target(*prompted, *([] if encoded is None else [encoded]))
+    return Taught(texts, plain, target, teacher.words(prompts))
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -20,6 +20,9 @@ from layerscope.core.readout import HEAD, Readout
 READOUT = Readout(centering=HEAD)
 """How a head's layer is read: the plain text, the mean of its final-normed tokens."""
 
+TOGETHER, MORE_PROMPTS = ("one-word", "topic", "intent"), 2
+"""Two of these prompts teach a student beside the best: it then scores 0.2 points more (`benchmarks/results/heads.md`)."""
+
 
 @dataclass(frozen=True)
 class Teacher:
@@ -30,9 +33,15 @@ class Teacher:
     encoder: str = ""
 
     @property
-    def words(self) -> str:
-        """Who teaches, in words."""
-        return f"the {self.readout.template} prompt at layer {self.layer}" + (f" and {self.encoder}" if self.encoder else "")
+    def together(self) -> list[Readout]:
+        """Its readout, and that of two more prompts if it is read at the last token, where they ask for a word as well."""
+        more = [replace(self.readout, template=name) for name in TOGETHER if name != self.readout.template]
+        return [self.readout, *(more[:MORE_PROMPTS] if self.readout.pooling == "last" else [])]
+
+    def words(self, prompts: Sequence[Readout] = ()) -> str:
+        """Who teaches, in words: these prompts, or the best alone."""
+        names = [f"the {one.template} prompt" for one in prompts or [self.readout]]
+        return ", ".join(names) + f" at layer {self.layer}" + (f" and {self.encoder}" if self.encoder else "")
 
 
 def find_teacher(judgment: ScoredCandidates, readouts: Sequence[Readout], layers: Sequence[int], encoder: str) -> Teacher | None:

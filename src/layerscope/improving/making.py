@@ -16,12 +16,13 @@ from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import HEAD
 from layerscope.core.untrusted import read_json
 from layerscope.errors import DataError, LayerscopeError
+from layerscope.improving.choose import SCREEN
 from layerscope.improving.chosen import CENTERING, COUNT, Chosen
 from layerscope.improving.cost import ReadingCost
 from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, read_taught, texts_to_fit_on
 from layerscope.improving.grid import StoredCandidates
+from layerscope.improving.heads import MORE_PROMPTS, Heads, Teacher
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Heads
 from layerscope.improving.holding import encoder_seconds
 from layerscope.improving.judging import Panel
 from layerscope.improving.record import Settings
@@ -61,7 +62,8 @@ class Maker:
     def fit(self, chosen: Chosen, candidates: StoredCandidates, heads: Heads | None) -> Chosen:
         """The chosen readout with its head or its mean."""
         if chosen.readout.centering == HEAD and heads is not None:
-            return replace(chosen, fitted=self._teach(heads, chosen).head(self.sample, self._labeled(chosen)))
+            taught = self._teach(heads.teacher, chosen.layer)
+            return replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
         if chosen.readout.centering != "none":
             return replace(chosen, fitted=self._center(candidates, chosen))
         return chosen
@@ -71,7 +73,7 @@ class Maker:
     ) -> tuple[Chosen, dict[str, Any]] | None:
         """A student of the blocks below a layer, and what came of its training; None where it is no better."""
         model, given = self.reader.model, self.settings.train
-        taught = self._teach(heads, Chosen(model, self.reader, HEAD_READOUT, layer))
+        taught = self._teach(heads.teacher, layer, together=True)
         found = train_student(
             model, layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
             seed=self.settings.seed, minutes=self.settings.time or MINUTES, work=self.work, bar=self.bar,
@@ -82,14 +84,27 @@ class Maker:
             return None
         reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
         fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
-        return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), {**found.facts, "words": found.words}
+        return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), {
+            **found.facts,
+            "words": found.words,
+            "teacher": taught.words,
+        }
 
-    def _teach(self, heads: Heads, chosen: Chosen) -> Taught:
-        """What a head at the chosen layer learns from; its teacher reads the texts as well."""
-        teacher = heads.teacher
-        count = self._count_texts((chosen.readout.template, chosen.layer), (teacher.readout.template, teacher.layer))
+    def _teach(self, teacher: Teacher, layer: int, together: bool = False) -> Taught:
+        """What a head at a layer learns from: the plain texts, and its teacher; `together` with others where no text is lost."""
+        prompts, own = [teacher.readout], (HEAD_READOUT.template, layer)
+        count = self._affordable(own, (teacher.readout.template, teacher.layer))[0]
+        if together:
+            new = {one.template: one.kinds for one in teacher.together if one.template not in self.cost.tokens}
+            self.cost.tokens.update(self.reader.tokens(list(new), self.sample.texts[:SCREEN]))
+            self.cost.computed.update(self.reader.computed_tokens(new, self.sample.texts[:SCREEN]))
+            if self._affordable(own, *((one.template, teacher.layer) for one in teacher.together))[0] == count:
+                prompts = teacher.together
+        count, prompted = self._kept(count, len(prompts))
+        prompts = teacher.together[:prompted] if together else prompts
+        self._announce(count, self._affordable(own, *((one.template, teacher.layer) for one in prompts))[1])
         encode = partial(self.panel.encoded, self.reader, bar=self.bar)
-        return read_taught(self.reader, heads, encode, chosen.layer, self.sample, count, self.bar)
+        return read_taught(self.reader, teacher, prompts, encode, layer, self.sample, count, self.bar)
 
     def _labeled(self, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
         """The plain vectors of texts with classes, which shape a head; pairs do not (it gains nothing)."""
@@ -104,13 +119,18 @@ class Maker:
 
     def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
         """The mean that is subtracted."""
-        count = self._count_texts((chosen.readout.template, chosen.layer))
+        count, computed = self._affordable((chosen.readout.template, chosen.layer))
+        count = self._kept(count)[0]
+        self._announce(count, computed)
         scratch = None if self.work is None else self.work / CENTERING
         asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
         return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
 
-    def _count_texts(self, *parts: tuple[str, int]) -> int:
-        """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap."""
+    def _affordable(self, *parts: tuple[str, int]) -> tuple[int, float]:
+        """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap.
+
+        With it, what a text takes, in tokens of all blocks.
+        """
         sample, settings, blocks = self.sample, self.settings, self.reader.model.n_blocks
         each, computed = (
             sum(of[name] * max(layer, 1) / blocks for name, layer in parts) for of in (self.cost.tokens, self.cost.computed)
@@ -122,21 +142,27 @@ class Maker:
         count = texts_to_fit_on(settings.center_on, sample, self.cost.spent, each, tokens)
         if len(parts) > 1 and count > MOST_FITTED:  # of those that were drawn at random
             count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
-        if settings.trains and self.work is not None:
-            count = self._kept_count(self.work, count)
+        return count, computed
+
+    def _announce(self, count: int, computed: float) -> None:
+        """Say how long a fit will read."""
+        sample = self.sample
         if count > len(sample.texts):
             seconds = [format_duration((many - len(sample.texts)) * computed * self.cost.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
             announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
-        return count
 
-    def _kept_count(self, work: Path, count: int) -> int:
-        """How many texts a training of this kind that was stopped began with; else `count`, which is kept for a later one."""
+    def _kept(self, count: int, prompts: int = 1) -> tuple[int, int]:
+        """The texts and prompts that a training of this kind, now stopped, began with; else these, kept for a later one."""
+        if not self.settings.trains or self.work is None:
+            return count, prompts
         known: dict[str, Any] = {}
         with suppress(LayerscopeError):  # it is missing, or was changed
-            known = read_json(work / COUNT)
-        begun = known.get("count") if known.get("key") == self.key else None
-        if type(begun) is int and len(self.sample.texts) <= begun <= self.sample.total:
-            return begun
-        atomic.write_json(work / COUNT, {"key": self.key, "count": count})
-        return count
+            known = read_json(self.work / COUNT)
+        begun: list[Any] = [known.get("count"), known.get("prompts")]
+        least, most = (len(self.sample.texts), 1), (self.sample.total, 1 + MORE_PROMPTS)
+        fits = (type(value) is int and low <= value <= high for value, low, high in zip(begun, least, most, strict=True))
+        if known.get("key") == self.key and all(fits):
+            return begun[0], begun[1]
+        atomic.write_json(self.work / COUNT, {"key": self.key, "count": count, "prompts": prompts})
+        return count, prompts
