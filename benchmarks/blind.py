@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from rows import commit
 
 import layerscope
@@ -147,10 +148,11 @@ def report(found: pd.DataFrame) -> None:
     wide = found.assign(said=[f"{r.today:.1f} → {r.chosen:.1f} ({r.low:+.1f} to {r.high:+.1f})" for r in found.itertuples()])
     print(wide.pivot_table(index=["model", "task", "measure"], columns="way", values="said", aggfunc="first").to_string())
     known = found["model"].isin(["smollm2-135m", "gemma3-270m"])
-    for (way, measure, seen), rows in found.groupby(["way", "measure", known.rename("known")]):
+    group = np.where(~found["task"].isin(ENGLISH), "no language", np.where(known, "English, known models", "English, new models"))
+    for (way, kind, measure), rows in found.groupby(["way", pd.Series(group, found.index, name="kind"), "measure"]):
         clear = f"clearly up in {(rows['low'] > 0).sum()}, clearly down in {(rows['high'] < 0).sum()} of {len(rows)}"
         gain = f"mean gain {rows['gain'].mean():+.1f}, worst {rows['gain'].min():+.1f}"
-        print(f"{way}, {measure}, {'known' if seen else 'new'} models: {gain}, {clear}")
+        print(f"{way}; {kind}; {measure}: {gain}, {clear}")
 
 
 def main() -> None:
@@ -158,10 +160,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--judges", nargs="+", default=[JUDGE, "none"])
     parser.add_argument("--domain", type=Path, default=Path("build/pairs"), help="where examples/pair_models.py wrote its models")
+    parser.add_argument("--report", action="store_true", help="only say what --out holds")
     parser.add_argument("--prepare", type=Path, metavar="FILE", help="only write the texts")
     parser.add_argument("--texts", type=Path, metavar="FILE", help="what --prepare wrote")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "blind.csv")
     given = parser.parse_args()
+    if given.report:
+        report(pd.read_csv(given.out))
+        return
     source = given.texts or given.domain / "source"
     if given.prepare:
         tasks = dict.fromkeys(task for tasks in MODELS.values() for task in tasks)
@@ -169,12 +175,13 @@ def main() -> None:
         return
     if "COMMIT" not in os.environ and subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], check=False).returncode:
         raise SystemExit("src/ has changes that are not committed: a blind test is of a commit. Commit them first.")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     for model in given.models:
         path = str(given.domain / model) if (given.domain / model).is_dir() else model
         for task in MODELS[model]:
             began = time.monotonic()
             rows = pd.DataFrame(cell(model, path, task, source, given.judges))
-            rows = rows.assign(date=time.strftime("%Y-%m-%d"), commit=commit())
+            rows = rows.assign(date=time.strftime("%Y-%m-%d"), commit=commit(), device=device)
             if given.out.exists():
                 old = pd.read_csv(given.out)
                 rows = pd.concat([old[(old["model"] != model) | (old["task"] != task)], rows], ignore_index=True)

