@@ -11,8 +11,8 @@ import numpy as np
 
 from layerscope.command import Command
 from layerscope.core.readout import Readout
+from layerscope.embedding.encoders import Encoder, open_encoder
 from layerscope.embedding.encoding import encode
-from layerscope.embedding.reading import Reading, open_reading
 from layerscope.errors import require
 from layerscope.models import LoadedModel
 
@@ -67,7 +67,7 @@ class Layer(TransformerMixin, BaseEstimator):
         return tags
 
 
-_LOADED: dict[Any, LoadedModel | Reading] = {}
+_LOADED: dict[Any, LoadedModel | Encoder] = {}
 
 
 def _loaded(model: Any, layers: int | None, readout: Readout | None, max_length: int | None) -> Any:
@@ -79,7 +79,7 @@ def _loaded(model: Any, layers: int | None, readout: Readout | None, max_length:
     if key not in _LOADED:
         _LOADED.clear()  # one at a time
         with Command("encode", {}, progress=False) as command:
-            _LOADED[key] = open_reading(command, model, max_length=max_length) if itself else command.load(model)
+            _LOADED[key] = open_encoder(command, model, max_length=max_length) if itself else command.load(model)
     return _LOADED[key]
 
 

@@ -87,8 +87,8 @@ def test_runs_of_several_models_are_told_apart(
 def test_mistakes_are_one_line(cli: Cli, folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     run, scores, other = folders
     assert_refused(cli("correlate"), "--atlas MODEL")
-    assert_refused(cli("correlate", run), "folders are needed of a profile and of an evaluation of the same model")
-    assert_refused(cli("correlate", run, other), "folders are needed of a profile and of an evaluation of the same model")
+    assert_refused(cli("correlate", run), "give the folders of a profile and of an evaluation of the same model")
+    assert_refused(cli("correlate", run, other), "give the folders of a profile and of an evaluation of the same model")
     assert_refused(cli("correlate", other, scores), "differ in weights_sha256")
     assert_refused(cli("correlate", tmp_path, scores), "no manifest.json")
     assert_refused(cli("correlate", "--atlas", "bert-base", "--metric", "entropy"), "unknown metric 'entropy'")

@@ -18,7 +18,7 @@ import layerscope
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
-from layerscope.embedding.reading import LayerReading, Reading
+from layerscope.embedding.encoders import Encoder, LayerEncoder
 from layerscope.embedding.writing import Parts, facts_of
 from layerscope.engines import LocalEngine
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, RunFolderError
@@ -68,7 +68,7 @@ def test_a_file_of_vectors_keeps_columns_and_resumes(model, tmp_path: Path, monk
     file.write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setattr(Parts, "__init__", _small(Parts.__init__))
     out, read = tmp_path / "vectors.parquet", []
-    encode = LayerReading.encode
+    encode = LayerEncoder.encode
 
     def stopped(self, texts, advance):
         read.append(len(texts))
@@ -76,7 +76,7 @@ def test_a_file_of_vectors_keeps_columns_and_resumes(model, tmp_path: Path, monk
             raise KeyboardInterrupt
         return encode(self, texts, advance)
 
-    monkeypatch.setattr(LayerReading, "encode", stopped)
+    monkeypatch.setattr(LayerEncoder, "encode", stopped)
     ways = {"column": "doc.text", "layers": [1, 3], "coordinates": True, "progress": False}
     with pytest.raises(KeyboardInterrupt):
         layerscope.embed(model, file, out, **ways)
@@ -244,10 +244,10 @@ def test_columns_of_any_name_and_value_are_kept(model, tmp_path: Path, monkeypat
 
 
 def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -> None:
-    reading = LayerReading(model, None, [1], Readout(), 256)
-    reading.width, reading.names = 4096, ("a",) * 40
+    encoder = LayerEncoder(model, None, [1], Readout(), 256)
+    encoder.width, encoder.names = 4096, ("a",) * 40
     for remote in (False, True):
-        assert Parts(tmp_path, reading, "", remote, False).size * 4 * 4096 * 40 <= 128 * 2**20
+        assert Parts(tmp_path, encoder, "", remote, False).size * 4 * 4096 * 40 <= 128 * 2**20
 
 
 def test_a_search_reads_its_texts_once_to_count_and_once_to_find(model, monkeypatch) -> None:
@@ -270,7 +270,7 @@ def test_a_file_of_several_layers_is_searched_at_one_of_them(model, tmp_path: Pa
 
 
 def test_vectors_that_are_not_finite_are_not_written():
-    class Broken(Reading):
+    class Broken(Encoder):
         names = ("vector",)
 
         def open(self) -> None:

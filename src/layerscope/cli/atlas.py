@@ -103,7 +103,7 @@ def reproduce_command(
 
     chosen = list(items().values()) if item == ALL else [find_item(item)]
     if out is not None and item == ALL:
-        raise LayerscopeError("`all` is not one figure: leave --out away, or name a table or figure to draw.")
+        raise LayerscopeError("`all` is not one figure: leave out --out, or name a table or figure to draw.")
     rows = reproduce(item, convention)
     from layerscope.report.atlas import print_item
 

@@ -117,7 +117,7 @@ def _from_folders(runs: list[Path], readout: str, sink: str) -> list[Tables]:
     profiles = [run for run in loaded if run.kind == "profile"]
     if not evaluations or not profiles or len(evaluations) + len(profiles) != len(loaded):
         raise RunFolderError(
-            "folders are needed of a profile and of an evaluation of the same model; given: "
+            "give the folders of a profile and of an evaluation of the same model; given: "
             f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and `layerscope evaluate` make them."
         )
     if len(evaluations) == 1:

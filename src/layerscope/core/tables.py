@@ -40,7 +40,7 @@ def plain_columns(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
-    """Where a curve over layers is lowest and highest; values that are not defined are left out, nothing where none is."""
+    """Where a curve over layers is lowest and highest; undefined values are left out; empty where all are undefined."""
     known = [(float(value), int(layer)) for layer, value in zip(layers, values, strict=True) if value == value]
     if not known:
         return {}

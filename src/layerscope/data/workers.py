@@ -92,7 +92,7 @@ class WorkerPool(Closing):
             self._give_up(self.count, error)
 
     def _fork_all(self) -> None:
-        """Have the workers forked, by the first who asks: now the setup is known."""
+        """Have the workers forked by the first thread that asks for one: by then the setup is known."""
         self._starter.join()
         if self._nursery is None or not self._first.acquire(blocking=False):
             return
@@ -257,7 +257,7 @@ class ForkedWorker:
     def wait(self) -> None:
         """Until it has ended, for two seconds at most.
 
-        Its parent need not be told of that, so that it is gone at once. If that parent has been killed, it may stay listed.
+        Its parent ignores the signal that it ended, so that it is gone at once. If that parent was killed, it may stay listed.
         """
         end = time.monotonic() + _LONGEST_WAIT
         while self.poll() is None and time.monotonic() < end:

@@ -14,7 +14,7 @@ from layerscope.command import Command
 from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.heads import unit
 from layerscope.core.statistics import bootstrap_weights, spearman
-from layerscope.embedding.reading import open_reading
+from layerscope.embedding.encoders import open_encoder
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving import improve
 from layerscope.improving.holding import texts_per_second
@@ -148,12 +148,12 @@ def _ways_of(
     loaded: LoadedModel = command.load(given, here=True)
     who, size = loaded.name, loaded.identity["parameters"]
     ready = bool(loaded.identity.get("sentence_encoder")) and not loaded.identity.get("untrained")
-    reading, knows = open_reading(command, given if ready else loaded), knows_language(loaded, unseen[:200])
+    encoder, knows = open_encoder(command, given if ready else loaded), knows_language(loaded, unseen[:200])
     if not knows:
         notes.append(f"{who} does not know many words of these texts: another language?")
 
     def today(texts: Sequence[str]) -> np.ndarray:
-        return reading.vectors(command.engine, texts, lambda n: None)[0]
+        return encoder.vectors(command.engine, texts, lambda n: None)[0]
 
     as_it_is = _Way(who, TODAY, today, size, ready, ready and knows and not loaded.identity.get("exported"))
     as_it_is.given = str(given) if isinstance(given, str | Path) else ""

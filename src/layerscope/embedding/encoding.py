@@ -14,7 +14,7 @@ from layerscope.command import Command
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
-from layerscope.embedding.reading import Layers, open_reading
+from layerscope.embedding.encoders import Layers, open_encoder
 from layerscope.embedding.writing import embed
 from layerscope.engines import Engine
 from layerscope.progress import Progress
@@ -60,13 +60,13 @@ def encode(
     asked = Readout.parse(readout) if isinstance(readout, str) else readout
     with command:
         plain = None if asked is None else replace(asked, centering="none" if asked.centering == "corpus" else asked.centering)
-        reading = open_reading(command, model, tokenizer, layers=layers, readout=plain, max_length=max_length)
-        command.bar.begin(f"{reading.facts['model']['name']}|texts", len(words))
-        found = reading.vectors(command.engine, words, command.bar.advance)
-    reading.say_cuts(reading.cut, len(words))
+        encoder = open_encoder(command, model, tokenizer, layers=layers, readout=plain, max_length=max_length)
+        command.bar.begin(f"{encoder.facts['model']['name']}|texts", len(words))
+        found = encoder.vectors(command.engine, words, command.bar.advance)
+    encoder.say_cuts(encoder.cut, len(words))
     if asked is not None and asked.centering == "corpus":
         found = [one - one.mean(0, dtype=np.float64).astype(np.float32) for one in found]
     if frame:
         table = pd.DataFrame([{"text": row.text, **row.others} for row in rows])
-        return table.assign(**{name: list(one) for name, one in zip(reading.names, found, strict=True)})
+        return table.assign(**{name: list(one) for name, one in zip(encoder.names, found, strict=True)})
     return np.stack(found) if isinstance(layers, Iterable) else found[0]

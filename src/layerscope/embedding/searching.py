@@ -12,7 +12,7 @@ import pandas as pd
 from layerscope.command import Command
 from layerscope.core.heads import unit
 from layerscope.data.corpus import TextStream
-from layerscope.embedding.reading import DOCUMENT, QUERY, VECTOR, Layers, in_blocks, open_reading
+from layerscope.embedding.encoders import DOCUMENT, QUERY, VECTOR, Layers, in_blocks, open_encoder
 from layerscope.embedding.writing import BLOCK, facts_of, vectors_in
 from layerscope.errors import DataError, InvalidValueError, clean_name
 
@@ -61,30 +61,30 @@ def search(
     file = Path(data) if isinstance(data, str | Path) and str(data).endswith(".parquet") and Path(data).is_file() else None
     told = {} if file is None else facts_of(file)
     with command:
-        reading = open_reading(command, model, layers=layers, readout=readout, max_length=max_length)
-        if len(reading.names) > 1:
+        encoder = open_encoder(command, model, layers=layers, readout=readout, max_length=max_length)
+        if len(encoder.names) > 1:
             raise InvalidValueError("a search reads one layer: name one, such as layers=-1.")
-        held, mine = told.get("layers"), reading.facts.get("layers", [None])
+        held, mine = told.get("layers"), encoder.facts.get("layers", [None])
         several = isinstance(held, list) and len(held) > 1 and mine[0] in held
-        name, asked = (f"layer_{mine[0]}", {**reading.facts, "layers": held}) if several else (VECTOR, reading.facts)
+        name, asked = (f"layer_{mine[0]}", {**encoder.facts, "layers": held}) if several else (VECTOR, encoder.facts)
         if file is not None and told and any(told.get(one) != value for one, value in asked.items()):
             model_told = told.get("model")
             who = clean_name(str(model_told.get("name"))) if isinstance(model_told, dict) else "another model"
             raise DataError(f"the vectors in {data} are of {who}, read otherwise: search with what they were made with.")
-        reading.prompt = QUERY
-        vector = reading.vectors(command.engine, [query], lambda n: None)[0][0]
+        encoder.prompt = QUERY
+        vector = encoder.vectors(command.engine, [query], lambda n: None)[0][0]
         if file is not None and told:
             return nearest(vector, vectors_in(file, name, len(vector)), top)
-        reading.prompt, reading.cut = DOCUMENT, 0
+        encoder.prompt, encoder.cut = DOCUMENT, 0
         stream = TextStream(data, column=column, offline=offline, encoding=encoding)
         total = sum(1 for _ in stream)
 
         def blocks() -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
-            command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
+            command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
             for rows in in_blocks(stream.rows(), BLOCK):
-                found = reading.vectors(command.engine, [str(row.text) for row in rows], command.bar.advance)[0]
+                found = encoder.vectors(command.engine, [str(row.text) for row in rows], command.bar.advance)[0]
                 yield found, [{"text": row.text, **row.others} for row in rows]
 
         found = nearest(vector, blocks(), top)
-        reading.say_cuts(reading.cut, total)
+        encoder.say_cuts(encoder.cut, total)
         return found

@@ -26,7 +26,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json, sha256_of
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row
-from layerscope.embedding.reading import Layers, Reading, in_blocks, open_reading
+from layerscope.embedding.encoders import Encoder, Layers, in_blocks, open_encoder
 from layerscope.engines import Engine
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, RunFolderError, one_line
 from layerscope.progress import Progress
@@ -90,11 +90,11 @@ def embed(
         digest.update(_told(row))
         total += 1
     with lock_beside(place.resolve(), "embedding") as work, command:
-        reading = open_reading(command, model, tokenizer, layers=layers, readout=readout, max_length=max_length)
+        encoder = open_encoder(command, model, tokenizer, layers=layers, readout=readout, max_length=max_length)
         texts = {**stream.source, "sha256": digest.hexdigest()}
-        facts = {**reading.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
+        facts = {**encoder.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
         key = config_key({name: facts[name] for name in facts if name != "layerscope"})
-        parts = Parts(work, reading, key, command.engine.remote, coordinates)
+        parts = Parts(work, encoder, key, command.engine.remote, coordinates)
         atomic.remove_parts(place.parent, of=(f".{place.name}",))
         if place.exists():
             there = facts_of(place).get("key")
@@ -106,11 +106,11 @@ def embed(
                 log.info("%s is there already: %s rows", place, f"{total:,}")
                 parts.clear()  # of a run that was killed at its very end
                 return place
-        command.bar.begin(f"{reading.facts['model']['name']}|texts", total)
+        command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
             parts.add(number, block, command)
         parts.join(place, {**facts, "key": key, "rows": total, "cut": parts.cut})
-    reading.say_cuts(parts.cut, total)
+    encoder.say_cuts(parts.cut, total)
     if stream.dropped:
         log.info("left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items()))
     return place
@@ -134,9 +134,9 @@ _RECORD, _PART = "parts.json", re.compile(r"part-\d{6}\.parquet")
 class Parts:
     """The blocks of texts that are finished, a file each. A record says what each holds and its sha256, before it is written."""
 
-    def __init__(self, work: Path, reading: Reading, key: str, remote: bool, coordinates: bool) -> None:
-        self.work, self.reading, self.coordinates = work, reading, coordinates
-        fit = _BLOCK_BYTES // (4 * reading.width * len(reading.names))
+    def __init__(self, work: Path, encoder: Encoder, key: str, remote: bool, coordinates: bool) -> None:
+        self.work, self.encoder, self.coordinates = work, encoder, coordinates
+        fit = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
         self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
@@ -171,12 +171,12 @@ class Parts:
             return
         if os.path.lexists(file) and (file.name not in self.known or file.is_symlink() or not file.is_file()):  # not ours
             os.rename(file, atomic.free_name(file, ".old"))
-        before = self.reading.cut
-        vectors = self.reading.vectors(command.engine, texts, command.bar.advance)
-        self.cut += self.reading.cut - before
-        table = _table(rows, dict(zip(self.reading.names, vectors, strict=True)), ("x", "y") if self.coordinates else ())
+        before = self.encoder.cut
+        vectors = self.encoder.vectors(command.engine, texts, command.bar.advance)
+        self.cut += self.encoder.cut - before
+        table = _table(rows, dict(zip(self.encoder.names, vectors, strict=True)), ("x", "y") if self.coordinates else ())
         packed = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({_CUT: str(self.reading.cut - before)}), packed)
+        pq.write_table(table.replace_schema_metadata({_CUT: str(self.encoder.cut - before)}), packed)
         self.known[file.name] = [mark, hashlib.sha256(packed.getbuffer()).hexdigest()]
         told = {"parts": self.known}
         atomic.write_json(self.work / _RECORD, {**told, CHECKSUM: checksum(told)})
@@ -188,7 +188,7 @@ class Parts:
         import pyarrow.parquet as pq
 
         schema = _schema([pq.read_schema(file) for file in self.files])
-        name, each = self.reading.names[0], max(1, _FITTED_ON // len(self.files))
+        name, each = self.encoder.names[0], max(1, _FITTED_ON // len(self.files))
         if self.coordinates:
             some = [_vectors(pq.read_table(file, columns=[name]), name)[:each] for file in self.files]
             mean, directions = _main_directions(np.concatenate(some))

@@ -350,7 +350,7 @@ class Spectrum:
     def sharpen(self, exact: Tensor) -> None:
         """Take over the whole data's spectrum from float64; what that shows to be empty is empty in the others as well.
 
-        A Gram matrix has as many empty dimensions less as it has lost rows.
+        A Gram matrix without k rows has k empty dimensions fewer.
         """
         self.rough, self.eigenvalues, self.exactly = self.eigenvalues, exact, None
         empty = int((exact <= rounding_floor(exact)).sum())

@@ -107,7 +107,7 @@ class ItemReader(Closing, ABC):
 
     @abstractmethod
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
-        """Token counts of some items. In a background thread, wait for `proceed` before work that holds Python up."""
+        """Token counts of some items. In a background thread, wait for `proceed` before work that holds Python's lock."""
 
     @abstractmethod
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:

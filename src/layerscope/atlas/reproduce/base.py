@@ -44,7 +44,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """In words. What a test did not find that lacks the power to find it is not shown: no verdict against the claim."""
+        """In words. A claim that a test did not find, and could not well have found, is "not shown": no verdict against it."""
         if self.ours is None or self.holds:
             return "cannot be checked" if self.ours is None else "supported"
         return "not supported" if self.power is not None and self.power >= ENOUGH else "not shown"

@@ -34,7 +34,7 @@ class Candidates(Protocol):
 
 @runtime_checkable
 class Judge(Protocol):
-    """One way of telling good candidates. `views` are those it needs besides the texts themselves."""
+    """A way to tell good candidates from bad ones. `views` are those it needs besides the texts themselves."""
 
     name: str
     summary: str

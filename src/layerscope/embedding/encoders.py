@@ -46,7 +46,7 @@ def _layers(layers: Layers, blocks: int, model: str) -> list[int]:
     return wanted if isinstance(layers, set) else list(dict.fromkeys(int(layer) % (blocks + 1) for layer in given))
 
 
-class Reading(Work[slice, list[np.ndarray]]):
+class Encoder(Work[slice, list[np.ndarray]]):
     """What encodes texts, under the names of its columns. Before `open` it can be sent to workers."""
 
     under_way = 2
@@ -107,7 +107,7 @@ class Reading(Work[slice, list[np.ndarray]]):
         return [np.concatenate([found[i][k] for i in range(len(spans))]) for k in range(len(self.names))]
 
 
-class FolderReading(Reading):
+class FolderEncoder(Encoder):
     """A sentence-transformers folder, read as it says itself."""
 
     names = (VECTOR,)
@@ -140,7 +140,7 @@ class FolderReading(Reading):
         return sum(len(ids) > most for ids in found)
 
 
-class LayerReading(Reading):
+class LayerEncoder(Encoder):
     """Layers of a model under a readout, not centered; all of them in one pass."""
 
     def __init__(
@@ -176,31 +176,31 @@ class LayerReading(Reading):
         return [vectors[self.readout.kinds[0]][place] for place in self._order]
 
 
-def open_reading(
+def open_encoder(
     command: Any, model: Any, tokenizer: Any = None, *, layers: Layers = None, readout: str | Readout | None = None,
     max_length: int | None = None,
-) -> Reading:  # fmt: skip
+) -> Encoder:  # fmt: skip
     """How a model reads texts. Without layers and a readout, a sentence encoder reads them as it says itself.
 
     `command` is an open `Command`.
     """
     batch = command.where.batch_size
-    if isinstance(model, Reading):
+    if isinstance(model, Encoder):
         return model
     if isinstance(model, str | Path) and layers is None and readout is None:
         source = find_source(model, command.offline, command.loading)
         if source.pipeline is not None:
-            return _folder_reading(source, {"tokenizer": tokenizer, **command.loading}, max_length, batch)
+            return _folder_encoder(source, {"tokenizer": tokenizer, **command.loading}, max_length, batch)
     loaded = command.load(model, tokenizer)
     if loaded.kind != "texts" or loaded.tokenizer is None:
         raise LayerscopeError(f"{loaded.name} reads no texts{'' if loaded.kind == 'texts' else f' but {loaded.kind}'}.")
     chosen = readout if isinstance(readout, Readout) else Readout.parse(readout or "plain/mean")
-    return LayerReading(
+    return LayerEncoder(
         loaded, command.recipe, _layers(layers, loaded.n_blocks, loaded.name), chosen.check(), max_length or MAX_LENGTH, batch
     )
 
 
-def _folder_reading(source: Source, given: dict[str, Any], max_length: int | None, batch: int | None) -> FolderReading:
+def _folder_encoder(source: Source, given: dict[str, Any], max_length: int | None, batch: int | None) -> FolderEncoder:
     root, takes = source.pipeline.resolve(), ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")  # type: ignore[union-attr]
     other = next((name for name, value in given.items() if value and name not in takes), None)
     if other is not None:
@@ -214,7 +214,7 @@ def _folder_reading(source: Source, given: dict[str, Any], max_length: int | Non
         "model": {"name": source.name, "sha256": files_sha256(files.union(source.weights))},
         "max_length": max_length, "dtype": str(dtype),
     }  # fmt: skip
-    return FolderReading(root, facts, batch, **to, **({} if dtype == "auto" else {"dtype": dtype}))
+    return FolderEncoder(root, facts, batch, **to, **({} if dtype == "auto" else {"dtype": dtype}))
 
 
 def in_blocks(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
