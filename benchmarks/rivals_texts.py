@@ -239,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, default=Path("mteb"))
     parser.add_argument("--tasks", nargs="+", default=list(DOMAINS))
-    parser.add_argument("--ways", nargs="+", default=[""], help="only ways with one of these in their names")
+    parser.add_argument("--ways", nargs="+", default=[""], help="ways with one of these in their names; other rows stay")
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--test", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
@@ -247,7 +247,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    rows = []
+    rows: list[str] = []
     for task in given.tasks:
         domain = Domain.of(task, given)
         ways = dict(ways_of(domain, task == given.tasks[0], given))
@@ -257,15 +257,18 @@ def main() -> None:
                 start = time.perf_counter()
                 way.encode(domain.texts[:TIMED])
                 speeds[name].append(TIMED / (time.perf_counter() - start))
+        file = domain.place / "rows.json"
+        found = json.loads(file.read_text()) if file.exists() else {}
         for name, way in ways.items():
-            rows.append(row(domain, name, way, statistics.median(speeds[name])))
-            print(rows[-1], flush=True)
-    if given.ways != [""]:
-        return
+            found[name] = row(domain, name, way, statistics.median(speeds[name]))
+            print(found[name], flush=True)
+            file.write_text(json.dumps(found))
+        rows += found.values()
     lines = [
         "# Other ways to vectors, on the same texts", "",
         f"`python benchmarks/rivals_texts.py --texts {given.texts} --test {given.test} --seed {given.seed}` at layerscope "
-        f"{layerscope.__version__}. One thread of a machine that did other work too (load {os.getloadavg()[0]:.0f}).", "",
+        f"{layerscope.__version__}, in parts (`--tasks`, `--ways`; ways of a part by turns). One thread of a machine that did "
+        f"other work too (load {os.getloadavg()[0]:.0f} at the end).", "",
         "| texts | way | nearest right, % | one of three, % | class by 8 labels, % | by 16 | texts per second | MB | made |",
         "|---|---|---|---|---|---|---|---|---|", *rows, "",
     ]  # fmt: skip

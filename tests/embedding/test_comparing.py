@@ -30,6 +30,9 @@ def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
     assert pick is found[1]
     assert said.startswith("Use quick: 79.0 %")
     assert "the best within the noise (slow, improved has 80.0); it is 12.0 × as fast as slow, improved." in said
+    pick, close = _by_labels(found, labeled, {**speeds, "quick": 11.0})  # hardly faster is no reason to take the lower score
+    assert pick is found[0]
+    assert "quick has 79.0, which these labels cannot tell from it. It is 1.1 × slower than quick." in close
     _, best = _by_labels([way("slow", 0.9), way("poor", 0.3)], labeled, {"slow, improved": 10.0, "poor, improved": 5.0})
     assert best.startswith("Use slow, improved: 90.0 %")
     assert "poor, improved has 30.0" in best
@@ -51,7 +54,7 @@ def test_pairs_tie_by_the_same_rule() -> None:
 def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
     found = [way("lm", 0.5, read="today"), way("lm", 0.5), way("encoder", 0.5, ready=True)]
     _, said = _without_labels(found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0})
-    assert said.startswith("Use encoder")
+    assert said.startswith("Use encoder, unless labels say otherwise")
     assert "10.0 × as fast as lm, improved" in said
     found[2].trained = False  # an export of a language model, or one that does not know the words
     assert "does not say who is right" in _without_labels(found, [0.1, 0.4, 0.3], {})[1]

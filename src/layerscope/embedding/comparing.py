@@ -26,8 +26,8 @@ from layerscope.selection.labels.read import Labeled, read_labels
 
 TODAY, BETTER = "today", "improved"
 JUDGE = "minilm-l6"
-_TIMED = 24
-_READY = "trained for embeddings, and such an encoder beat the improved small models on fifteen tasks (docs/improve-results.md)"
+_TIMED, _CLEARLY = 24, 1.5  # texts; times as fast: less is no reason to take what scores lower
+_READY = "trained for embeddings, and such an encoder beat improved small models on average, not everywhere (docs/comparison.md)"
 
 
 @dataclass
@@ -205,29 +205,29 @@ def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
 
 
 def _by_labels(found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]) -> tuple[_Way, str]:
-    """The best by labels; of those that the labels cannot tell from it, the fastest."""
+    """The best by labels; of those that the labels cannot tell from it, the fastest if it is clearly faster."""
     scored = _scored(found, labeled)
     score = {one.name: value for one, value in zip(found, scored.score, strict=True)}
     ranked = [found[i] for i in np.argsort(-np.nan_to_num(scored.score, nan=-np.inf), kind="stable").tolist()]
     best, tied = ranked[0], [found[i] for i in np.flatnonzero(scored.tied()).tolist()]
-    pick = max([best, *tied], key=lambda one: speeds[one.name])
-    classes = "% of the labeled texts have a right nearest neighbor"
-    what = classes if labeled.kind == "classification" else "rank correlation × 100"
+    quick = [one for one in tied if speeds[one.name] >= _CLEARLY * speeds[best.name]]
+    pick = max(quick or [best], key=lambda one: speeds[one.name])
+    what = {"classification": "% of the labeled texts have a right nearest neighbor"}.get(labeled.kind, "rank correlation × 100")
     said = f"Use {pick.name}: {score[pick.name]:.1f} {what}"
     if pick is not best:
         said += f", the best within the noise ({best.name} has {score[best.name]:.1f})"
         return pick, f"{said}; it is {_faster(pick, best, speeds)}."
     rest = next(one for one in ranked if one.model != pick.model)
-    return pick, f"{said}; {rest.name} has {score[rest.name]:.1f}. It is {_faster(pick, rest, speeds)}."
+    tie = ", which these labels cannot tell from it" if any(one is rest for one in tied) else ""
+    return pick, f"{said}; {rest.name} has {score[rest.name]:.1f}{tie}. It is {_faster(pick, rest, speeds)}."
 
 
 def _without_labels(found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]) -> tuple[_Way, str]:
     """A trained encoder first; else the one that the others agree with most. Agreement does not say who is right."""
-    trained = [one for one in found if one.trained]
-    if not trained:
+    if not (trained := [one for one in found if one.trained]):
         pick = found[int(np.argmax(others))]
         return pick, f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know."
     pick = max(trained, key=lambda one: speeds[one.name])
     rest = max((one for one in found if one.model != pick.model), key=lambda one: (one.way == BETTER, speeds[one.name]))
-    quick = _faster(pick, rest, speeds)
-    return pick, f"Use {pick.name}: it is {_READY}. It is {quick}. Only labels= tell how they do on your texts."
+    said = f"Use {pick.name}, unless labels say otherwise: it is {_READY}."
+    return pick, f"{said} It is {_faster(pick, rest, speeds)}. Give labels= to know."
