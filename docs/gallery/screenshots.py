@@ -27,6 +27,7 @@ def save(page: Any, path: Path, **options: Any) -> None:
     """A well-packed PNG."""
     from PIL import Image, ImageChops
 
+    page.wait_for_timeout(500)  # what was scrolled to is painted in parts
     image = Image.open(io.BytesIO(page.screenshot(**options))).convert("RGB")
     fewer = image.quantize(256, dither=Image.Dither.NONE)
     # a palette takes a third of the space, but may turn a thin line's green into blue

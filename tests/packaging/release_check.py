@@ -113,6 +113,16 @@ EXTRAS = {
     ),
     "mlflow": _PROFILE + "metrics='prompt_entropy', log='mlflow')",
     "trackio": _PROFILE + "metrics='prompt_entropy', log='trackio')",
+    "umap": _PROFILE + "metrics='prompt_entropy', layout='umap').map()",
+    "excel": (
+        "from pathlib import Path; Path('texts.xlsx').touch(); from importlib.util import find_spec; import pandas as pd;"
+        "find_spec('openpyxl') and pd.DataFrame({'text': [f'film {i}' for i in range(40)]}).to_excel('texts.xlsx');"
+        "import layerscope; assert layerscope.encode('controlled-ar', 'texts.xlsx', progress=False).shape == (40, 128)"
+    ),
+    "sklearn": (
+        "from layerscope.sklearn import Layer; assert Layer('controlled-ar', 3).fit_transform(['a film']).shape == (1, 128)"
+    ),
+    "factorial": "import statsmodels, mteb",
     "augment": _PROFILE + "metrics='infonce', augmenter='nlpaug')",
 }
 

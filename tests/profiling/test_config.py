@@ -92,6 +92,7 @@ def test_entropy_does_not_grow_with_its_order(texts: list[str]) -> None:
         ({"rows": "unti"}, "Did you mean 'unit'"),
         ({"augmenter": "nlpaugg"}, "Did you mean 'nlpaug'"),
         ({"temprature": 1}, "unknown setting 'temprature'. Did you mean 'temperature'"),
+        ({"max_len": 1}, "unknown setting 'max_len'. Did you mean 'max_length'"),
     ],
 )
 def test_what_is_refused(settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,13 @@ def _push(given: Any, values: Mapping[str, Any]) -> None:
     check_token()
 
 
+def _layout(given: Any, values: Mapping[str, Any]) -> None:
+    if given != "pca":
+        from layerscope.maps.layout import check_layout
+
+        check_layout(given)
+
+
 def _log(given: Any, values: Mapping[str, Any]) -> None:
     from layerscope.loggers import LOGGERS
 
@@ -156,6 +163,7 @@ _CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "templates": _templates,
     "layer": _layer,
     "out": _out,
+    "layout": _layout,
     "log": _log,
     "push": _push,
     "metrics": _metrics,

@@ -59,6 +59,7 @@ class ImproveSettings(shared.CommandOptions):
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
     texts: bool = shared.TEXTS
+    layout: str = shared.LAYOUT
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")

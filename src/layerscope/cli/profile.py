@@ -54,6 +54,7 @@ class ProfileSettings(shared.CommandOptions):
     permutations: int | None = option(None, panel=METRICS, help="Permutations for the metric DiME. (default: 10)")
     map: bool = option(False, "--map", panel=RESULT, help="Keep up to 2,000 of the items as points at every layer, for the page.")
     texts: bool = shared.TEXTS
+    layout: str = shared.LAYOUT
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
     preset: str = option(

@@ -195,6 +195,7 @@ class Running(CommandOptions):
 
 
 TEXTS = option(True, "--texts/--no-texts", panel=RESULT, help="Whether your texts or images may be kept and shown.")
+LAYOUT = option("pca", panel=RESULT, help="Layout of the map: pca (quick), or umap (keeps more neighbors; layerscope[umap]).")
 
 
 class Listing(CommandOptions):

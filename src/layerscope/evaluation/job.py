@@ -42,6 +42,7 @@ from layerscope.evaluation.scoring import (
     task_files,
 )
 from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.maps import PCA, check_layout
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
@@ -78,6 +79,7 @@ def evaluate(
     store_dtype: str = "float32",
     normalize: bool | None = None,
     texts: bool = True,
+    layout: str = PCA,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -96,7 +98,7 @@ def evaluate(
     - `scoring_workers`: the number of processes that score (0: score in this one).
     - `normalize`: scale vectors to length 1, which does not change cosines but does change classifiers. None: do what the model's
       own sentence-transformers pipeline does.
-    - `texts`: whether the map that is kept has what the texts say.
+    - `texts`: whether the map that is kept has what the texts say. `layout`: how it lays them out, `pca` or `umap`.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
     can be given as plain keywords, or together as `model_options` and `engine` (`local`: this process; `ray`: workers of a
@@ -113,6 +115,7 @@ def evaluate(
         raise UnknownNameError("scoring", str(scoring), SCORINGS)
     if scoring == "device":
         _require_device_scoring()
+    check_layout(layout)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, sample=sample, seed=seed)
@@ -130,6 +133,7 @@ def evaluate(
             store_dtype=store_dtype,
             scoring=scoring or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
             texts=texts,
+            layout=layout,
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)

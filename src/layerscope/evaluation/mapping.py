@@ -49,7 +49,7 @@ def map_of_evaluation(
     columns: dict[str, list[Any]] = {"label": [labels.get(text) for text in shown], "task": [task_of[text] for text in shown]}
     about = ", ".join(texts) if len(texts) < 4 else f"{len(texts)} tasks"
     name, blocks = plan.model.name, plan.model.n_blocks
-    return make_map(name, about, blocks, readings, texts=shown, keys=keys, total=len(every), columns=columns)
+    return make_map(name, about, blocks, readings, texts=shown, keys=keys, total=len(every), columns=columns, layout=plan.layout)
 
 
 def _best(scores: pd.DataFrame) -> tuple[Readout, int] | None:

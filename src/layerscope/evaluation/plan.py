@@ -13,6 +13,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec
+from layerscope.maps import PCA, map_key
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 
@@ -48,6 +49,7 @@ class EvaluationPlan:
     store_dtype: str = "float32"
     scoring: str = "mteb"
     texts: bool = True  # on the map
+    layout: str = PCA
 
     @property
     def config(self) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class EvaluationPlan:
             "layerscope": VERSION,
             "store_dtype": self.store_dtype,
             **({} if self.scoring == "mteb" else {"scoring": self.scoring}),
-            **({} if self.texts else {"map": "no texts"}),
+            **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
         }
 
     def by_template(self) -> dict[str, list[Readout]]:

@@ -56,7 +56,7 @@ from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample,
 from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
 from layerscope.loggers import Log, Logs, beside, check_log
-from layerscope.maps import LayerMap
+from layerscope.maps import PCA, LayerMap, check_layout
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
@@ -94,6 +94,7 @@ def improve(
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
     texts: bool = True,
+    layout: str = PCA,
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
@@ -128,7 +129,8 @@ def improve(
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
       `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
-    - `texts`: whether the result may hold texts, in the map and in five examples.
+    - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the map lays them out, `pca` or
+      `umap`.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
     can be given as plain keywords, or together as `model_options` and `engine`.
@@ -146,6 +148,7 @@ def improve(
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
     check_log(log)
+    check_layout(layout)
     if time is not None and not time > 0:
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
     train = train if isinstance(train, Mapping) else bool(train)
@@ -153,7 +156,7 @@ def improve(
         require("train=", "train", "datasets", "accelerate", "sentence_transformers")
         check_settings(train if isinstance(train, Mapping) else {})
     if queries is not None or pairs is not None:
-        check_search(queries, labels=labels, time=time, train=train, center_on=center_on)
+        check_search(queries, labels=labels, time=time, train=train, center_on=center_on, layout=layout != PCA)
     names = search_templates(templates) if queries is not None else offered(templates, labels is not None)
     make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
     judge = find_judge(judge, labels is not None)
@@ -177,7 +180,9 @@ def improve(
         judged_by = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
         told = None if asked is None else asked.key
-        settings = Settings(names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, told)
+        settings = Settings(
+            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told
+        )
         facts = {"command": "improve", "model": loaded.name, "data": drawn.name, "layerscope": VERSION}
         try:
             with Logs(log, beside(out), facts) as logs:
@@ -383,7 +388,8 @@ class ImproveJob:
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
-        made = map_of_choice(self.model, self.sample, candidates, chosen, after, bool(evidence["kept_default"]), bool(trained))
+        kept, layout = bool(evidence["kept_default"]), self.settings.layout
+        made = map_of_choice(self.model, self.sample, candidates, chosen, after, kept, bool(trained), layout)
         return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite, made)
 
     def _today(self) -> Chosen:
@@ -413,7 +419,7 @@ class ImproveJob:
         evidence, choice = left_alone(self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()), why)
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
-        made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True)
+        made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True, layout=self.settings.layout)
         return self._finish(choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite, made)
 
     def _finish(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from layerscope.data.corpus import columns_beside
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.sample import Sample
-from layerscope.maps import MOST, LayerMap, make_map
+from layerscope.maps import MOST, PCA, LayerMap, make_map
 from layerscope.maps.layer_map import Vectors
 from layerscope.models import LoadedModel
 from layerscope.store.embeddings import text_key
@@ -21,7 +22,7 @@ TODAY, BETTER = "today", "better"
 
 def map_of_choice(
     model: LoadedModel, sample: Sample, candidates: StoredCandidates, chosen: Chosen, after: np.ndarray, kept_default: bool,
-    trained: bool = False,
+    trained: bool = False, layout: str = PCA,
 ) -> LayerMap | None:  # fmt: skip
     """Today's reading at every layer, and the chosen one: at every layer, or where blocks were trained at the last of them.
 
@@ -42,9 +43,8 @@ def map_of_choice(
         readings.append(Vectors(BETTER, _says(chosen.readout), layers, chosen.layer, at_layers(chosen.readout)))
     columns = columns_beside(sample.facts.get("source") or {}, texts)
     keys = [text_key(text) for text in texts]
-    return make_map(
-        model.name, sample.name, model.n_blocks, readings, texts=texts, keys=keys, total=sample.total, columns=columns
-    )
+    given: dict[str, Any] = {"texts": texts, "keys": keys, "total": sample.total, "columns": columns, "layout": layout}
+    return make_map(model.name, sample.name, model.n_blocks, readings, **given)
 
 
 def _says(readout: Readout) -> str:

@@ -18,6 +18,7 @@ from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample
 from layerscope.loggers import Logs
+from layerscope.maps import PCA, map_key
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.evidence import ISOTROPIC
@@ -51,6 +52,7 @@ class Settings:
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
     texts: bool = True  # whether the folder may hold any
+    layout: str = PCA  # of the map
     search: str | None = None
     """Which queries and pairs, where there are some: a fingerprint."""
 
@@ -75,7 +77,7 @@ class Settings:
             "time": self.time,
             "train": self.train,
             VERSION_KEY: VERSION,
-            **({} if self.texts else {"map": "no texts"}),
+            **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
             **({} if self.search is None else {"search": self.search}),
         }
 

@@ -17,7 +17,7 @@ from layerscope.core.runs import view
 from layerscope.core.untrusted import parse_json
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError, printable
 from layerscope.maps.groups import clusters, group_names
-from layerscope.maps.layout import LEAST, MOST, Layout, lay_out
+from layerscope.maps.layout import LEAST, MOST, PCA, Layout, lay_out
 from layerscope.store import RunFolder, checked
 from layerscope.store.verify import check_table
 
@@ -60,6 +60,7 @@ class LayerMap:
     readings: list[Reading]
     keys: np.ndarray
     pictures: bytes | None = None
+    layout: str = PCA
 
     def __len__(self) -> int:
         return self.readings[0].layout.points.shape[1]
@@ -111,7 +112,7 @@ class LayerMap:
         """Into a run's folder."""
         facts = {
             "model": self.model, "about": self.about, "kind": self.kind, "blocks": self.blocks, "total": self.total,
-            "texts": self.texts, "columns": self.columns,
+            "layout": self.layout, "texts": self.texts, "columns": self.columns,
             "readings": [{"name": r.name, "says": r.says, "layers": r.layout.layers, "at": r.at} for r in self.readings],
         }  # fmt: skip
         told = json.dumps(facts, ensure_ascii=True, allow_nan=False).encode()
@@ -157,6 +158,7 @@ def read_map(path: Path | None) -> LayerMap | None:
         lists = [*columns.values(), *([] if texts is None else [texts])]
         _fit(readings, n <= MOST, keys.dtype == np.uint8, keys.ndim == 2, *(len(values) == n for values in lists))
         words: dict[str, Any] = {name: _shown(facts.pop(name)) for name in ("model", "about", "kind")}
+        words["layout"] = _shown(facts.pop("layout", PCA))
         counts: dict[str, Any] = {name: _whole(facts.pop(name)) for name in ("blocks", "total")}
         shown = None if texts is None else [_shown(text) for text in texts]
         return LayerMap(**words, **counts, texts=shown, columns=columns, readings=readings, keys=keys, pictures=pictures, **facts)
@@ -206,6 +208,7 @@ def make_map(
     columns: Mapping[str, Sequence[Any]] | None = None,
     kind: str = "texts",
     pictures: bytes | None = None,
+    layout: str = PCA,
 ) -> LayerMap | None:
     """Lay out the readings of some items; None where they are too few for a map."""
     if len(keys) < LEAST:
@@ -221,8 +224,8 @@ def make_map(
                     kept.append(vectors)
                 yield vectors
 
-        layout = lay_out(passing(), reading.layers, made[0].layout if made else None)
-        made.append(Reading(reading.name, reading.says, layout, reading.at))
+        points = lay_out(passing(), reading.layers, made[0].layout if made else None, layout)
+        made.append(Reading(reading.name, reading.says, points, reading.at))
         groups = clusters(kept[0])
     shown = None if texts is None else [_shown(text) for text in texts]
     usable = {str(name): found for name, values in (columns or {}).items() if (found := _column(values)) is not None}
@@ -231,7 +234,7 @@ def make_map(
     if texts is not None and said:
         usable[_free(_LENGTH, usable)] = [len(text) for text in texts]
     where = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)
-    return LayerMap(model, about, kind, blocks, total, shown, usable, made, where, pictures)
+    return LayerMap(model, about, kind, blocks, total, shown, usable, made, where, pictures, layout)
 
 
 def _free(name: str, taken: Container[str]) -> str:

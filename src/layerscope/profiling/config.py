@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from inspect import signature
 from typing import Any
 
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
@@ -118,7 +119,8 @@ def make_config(
     unknown = [k for k in merged if k not in Options.__dataclass_fields__]
     if unknown:
         groups = (ModelOptions, DataOptions, EngineOptions)  # a misspelled option of these ends up here as well
-        raise UnknownNameError("setting", unknown[0], [*Options.__dataclass_fields__, *(n for g in groups for n in g.names())])
+        names = {*signature(make_config).parameters, *Options.__dataclass_fields__, *(n for g in groups for n in g.names())}
+        raise UnknownNameError("setting", unknown[0], names - {"kind", "options"})
     config = ProfileConfig(
         metrics=tuple(expand_names(metrics)),
         sites=tuple(sites) if sites else DEFAULT_SITES,

@@ -25,6 +25,7 @@ from layerscope.data.kinds import open_items
 from layerscope.engines import Engine
 from layerscope.forward import Plan, choose_shard_size, make_plan
 from layerscope.loggers import Log, Logs, beside, check_log
+from layerscope.maps import PCA, check_layout, map_key
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by
@@ -97,6 +98,7 @@ def profile(
     progress: bool | None = None,
     map: bool = False,
     texts: bool = True,
+    layout: str = PCA,
     log: Log = None,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     data_options: DataOptions | Mapping[str, Any] | None = None,
@@ -111,7 +113,7 @@ def profile(
       `ImageSet`, or anything that `load_images` takes).
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
-    - `texts`: whether that map has what the items say.
+    - `texts`: whether that map has what the items say. `layout`: how it lays them out, `pca` or `umap` (which asks for a map).
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
       `write(rows)` and `close()`: gets every metric at every layer, and no texts.
     - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A metric's class, or a function of one
@@ -135,6 +137,7 @@ def profile(
     )  # fmt: skip
     config = make_config(**settings)
     check_log(log)
+    check_layout(layout)
     refuse_missing(data)
     with asked:
         kind = _kind_of(model, data, asked.loading, offline)
@@ -149,7 +152,7 @@ def profile(
             "profile": config.as_dict(),
             "layerscope": VERSION,
         }
-        kept = map and (texts or "no texts")
+        kept = (map or layout != PCA) and (map_key(texts, layout) or True)
         request |= {"map": kept} if kept else {}
         is_there = False
         if folder is not None and source is not None and not overwrite:
@@ -161,7 +164,7 @@ def profile(
             if is_there:
                 return _logged(read_back(Profile.kind, Profile.load, folder.path), logs)  # type: ignore[union-attr]
             job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=kept)
-            job.batch_size = asked.where.batch_size
+            job.texts, job.layout, job.batch_size = texts, layout, asked.where.batch_size
             with job.reader:
                 if folder is not None:
                     key = config_key(request) if source else None
@@ -207,6 +210,8 @@ class Job(ProfileTask):
     """One profile, from its items to its tables."""
 
     map: bool | str = False
+    texts: bool = True
+    layout: str = PCA
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -260,8 +265,8 @@ class Job(ProfileTask):
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
         run = Profile(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
         if self.map:
-            made = map_of_profile(self.model, self.items, self.sites, shards, self.config.final_norm)
-            run._map = made if made is None or self.map is True else made.without_texts()
+            made = map_of_profile(self.model, self.items, self.sites, shards, self.config.final_norm, self.layout)
+            run._map = made if made is None or self.texts else made.without_texts()
         return run
 
     def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

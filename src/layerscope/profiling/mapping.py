@@ -12,7 +12,7 @@ from layerscope.capture import Site
 from layerscope.core.sites import site_of
 from layerscope.data.corpus import columns_beside
 from layerscope.data.items import Items
-from layerscope.maps import LayerMap, make_map
+from layerscope.maps import PCA, LayerMap, make_map
 from layerscope.maps.layer_map import Vectors, pick
 from layerscope.models import LoadedModel
 from layerscope.store import Shard
@@ -21,8 +21,9 @@ _SIDE = 32  # pixels of a picture on the page
 
 
 def map_of_profile(
-    model: LoadedModel, items: Items, sites: Sequence[Site], shards: Sequence[Shard], final_norm: str
-) -> LayerMap | None:
+    model: LoadedModel, items: Items, sites: Sequence[Site], shards: Sequence[Shard], final_norm: str,
+    layout: str = PCA,
+) -> LayerMap | None:  # fmt: skip
     """The items' own vectors at every whole layer; views are left out."""
     read = np.sort(np.concatenate([shard.prompts for shard in shards]))
     keys = [int(key).to_bytes(8, "big") for key in items.keys[read]]
@@ -47,7 +48,7 @@ def map_of_profile(
     last = max(layer for layer, _ in layers)
     reading = Vectors("profile", f"mean of the tokens, final norm {final_norm}", [k for k, _ in layers], last, by_layer())
     short = [keys[int(np.searchsorted(read, number))] for number in numbers]
-    given: dict[str, Any] = {"texts": texts, "columns": columns, "pictures": pictures, "kind": items.kind}
+    given: dict[str, Any] = {"texts": texts, "columns": columns, "pictures": pictures, "kind": items.kind, "layout": layout}
     return make_map(model.name, items.name, model.n_blocks, [reading], keys=short, total=len(read), **given)
 
 

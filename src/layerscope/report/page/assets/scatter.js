@@ -26,7 +26,7 @@ const strong = (text, p) => (known(p) && p < 0.05 ? el("b", { title: "adjusted p
 // Whether a metric goes with the scores in models like these: one number per model, a t-test over families.
 function overModels() {
   const held = [...data.over_models].sort((a, b) => a.p - b.p), cell = (text) => el("td", { class: "v" }, text);
-  const rows = held.map((r) => el("tr", {}, el("td", {}, metricTitle(r.metric, "keep")), cell(rho(r.value)), cell(r.t.toFixed(1)), cell(strong(r.p_adjusted.toFixed(3), r.p_adjusted))));
+  const rows = held.map((r) => el("tr", {}, el("td", {}, metricTitle(r.metric, "keep")), cell(rho(r.value)), cell(r.t.toFixed(1).replace("-", "−")), cell(strong(r.p_adjusted.toFixed(3), r.p_adjusted))));
   const head = el("tr", {}, el("th", {}, "Over " + plural(held[0].models, "model")), el("th", { class: "v" }, "mean ρ"), el("th", { class: "v" }, "t"), el("th", { class: "v" }, "Holm p"));
   return el("div", { id: "over-models" }, el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
     el("p", { class: "says" }, `A t-test over ${held[0].families} families of models, each read as its scores' first readout: does the place of a model's mean correlation among unrelated smooth curves differ from chance?`));
