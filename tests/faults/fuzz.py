@@ -264,7 +264,11 @@ CASES: dict[str, Case] = {
 
 
 def limit_memory(more: int = 4 * 2**30) -> None:
-    """Let an input that asks for gigabytes end in a MemoryError, which is a defect, and not in a machine without memory."""
+    """Let an input that asks for gigabytes end in a MemoryError, which is a defect, and not in a machine without memory.
+
+    What is limited are addresses, of which every thread that a library starts on a core reserves some.
+    """
+    more += 2**28 * (os.cpu_count() or 1)
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
