@@ -13,9 +13,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from folder_speed import bench
-
 from layerscope.core.readout import Readout
+from layerscope.exporting.bench import bench
 from layerscope.exporting.job import prepare
 from layerscope.models import load
 

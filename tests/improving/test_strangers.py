@@ -14,6 +14,7 @@ import layerscope
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
+from layerscope.exporting.bench import bench
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import Inside
 from layerscope.models.sealed import seal
@@ -117,6 +118,8 @@ def test_no_code_of_a_folder_runs(
         assert not marker.exists()
 
     tried(lambda: layerscope.load_run(folder).encode(TEXTS[:2]))
+    if attack is add_module:  # two more processes
+        tried(lambda: bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1))
     tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
     tried(
         lambda: layerscope.export(
@@ -136,7 +139,7 @@ def test_no_code_of_a_folder_runs_where_its_settings_ask_for_trust(better: Path,
     (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
     seal(folder)
     with contextlib.suppress(LayerscopeError):
-        layerscope.load_run(folder).encode(TEXTS[:2])
+        bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1)
     assert not marker.exists()
 
 

@@ -29,7 +29,7 @@ STORY = {
     "Start here": ("improve", "compare", "embed", "search", "profile", "evaluate", "select", "export", "report"),
     "Look": ("atlas", "correlate", "plot", "open"),
     "Study": ("study", "probe", "sweep"),
-    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "doctor"),
+    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
 EXAMPLES: dict[str, str] = {}
 

@@ -1,11 +1,7 @@
-"""A folder against the whole model: throughput, latency, memory and size, each in its own process, by turns.
-
-python benchmarks/folder_speed.py better-smollm2 smollm2-135m --lengths 32,128 --threads 2
-"""
+"""A folder against the whole model: throughput, latency, memory and size, each in its own process, by turns."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -20,11 +16,13 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-import folder_speed_child
 import torch
 from rich.table import Table
 
+from layerscope.core.runs import MARKER
+from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
+from layerscope.exporting import bench_child
 from layerscope.exporting.draft import text_longer_than
 from layerscope.exporting.formats.sentence_transformers import modules_of
 from layerscope.exporting.verifying import require_sentence_transformers
@@ -98,6 +96,20 @@ def bench(
     return Bench(models, list(lengths), count, f"{platform.machine()}, {os.cpu_count()} cores")
 
 
+def base_of(folder: str | Path) -> str:
+    """The model from which an export was cut, as a name that can be loaded."""
+    file = Path(folder) / MARKER
+    if not file.is_file():
+        raise ExportError(f"{folder} is not an export of layerscope, so its base is not known: name a model with against=.")
+    base = read_json(file, error=ExportError).get("base", {})
+    name, source, revision = (base.get(key) for key in ("name", "source", "revision"))
+    if source not in ("catalogue", "hub") or not name:
+        raise ExportError(
+            f"{folder} was cut from {name or 'a model'}, which was given as a {source or 'module'}: name it with against=."
+        )
+    return f"{name}@{revision}" if source == "hub" and revision and "@" not in str(name) else str(name)
+
+
 def print_bench(measured: Bench) -> None:
     """One row per figure, the ratio last."""
     console = Console(highlight=False)
@@ -111,6 +123,14 @@ def print_bench(measured: Bench) -> None:
     console.print(table)
     where = f"{measured.threads} threads, {measured.machine}"
     console.print(f"{where}; medians over alternating rounds, each model in its own process")
+
+
+def bench_facts(folder: Path, model: Any, offline: bool) -> dict[str, Any]:
+    """What a model card quotes."""
+    if not isinstance(model, (str, Path)):
+        raise ExportError("bench=True compares with the model's own files: give its name or folder, not a module.")
+    measured = bench(folder, model, offline=offline)
+    return {**measured.as_dict(), "against": measured.models[1]["name"], "table": measured.rows()}
 
 
 def _row(label: str, one: float, other: float, shape: str, more: bool = False) -> list[str]:
@@ -134,8 +154,8 @@ class _Child:
         self.name, self.path = name, path
         self._log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed when the process ends
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(threads)}
-        command = [sys.executable, "-P", str(folder_speed_child.__file__), str(path.resolve()), str(threads)]
-        self._process = subprocess.Popen(
+        command = [sys.executable, "-P", str(bench_child.__file__), str(path.resolve()), str(threads)]
+        self._process = subprocess.Popen(  # noqa: S603 - our own script and interpreter
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -215,20 +235,3 @@ class _Child:
         self._log.seek(0)
         last = (self._log.read().strip().splitlines() or ["no message"])[-1]
         raise ExportError(f"{self.name} could not be measured: {last[:300]}")
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
-    parser.add_argument("against")
-    parser.add_argument("--lengths", default=",".join(map(str, DEFAULT_LENGTHS)))
-    for name, usual in (("texts", 32), ("rounds", 3), ("batch_size", 16), ("threads", None)):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=usual)
-    given = vars(parser.parse_args())
-    lengths = [int(part) for part in given.pop("lengths").split(",")]
-    print_bench(bench(given.pop("folder"), given.pop("against"), lengths=lengths, **given))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """One model in a process of its own, measured on demand: reads commands as JSON lines, answers in JSON lines.
 
-Run as a script: `python folder_speed_child.py FOLDER THREADS`. Imports nothing of layerscope.
+Run as a script: `python bench_child.py FOLDER THREADS`. Imports nothing of layerscope.
 """
 
 import json

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import folder_speed_child
 import numpy as np
 import pytest
-from folder_speed import Bench, bench, print_bench
 
-from layerscope.errors import ExportError
+from layerscope.exporting import ExportError
+from layerscope.exporting import bench as benching
+from layerscope.exporting.bench import Bench, base_of, bench, print_bench
 from layerscope.exporting.cutting import cut
 from tests.exporting.support import draft_of
 from tests.tiny import tiny_model
@@ -62,10 +62,31 @@ def test_the_table_says_how_many_times_better(capsys: pytest.CaptureFixture[str]
     assert all(row[0] in told for row in both.rows())
 
 
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        ({"name": "smollm2-135m", "source": "catalogue"}, "smollm2-135m"),
+        ({"name": "org/model", "source": "hub", "revision": "0a1b"}, "org/model@0a1b"),
+        ({"name": "org/model@main", "source": "hub", "revision": "0a1b"}, "org/model@main"),
+    ],
+)
+def test_a_folder_knows_its_base(tmp_path: Path, base: dict[str, str], name: str) -> None:
+    (tmp_path / benching.MARKER).write_text(json.dumps({"base": base}))
+    assert base_of(tmp_path) == name
+
+
+def test_a_base_that_cannot_be_named_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"is not an export of layerscope.*against="):
+        base_of(tmp_path)
+    (tmp_path / benching.MARKER).write_text(json.dumps({"base": {"name": "mine", "source": "folder"}}))
+    with pytest.raises(ExportError, match="was cut from mine, which was given as a folder: name it with against="):
+        base_of(tmp_path)
+
+
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = tmp_path / "child.py"
     child.write_text("raise SystemExit('ValueError: no such thing')")
-    monkeypatch.setattr(folder_speed_child, "__file__", str(child))
+    monkeypatch.setattr(benching.bench_child, "__file__", str(child))
     with pytest.raises(ExportError, match="tiny-llama could not be measured: ValueError: no such thing"):
         bench(model_folder, [], lengths=[8])
 
@@ -73,6 +94,6 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, model_folder: Path, monke
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_is_the_childs_own_not_that_of_whoever_measures() -> None:
     held = np.ones(60_000_000)  # 480 MB in this process
-    code = f"import runpy; print(runpy.run_path({folder_speed_child.__file__!r})['peak_bytes']())"
+    code = f"import runpy; print(runpy.run_path({benching.bench_child.__file__!r})['peak_bytes']())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert 0 < int(told) < held.nbytes / 2
