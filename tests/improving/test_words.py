@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from layerscope.improving.terminal import print_improved
 from layerscope.improving.words import page_words, sentence
 from tests.report.synthetic import synthetic_improvement
 
@@ -58,9 +59,11 @@ def test_only_what_was_measured_is_claimed() -> None:
     assert not any("Right neighbors" in line for line in page_words(run))
 
 
-def test_a_default_that_is_kept_is_told_as_ever() -> None:
+def test_a_default_that_is_kept_is_told_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
     run = synthetic_improvement()
     run.manifest["evidence"]["kept_default"] = True
     run.choice = replace(run.choice, layer=6, readout="plain/mean/applied/keep/none", abstained=True)
     assert sentence(run) == "small: keep the last layer, layer 6 of 6 (block.5)"
     assert page_words(run) == ["small: keep the last layer, layer 6 of 6 (block.5)."]
+    print_improved(run)
+    assert capsys.readouterr().out.startswith("small: keep the last layer, layer 6 of 6 (block.5).")

@@ -81,7 +81,8 @@ def _gain(one: dict[str, Any]) -> str:
 def print_improved(result: Improved, console: Console | None = None) -> None:
     """Headline, neighbors before and after, the evidence, warnings, and the next command."""
     console = console or Console(highlight=False)
-    console.print(escape(f"{result.model}: {sentence(result)}."), style="bold")
+    said = sentence(result).removeprefix(f"{result.model}: ")
+    console.print(escape(f"{result.model}: {said}."), style="bold")
     if not result.manifest["evidence"]["kept_default"] and len(result.neighbors):
         console.print(_neighbors(result))
     print_facts(console, score_lines(result))
