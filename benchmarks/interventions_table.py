@@ -60,7 +60,7 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
     layers = run["layers"]
     last = len(layers["entropy_keep"]) - 1
     middle = middle_layers(last)
-    tasks = np.array([layers[name] for name in PROBES])  # (tasks, layers)
+    tasks = np.array([layers[name] for name in PROBES if name in layers])  # (tasks, layers)
     probes = 100 * tasks.mean(0)
     valley = run["valleys"].get("entropy_keep", {"share": math.nan, "clear": False, "layer": math.nan})
     out = {

