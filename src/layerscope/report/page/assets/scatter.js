@@ -28,7 +28,7 @@ function overModels() {
   const held = [...data.over_models].sort((a, b) => a.p - b.p), cell = (text) => el("td", { class: "v" }, text);
   const rows = held.map((r) => el("tr", {}, el("td", {}, metricTitle(r.metric, "keep")), cell(rho(r.value)), cell(r.t.toFixed(1).replace("-", "−")), cell(strong(r.p_adjusted.toFixed(3), r.p_adjusted))));
   const head = el("tr", {}, el("th", {}, "Over " + plural(held[0].models, "model")), el("th", { class: "v" }, "mean ρ"), el("th", { class: "v" }, "t"), el("th", { class: "v" }, "Holm p"));
-  return el("div", { id: "over-models" }, el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
+  return el("div", { id: "over-models" }, el("table", { class: "rho", "aria-label": "Correlations over models" }, el("thead", {}, head), el("tbody", {}, rows)),
     el("p", { class: "says" }, `A t-test over ${held[0].families} families of models, each read as its scores' first readout: does the place of a model's mean correlation among unrelated smooth curves differ from chance?`));
 }
 const metricTitle = (name, sink) => { const m = data.metrics.find((k) => k.name === name); return (m ? m.title : name) + (sink === "drop" ? ", sink dropped" : ""); };
@@ -171,7 +171,7 @@ function buildScatter() {
       });
       const head = el("tr", {}, el("th", {}, data.curves[pair.curves].label), el("th", {}, "−1 … +1"), el("th", { class: "v" }, "ρ"), tasks ? el("th", { class: "v over" }, "over tasks") : null);
       const over = tasks ? ` Over tasks: the mean of the ${tasks} tasks' own correlations, compared with curves drawn for all of them together; bold: beyond chance, corrected over the metrics by their common draws.` : "";
-      table.append(el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
+      table.append(el("table", { class: "rho", "aria-label": "Correlation of every metric with the score" }, el("thead", {}, head), el("tbody", {}, rows)),
         el("p", { class: "says" }, pair.says + ". " + plural(found[0].n, "layer") + "." + over));
     }
     if (data.over_models.length) table.append(overModels());
