@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -186,6 +187,28 @@ def kernels(work: Callable[[], object], top: int = 14) -> dict[str, float]:
     return dict(sorted(total.items(), key=lambda item: -item[1])[:top])
 
 
+def trace_compiling() -> None:
+    """Print each kernel that is compiled, and each wait of more than 5 ms for one."""
+    from layerscope_gpu import cuda
+
+    start, make, compiled = time.perf_counter(), cuda._make, cuda.compiled
+
+    def told(what: str, work: Callable[[str, str], bytes], least: float) -> Callable[[str, str], bytes]:
+        def run(source: str, architecture: str) -> bytes:
+            before = time.perf_counter()
+            code = work(source, architecture)
+            took = time.perf_counter() - before
+            if took > least:
+                name = " ".join(re.findall(r"__global__[^(]*?(\w+)\s*\(", source)[:3])
+                defines = " ".join(re.findall(r"#define (\w+ \d+)", source)[:6])
+                print(f"  {before - start:7.2f} s + {took:5.2f} s {what:9}{name} [{defines}]", flush=True)
+            return code
+
+        return run
+
+    cuda._make, cuda.compiled = told("compiled", make, 0.0), told("waited", compiled, 0.005)  # type: ignore[assignment]
+
+
 def measure(
     model: LoadedModel,
     corpus: Corpus,
@@ -255,9 +278,13 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="smollm2-135m", help="whose tokenizer reads --texts: a model's name or folder")
     parser.add_argument("--peak", type=float, default=790, help="TFLOP/s that the chip gives; an H200 in bf16: 790")
     parser.add_argument("--memory", help="a bound for the profile, such as 5GB")
+    parser.add_argument("--mixed", action="store_true", help="made-up texts of mixed lengths, up to --lengths")
+    parser.add_argument("--trace", action="store_true", help="say which kernels are compiled, when, and who waits for them")
     parser.add_argument("--kernels", action="store_true", help="also say which GPU kernels the time goes to")
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype}", flush=True)
+    if args.trace:
+        trace_compiling()
     for shape in args.shapes:
         model = None
         for length in args.lengths:
@@ -266,6 +293,9 @@ def main() -> None:
                 texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))[: args.prompts]]
             else:
                 texts = make_texts(args.prompts, length)
+                if args.mixed:  # half of them under a fifth of the longest
+                    ends = np.random.default_rng(0).lognormal(np.log(length / 5), 0.9, len(texts)).clip(4, length).astype(int)
+                    texts = [" ".join(text.split(" ")[:end]) for text, end in zip(texts, ends, strict=True)]
             if model is None:
                 tokenizer = read_tokenizer(args.tokenizer) if args.texts else make_tokenizer(texts)
                 model = make_model(shape, tokenizer, getattr(torch, args.dtype))

@@ -7,6 +7,8 @@ layers near the input are quick, because passes end after the last one that is a
 
     python benchmarks/scoring.py --data-dir DIR
     python benchmarks/scoring.py --data-dir DIR --tasks all --limit 300 --layers 2,6 --dtype bfloat16 --sample 0 --out FILE.csv
+    python benchmarks/scoring.py --data-dir DIR --tasks STSBenchmark --readouts plain/mean/applied --layers all --sample 0 \
+        --converge 1000 --float16     # beside fits that converged, and vectors stored in two bytes
     python benchmarks/scoring.py --data-dir DIR --profile 25     # the functions that take longest, of one more score per task
 """
 
@@ -18,6 +20,7 @@ import importlib
 import json
 import os
 import pstats
+import shutil
 import tempfile
 import time
 from collections import defaultdict
@@ -56,7 +59,7 @@ from layerscope.evaluation.scoring import (
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel, load
 from layerscope.progress import progress_bar
-from layerscope.store.embeddings import EmbeddingStore
+from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope_gpu.scoring.regression import Classification, classify
 
 MAX_LENGTH = 256
@@ -174,10 +177,21 @@ def vectors_of(model: LoadedModel, texts: list[str], readouts: list[Readout], la
         one.run(one.missing(texts))
 
 
-def context_of(model: LoadedModel, readouts: list[Readout], run: Path, store: Path) -> ScoringContext:
+def halve(model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path) -> None:
+    """Store the vectors again, in float16."""
+    keys, spaces = [text_key(text) for text in texts], EmbeddingStore(store, None)
+    sites = [site.name for site in expand_sites(None, model.anatomy) if site.layer in layers]
+    for name in dict.fromkeys(readout.template for readout in readouts):
+        old, new = (open_space(spaces, model, get_template(name), MAX_LENGTH, dtype) for dtype in ("float32", "float16"))
+        kinds = kinds_of([readout for readout in readouts if readout.template == name])
+        numbers = {name: old.read_numbers(keys, name) for name in ("tokens", "truncated")}
+        new.add(keys, {kind: np.stack([old.read(keys, kind, site) for site in sites]) for kind in kinds}, sites, numbers)
+
+
+def context_of(model: LoadedModel, readouts: list[Readout], run: Path, store: Path, dtype: str = "float32") -> ScoringContext:
     """What the scoring workers of an evaluation are given."""
     names = dict.fromkeys(readout.template for readout in readouts)
-    spaces = tuple((n, json.dumps(space_description(model.identity, get_template(n), MAX_LENGTH)), "float32") for n in names)
+    spaces = tuple((n, json.dumps(space_description(model.identity, get_template(n), MAX_LENGTH)), dtype) for n in names)
     return ScoringContext(str(run), str(store), model.name, None, model.width, spaces)
 
 
@@ -210,11 +224,12 @@ def ours(context: ScoringContext, jobs: list[ScoreJob], places: int) -> tuple[fl
             start = time.process_time()
             results = list(scorer.run(replace(context, scoring="device"), some))
             took.append(time.process_time() - start)
-    assert not scorer.left, scorer.left
+    facts = scorer.facts(results)
+    assert not facts["by_mteb"], facts
     each = (took[1] - took[0]) / (len(jobs) - 1)
     found = {(r["site"], Readout.from_row(r).name): r["scores"][0]["score"] for r in results}
     scores = [found[job.site, job.readout.name] for job in jobs]
-    return took[0] + each * (places - 1), scores, scorer.converged.get(jobs[0].task.name)
+    return took[0] + each * (places - 1), scores, facts["fits_converged"].get(jobs[0].task.name)
 
 
 def converged_scores(context: ScoringContext, jobs: list[ScoreJob], steps: int) -> list[float] | None:
@@ -260,14 +275,16 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="keep vectors and results here")
     parser.add_argument("--dtype", default="float32", help="of the model that encodes")
     parser.add_argument("--converge", type=int, default=0, metavar="STEPS", help="also fit classifiers for so many steps")
+    parser.add_argument("--float16", action="store_true", help="score vectors that were stored as float16, too")
     parser.add_argument("--out", type=Path, help="write every score here")
     parser.add_argument("--profile", type=int, default=0, metavar="LINES")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="layerscope-scoring-"))
     work.mkdir(parents=True, exist_ok=True)
     every = sorted(path.name for path in args.data_dir.iterdir())
-    names, layers = every if args.tasks == "all" else args.tasks.split(","), [int(layer) for layer in args.layers.split(",")]
+    names = every if args.tasks == "all" else args.tasks.split(",")
     model = load(args.model, device="cpu", dtype=args.dtype)
+    layers = list(range(model.n_blocks + 1)) if args.layers == "all" else [int(layer) for layer in args.layers.split(",")]
     readouts = parse_readouts(args.readouts.split(","), False, True)
     sites = {site.layer: site.name for site in expand_sites(None, model.anatomy)}
     specs: list[TaskSpec] = resolve_tasks(names, data_dir=args.data_dir, sample=args.limit, offline=True)
@@ -317,6 +334,13 @@ def main() -> None:
             rows["converged"] = final
             print(apart("mteb − converged", by_mteb, final))
             print(apart("device − converged", scores, final), flush=True)
+        if args.float16:
+            halve(model, texts, readouts, layers, work / "store")
+            halved = context_of(model, readouts, run / "float16", work / "store", "float16")
+            shutil.copytree(run / "texts", run / "float16" / "texts")
+            half = [run_job(halved, job)["scores"][0]["score"] for job in jobs]
+            rows["mteb_float16"] = half
+            print(apart("mteb, stored as float16 − float32", half, by_mteb), flush=True)
         table.append(pd.DataFrame(rows))
         sums = [sums[0] + encoding, sums[1] + whole, sums[2] + seconds_ours]
         for result in results:

@@ -3,6 +3,7 @@
 Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
 
     python benchmarks/scoring_shapes.py paper                       # 32 tasks, 25 layers of 1,024 numbers, made-up vectors
+    python benchmarks/scoring_shapes.py tenth --tenth 0.1           # encode and score them (Pythia-410M's shape)
     python benchmarks/scoring_shapes.py plan                        # in how many turns they go through a store of 50 GB
     python benchmarks/scoring_shapes.py fits                        # single fits beside scikit-learn's, CPU seconds, one thread
     python benchmarks/scoring_shapes.py describe fifteen.npz --data-dir DIR      # where mteb is: what is scored, as numbers
@@ -10,7 +11,9 @@ Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
 
 `paper` times moving vectors to the device and scoring them. Of tasks with more than 40,000 texts `--layers` layers are scored and
 the time is scaled to 25. `fifteen` runs a model of SmolLM2-135M's shape with random weights over texts of the real numbers of
-tokens, reads 31 layers under six readouts, and scores all 186 on problems with the real labels and draws.
+tokens, reads 31 layers under six readouts, and scores all 186 on problems with the real labels and draws. `tenth` encodes made-up
+texts of the real average length into a store of float16 vectors, reads them back and scores them; classification and STS tasks
+are run whole, since their fits do not shrink with their texts, and the times of the others are scaled.
 """
 
 from __future__ import annotations
@@ -55,8 +58,19 @@ SIMILAR = {
     "STSBenchmark": 1379,
 }  # fmt: skip
 
+# mean characters of a text, by mteb's own statistics
+CHARACTERS = {
+    "AmazonCounterfactual": 106, "AmazonReviews": 204, "Banking77": 54, "Emotion": 97, "MTOPDomain": 37, "MTOPIntent": 37,
+    "MassiveIntent": 35, "MassiveScenario": 35, "ToxicConversations": 289, "TweetSentimentExtraction": 68, "ArxivS2S": 74,
+    "BiorxivS2S": 102, "MedrxivS2S": 115, "Reddit": 65, "StackExchange": 57, "TwentyNewsgroups": 32,
+    "SprintDuplicateQuestions": 55, "TwitterSemEval2015": 46, "TwitterURLCorpus": 88, "AskUbuntuDupQuestions": 52,
+    "MindSmallReranking": 69, "SciDocsRR": 71, "StackOverflowDupQuestions": 45, "BIOSSES": 156, "SICK-R": 46, "STS12": 65,
+    "STS13": 54, "STS14": 54, "STS15": 58, "STS16": 65, "STS17": 40, "STSBenchmark": 54,
+}  # fmt: skip
+PER_TOKEN = 4.0  # characters
 
-def paper_problems(tenth: float) -> dict[str, tuple[Any, int, np.ndarray | None]]:
+
+def paper_problems(tenth: float, all_large: bool = False) -> dict[str, tuple[Any, int, np.ndarray | None]]:
     """Each task's problem, how many texts it has, and their labels where these shape the vectors."""
     rng = np.random.default_rng(0)
     out: dict[str, tuple[Any, int, np.ndarray | None]] = {}
@@ -77,11 +91,17 @@ def paper_problems(tenth: float) -> dict[str, tuple[Any, int, np.ndarray | None]
         counts = tuple(int(code.max()) + 1 for code in codes)
         out[name] = Clustering(rows, codes, counts, 500, 42), texts, gold
     for name, (pairs, texts) in PAIRED.items():
+        pairs, texts = (int(pairs * tenth), int(texts * tenth)) if all_large else (pairs, texts)
         first, second = rng.integers(0, texts, (2, pairs))
         out[name] = Pairs(first, second, rng.integers(0, 2, pairs).astype(float), True, MEASURES), texts, None
     for name, (queries, distinct, documents, pairs, groups) in RANKED.items():
         if queries > 10**6:
             queries, pairs, groups = int(queries * tenth), int(pairs * tenth), int(groups * tenth)
+        if all_large:
+            distinct, documents = max(4, int(distinct * tenth)), max(4, int(documents * tenth))
+            if queries < 10**5:
+                queries, pairs = max(4, int(queries * tenth)), max(20, int(pairs * tenth))
+                groups = queries
         places = np.stack([rng.integers(0, documents, pairs), np.sort(rng.integers(0, queries, pairs))])
         group = np.sort(rng.integers(0, groups, queries)) if groups < queries else np.arange(queries)
         judged = np.stack([np.repeat(np.arange(group.max() + 1), 2), rng.integers(0, documents, 2 * (group.max() + 1)),
@@ -208,6 +228,83 @@ def paper(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     return {"tasks": rows, "seconds": total, "share_of_large_tasks": args.tenth}
 
 
+def made_up_texts(name: str, count: int) -> list[str]:
+    """Distinct texts of a task's average length, some far longer."""
+    from benchmarks.gpu import make_texts
+
+    rng = np.random.default_rng(len(name))
+    tokens = rng.lognormal(-0.18, 0.6, count) * CHARACTERS[name] / PER_TOKEN  # a mean of one
+    words = " ".join(make_texts(200, 300)).split(" ")
+    starts, ends = rng.integers(0, len(words) - 300, count).tolist(), np.clip(tokens - 4, 1, 290).astype(int).tolist()
+    return [f"{i} {' '.join(words[a : a + n])}" for i, (a, n) in enumerate(zip(starts, ends, strict=True))]
+
+
+def tenth(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Encode the 32 tasks' texts at all layers into a store, read them back, score them; tasks one after the other."""
+    import resource
+    import tempfile
+
+    from benchmarks.gpu import SHAPES, build_model, make_texts, make_tokenizer
+
+    from layerscope.capture import expand_sites
+    from layerscope.core.readout import kinds_of, parse_readouts
+    from layerscope.core.templates import get_template
+    from layerscope.evaluation.encode import EncodePass, open_space
+    from layerscope.store.embeddings import EmbeddingStore, text_key
+
+    kind, sizes = SHAPES["410m"]
+    sizes = sizes if not args.tiny else {**sizes, "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = build_model(kind, sizes, make_tokenizer(make_texts(500, 60)), dtype, "410m", str(device))
+    template, sites, kinds = get_template("plain"), expand_sites(None, model.anatomy), kinds_of(parse_readouts(None, False, True))
+    print(f"{len(sites)} layers x {model.width}, {args.store_dtype}, a share of {args.tenth}", flush=True)
+    rows: dict[str, Any] = {}
+    whole, disk, tokens, memory = [0.0, 0.0], 0, 0, min(args.memory, 2**33)
+    problems = paper_problems(args.tenth, True)
+    for name in ["Emotion", *(args.only or problems)]:  # the first time warms up and is not counted
+        problem, count, _ = problems[name]
+        texts = made_up_texts(name, count)
+        with tempfile.TemporaryDirectory(dir=args.disk) as folder:
+            store = EmbeddingStore(Path(folder), None)
+            space = open_space(store, model, template, MAX_LENGTH, args.store_dtype)
+            one = EncodePass(model, template, sites, kinds, space, MAX_LENGTH)
+
+            def score_all(one=one, problem=problem, texts=texts) -> None:  # type: ignore[no-untyped-def]
+                keys = [text_key(text) for text in texts]
+                at_once = max(1, memory // (4 * len(keys) * model.width))
+                for i in range(0, len(sites), at_once):
+                    read = [one.space.read(keys, kinds[0], site.name) for site in sites[i : i + at_once]]
+                    on_device(np.stack(read), problem, device, memory)
+
+            encoding = seconds(lambda one=one, texts=texts: one.run(one.missing(texts)), device)[0]
+            scoring, size = seconds(score_all, device)[0], store.size()
+        count_tokens = int(sum(len(row) for row in model.tokenize(texts, MAX_LENGTH).ids))
+        scale = 1 if name in CLASSIFIED or name in SIMILAR else 1 / args.tenth
+        if "warm" not in rows:
+            rows["warm"] = {"encoding": encoding, "scoring": scoring}
+            continue
+        rows[name] = {
+            "texts": count,
+            "tokens": count_tokens,
+            "encoding": encoding,
+            "scoring": scoring,
+            "bytes": size,
+            "scale": scale,
+        }
+        whole = [whole[0] + scale * encoding, whole[1] + scale * scoring]
+        disk, tokens = disk + int(scale * size), tokens + int(scale * count_tokens)
+        print(f"{name:26}{count:7} texts {count_tokens:8} tokens  encoding {encoding:7.2f} s  scoring {scoring:7.2f} s"
+              f"  {size / 1e9:6.2f} GB  x {scale:.0f}", flush=True)  # fmt: skip
+    measured = [sum(row[part] for name, row in rows.items() if name != "warm") for part in ("encoding", "scoring")]
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    largest = max(row.get("bytes", 0) * row.get("scale", 0) for row in rows.values()) / 1e9
+    print(f"measured: encoding {measured[0]:.0f} s, scoring {measured[1]:.0f} s; host {host:.1f} GB")
+    print(f"the whole: encoding {whole[0]:.0f} s, scoring {whole[1]:.0f} s, together {sum(whole) / 60:.1f} minutes; "
+          f"{tokens / 1e6:.0f} M tokens, {disk / 1e9:.0f} GB in all, largest task {largest:.0f} GB")  # fmt: skip
+    return {"tasks": rows, "encoding": whole[0], "scoring": whole[1], "minutes": sum(whole) / 60, "disk_gb": disk / 1e9,
+            "host_gb": host, "share": args.tenth, "store_dtype": args.store_dtype}  # fmt: skip
+
+
 def numbered(known: dict[str, int], texts: Sequence[str]) -> np.ndarray:
     """The numbers of texts, new ones counted on."""
     return np.array([known.setdefault(text, len(known)) for text in texts])
@@ -320,13 +417,16 @@ def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; with --out, also write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["paper", "plan", "fits", "describe", "fifteen"])
+    parser.add_argument("what", choices=["paper", "tenth", "plan", "fits", "describe", "fifteen"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--layers", type=int, default=3, help="of tasks with more than 40,000 texts")
     parser.add_argument("--tenth", type=float, default=1.0, help="share of the largest tasks' texts that is scored")
     parser.add_argument("--only", nargs="*", default=[], help="tasks")
     parser.add_argument("--memory", type=int, default=0, help="bytes of vectors on the device at a time")
+    parser.add_argument("--store-dtype", default="float16", help="of `tenth`")
+    parser.add_argument("--disk", type=Path, help="where `tenth` keeps its store (default: the system's temporary folder)")
+    parser.add_argument("--tiny", action="store_true", help="`tenth` with a tiny model, to see that it runs")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -334,7 +434,7 @@ def main() -> None:
     if args.what in ("describe", "plan", "fits"):
         describe(args) if args.what == "describe" else plan() if args.what == "plan" else fits()
         return
-    found = (paper if args.what == "paper" else fifteen)(args, device)
+    found = {"paper": paper, "tenth": tenth, "fifteen": fifteen}[args.what](args, device)
     if device.type == "cuda":
         found |= {"device": torch.cuda.get_device_name(), "peak_gb": torch.cuda.max_memory_allocated() / 1e9}
     if args.out:

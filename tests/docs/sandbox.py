@@ -23,8 +23,8 @@ from layerscope.catalogue import Entry, Origin
 from layerscope.core.templates import TEMPLATES
 from layerscope.data.catalogue import CORPORA
 from layerscope.data.images.sets import IMAGE_SETS
-from layerscope.evaluation import job
-from layerscope.evaluation.scoring import score_all
+from layerscope.evaluation import steps
+from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
 from layerscope.models.catalogue import MODELS
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -120,7 +120,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
     for name in ("STSBenchmark", "LeeSimilarity"):
         monkeypatch.setitem(TASKS._things, name, replace(pairs, name=name))
     # scoring processes would not know these tasks
-    monkeypatch.setattr(job, "score_all", lambda context, jobs, workers: score_all(context, jobs, 0))
+    monkeypatch.setattr(steps, "ScoringPool", lambda workers: ScoringPool(0))
     monkeypatch.setitem(IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist"))
 
 

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from layerscope import Evaluation, evaluate, select
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation import job, scoring
+from layerscope.evaluation import pool, scoring
 from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models.prefix import common_tokens
@@ -535,14 +535,14 @@ def test_vectors_are_not_pruned_while_a_run_needs_them(tmp_path: Path, monkeypat
     data, store = write_tasks(tmp_path / "data"), tmp_path / "store"
     script = "import sys; from pathlib import Path; from layerscope.store.embeddings import EmbeddingStore as E; "
     script += "print(len(E(Path(sys.argv[1]), None).prune(keep_bytes=0)))"
-    own, pruned = scoring.score_all, []
+    own, pruned = pool.ScoringPool.score, []
 
-    def score_all(*arguments: Any) -> Any:  # another process prunes the store between encoding and scoring
+    def score(*arguments: Any) -> Any:  # another process prunes the store between encoding and scoring
         ended = subprocess.run([sys.executable, "-c", script, str(store)], capture_output=True, text=True, check=True)
         pruned.append(int(ended.stdout))
         return own(*arguments)
 
-    monkeypatch.setattr(job, "score_all", score_all)
+    monkeypatch.setattr(pool.ScoringPool, "score", score)
     run = evaluate(tiny_model(), ["Pairs"], data_dir=data, store=store, readouts=READOUTS[:1], scoring_workers=0)
     assert pruned == [0]
     assert run.failed == []

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from layerscope.errors import MissingExtraError
+from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.problems import NotDescribed, Part, Problem, parts_of
 from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.scoring import (
@@ -25,7 +26,6 @@ from layerscope.evaluation.scoring import (
     job_vectors,
     quiet_mteb,
     read_result,
-    score_all,
     task_rows,
     undefined,
 )
@@ -41,6 +41,7 @@ except ImportError:
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
 _HOST_BYTES = 2**30
+_MOST_BYTES = 2**33  # vectors pass through the host's memory on their way
 
 
 @dataclass
@@ -63,7 +64,8 @@ class DeviceScoring:
             try:
                 yield from self._task(spec, same)
             except NotDescribed as reason:
-                yield from score_all(replace(context, left=str(reason)), same, self.workers)
+                with ScoringPool(0 if len(same) == 1 else self.workers) as pool:
+                    yield from pool.score(replace(context, left=str(reason)), same)
             except Exception as error:  # reported, not written: the other tasks go on, and the next run tries again
                 why = f"{type(error).__name__}: {error}"
                 undone = [job for job in same if read_result(job.file(context)) is None]
@@ -98,7 +100,7 @@ class DeviceScoring:
 
     def _room(self) -> int:
         if self.device.type == "cuda":
-            return int(torch.cuda.mem_get_info(self.device)[0] // _SHARE)
+            return min(_MOST_BYTES, int(torch.cuda.mem_get_info(self.device)[0] // _SHARE))
         return _HOST_BYTES
 
     def _scored(

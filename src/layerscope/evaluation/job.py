@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -10,54 +9,46 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from layerscope.cache import cache_dir
-from layerscope.capture import Site, expand_sites
+from layerscope.capture import expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.formatting import describe_size
 from layerscope.core.options import EngineOptions, ModelOptions
-from layerscope.core.readout import kinds_of, parse_readouts
+from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
-from layerscope.core.templates import get_template
-from layerscope.engines import Engine, LocalEngine, ModelRecipe
+from layerscope.engines import Engine, LocalEngine
 from layerscope.errors import MissingExtraError, UnknownNameError, require
-from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import (
-    ScoreJob,
-    ScoringContext,
     clear_caches,
     collect,
     read_items,
-    read_result,
     require_mteb,
-    score_all,
     task_files,
 )
+from layerscope.evaluation.steps import Scorers
 from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.evaluation.walk import TURNS, Means, Walk
 from layerscope.maps import PCA, check_layout
 from layerscope.models import LoadedModel
-from layerscope.progress import Progress
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import DTYPES, EmbeddingStore, Space, text_key
+from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
 
 if TYPE_CHECKING:
-    from layerscope.evaluation.device_scoring import DeviceScoring
+    pass
 
 log = logging.getLogger(__name__)
 
-_TURN = "vectors"  # of one turn, where not all fit the store; removed after it
-
 # What a run's folder holds besides its tables and its manifest.
-_OWNED = ("results", "texts", "mteb", _TURN)
+_OWNED = ("results", "texts", "mteb", TURNS)
 
 
 def evaluate(
@@ -146,17 +137,8 @@ def evaluate(
             return job.run_in(RunFolder(Path(scratch) / "run")).in_memory()
 
 
-@dataclass(frozen=True)
-class EvaluationJob:
-    """One evaluation: a plan, and the means to carry it out. With a `recipe`, the engine's workers run the model."""
-
-    plan: EvaluationPlan
-    store: EmbeddingStore
-    scoring_workers: int
-    batch_size: int | None
-    bar: Progress
-    engine: Engine
-    recipe: ModelRecipe | None = None
+class EvaluationJob(Means):
+    """One evaluation, from its folder to its tables."""
 
     def run_in(self, folder: RunFolder, overwrite: bool = False) -> Evaluation:
         """Run in a folder: return what is finished there, resume what was started."""
@@ -177,48 +159,25 @@ class EvaluationJob:
         notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.budget)]
         for note in notes:
             log.warning(note)
-        seconds = {"collect": time.perf_counter() - clock, "encode": 0.0, "score": 0.0}
-        counts: dict[str, Any] = {}
-        jobs: list[ScoreJob] = []
-        results: list[dict[str, Any]] = []
+        collected = time.perf_counter() - clock
         scorer = None
         if plan.scoring == "device":
             from layerscope.evaluation.device_scoring import DeviceScoring
 
             scorer = DeviceScoring(plan.model.device, self.scoring_workers)
-        spaces: dict[str, Space] = {}
-        by_name = {spec.name: spec for spec in plan.specs}
-        for turn in turns:
-            job = self if len(turns) == 1 else replace(self, store=EmbeddingStore(folder.path / _TURN, None))
-            here = {name: texts[name] for name in turn.tasks}
-            context = job._context(folder)
-            mine = [
-                ScoreJob(by_name[name], readout, site.name, site.layer)
-                for name in turn.tasks
-                for readout in plan.readouts
-                for site in turn.sites
-            ]
-            clock = time.perf_counter()
-            unscored = any(read_result(one.file(context)) is None for one in mine)
-            if len(turns) == 1 or unscored:
-                found, spaces = job._encode(here, turn.sites)
-                counts = _added(counts, found)
-            encoded = time.perf_counter()
-            results += job._score(context, mine, scorer)
-            jobs += mine
-            seconds["encode"] += encoded - clock
-            seconds["score"] += time.perf_counter() - encoded
-            if len(turns) > 1 and unscored:  # a turn that was done before must not take what a later one has begun
-                spaces = {}
-                clear_caches()
-                shutil.rmtree(folder.path / _TURN, ignore_errors=True)
-        counts = {"encoded": 0, "truncated": {}, **counts, "texts": len({text for some in texts.values() for text in some})}
-        context = self._context(folder)
+        with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
+            walk = Walk(self, folder.path, texts, turns, scorers)
+            walk.go()
+        shutil.rmtree(folder.path / TURNS, ignore_errors=True)
+        counts, results, spaces = walk.counts, walk.results, walk.spaces
+        counts["texts"] = len({text for some in texts.values() for text in some})
+        context = self.context(folder.path)
         scores = score_table(results, plan.model.n_blocks)
-        by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
+        by_place = {(job.task.name, job.readout, job.layer): job for job in walk.jobs}
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
-        made = map_of_evaluation(plan, texts, labels, spaces, scores) if spaces else None
-        del spaces  # until here they could not be pruned
+        made = map_of_evaluation(plan, texts, labels, spaces, scores) if spaces and not walk.failed else None
+        del spaces
+        walk.spaces = {}  # until here they could not be pruned
         manifest = make_manifest(
             Evaluation.kind,
             model=plan.model.identity,
@@ -226,65 +185,17 @@ class EvaluationJob:
             tasks=facts,
             counts=counts,
             undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
-            failed=failed + failures(results),
+            failed=failed + walk.failed + failures(results),
             warnings=notes + warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
-            seconds=seconds,
+            seconds={"collect": collected, **walk.seconds},
+            **({"estimate": walk.estimate} if walk.estimate else {}),
             engine=self.engine.facts(),
             scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts(results))},
         )
         run = Evaluation(scores, gains, manifest)
         run._map = made if made is None or plan.texts else made.without_texts()
         return run
-
-    def _encode(self, texts: dict[str, list[str]], sites: Sequence[Site]) -> tuple[dict[str, Any], dict[str, Space]]:
-        """One pass per template over the texts that are not in the store yet.
-
-        Also returns the spaces: while they are held, no other process prunes them before they are scored.
-        """
-        plan, every = self.plan, list(dict.fromkeys(text for some in texts.values() for text in some))
-        passes = []
-        for name, readouts in plan.by_template().items():
-            template = get_template(name)
-            space = open_space(self.store, plan.model, template, plan.max_length, plan.store_dtype)
-            encode = EncodePass(plan.model, template, sites, kinds_of(readouts), space, plan.max_length, self.batch_size)
-            passes.append((encode, encode.missing(every)))
-        total = len(every) * len(passes)
-        self.bar.begin(f"{plan.model.name}|texts", total, total - sum(len(missing) for _, missing in passes))
-        if self.recipe is not None:
-            encode_by_workers(self.engine, self.recipe, passes, self.bar.advance)
-        else:
-            for encode, missing in passes:
-                encode.run(missing, self.bar.advance)
-        keys = [text_key(text) for text in every]
-        counts = {
-            "texts": len(every),
-            "encoded": sum(len(missing) for _, missing in passes),
-            "truncated": {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes},
-            "store_bytes": self.store.size(),
-        }
-        return counts, {encode.template.name: encode.space for encode, _ in passes}
-
-    def _context(self, folder: RunFolder) -> ScoringContext:
-        plan, model = self.plan, self.plan.model
-        spaces = tuple(
-            (name, json.dumps(space_description(model.identity, get_template(name), plan.max_length)), plan.store_dtype)
-            for name in plan.by_template()
-        )
-        revision = model.identity.get("revision")
-        return ScoringContext(
-            str(folder.path), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length, plan.scoring
-        )
-
-    def _score(self, context: ScoringContext, jobs: Sequence[ScoreJob], scorer: DeviceScoring | None) -> list[dict[str, Any]]:
-        stored = {job: read_result(job.file(context)) for job in jobs}
-        missing = [job for job, result in stored.items() if result is None]
-        self.bar.begin("scoring|scores", len(jobs), len(jobs) - len(missing))
-        results = [result for result in stored.values() if result is not None]
-        for result in score_all(context, missing, self.scoring_workers) if scorer is None else scorer.run(context, missing):
-            results.append(result)
-            self.bar.advance(1)
-        return results
 
 
 def _in_turns(turns: Sequence[Turn], budget: int | None) -> str:
@@ -294,12 +205,6 @@ def _in_turns(turns: Sequence[Turn], budget: int | None) -> str:
         f"vectors take {total}, and the embedding store may have {describe_size(budget or 0)}: tasks are encoded and scored in "
         f"{len(turns)} turns of at most {most}, and vectors go after their turn: no map is kept."
     )
-
-
-def _added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts of another turn, on top. A text that is cut in two turns counts in each."""
-    cut = {name: counts.get("truncated", {}).get(name, 0) + count for name, count in more["truncated"].items()}
-    return {**more, "encoded": counts.get("encoded", 0) + more["encoded"], "truncated": cut}
 
 
 def _require_device_scoring() -> None:

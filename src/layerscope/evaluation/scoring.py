@@ -1,7 +1,7 @@
 """Scoring with mteb's own code, from stored vectors: which texts the tasks need, and the score of one layer under one readout.
 
-A `ScoreJob` is small and picklable; worker processes (one BLAS thread each) load a task once and then score many layers of it. A
-result is one JSON file, written whole, so that a run stopped anywhere resumes without repeating finished work.
+A `ScoreJob` is small and picklable. A result is one JSON file, written whole, so that a run stopped anywhere resumes without
+repeating finished work.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import hashlib
 import json
 import logging
 import math
-import multiprocessing
-import os
 import tempfile
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +49,7 @@ class ScoringContext:
     unit: bool = False  # vectors scaled to length 1, after centering
     scoring: str = "mteb"  # whose arithmetic makes the scores: mteb's, or ours on a device
     left: str = ""  # why a run on a device leaves these jobs to mteb
+    timed: tuple[bytes, ...] = ()  # texts whose vectors stand in for all others': the time is wanted, not the score
 
 
 @lru_cache(maxsize=256)
@@ -90,14 +87,14 @@ class ScoreJob:
 
 
 @lru_cache(maxsize=1)
-def _task(spec: TaskSpec) -> Any:
+def load_task(spec: TaskSpec) -> Any:
     """A task with its data; cached until another task comes."""
     return spec.load()
 
 
 @lru_cache(maxsize=1)
 def _fingerprint(spec: TaskSpec) -> str:
-    return str(spec.facts(_task(spec))["fingerprint"])
+    return str(spec.facts(load_task(spec))["fingerprint"])
 
 
 @lru_cache(maxsize=8)
@@ -112,7 +109,7 @@ def _task_keys(file: Path) -> list[bytes]:
 
 def clear_caches() -> None:
     """Drop cached tasks and vectors: another run in this process may have other data under the same names."""
-    for cached in (_task, _fingerprint, _space, _task_keys, task_files):
+    for cached in (load_task, _fingerprint, _space, _task_keys, task_files):
         cached.cache_clear()
 
 
@@ -123,8 +120,11 @@ class Undefined(Exception):
 def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
     """The vectors of all texts of a job's task, centered if asked; `Undefined` if they are all the same."""
     description, dtype = next((d, t) for template, d, t in context.spaces if template == job.readout.template)
-    space = _space(context.store, description, dtype)
-    vectors = readout_vectors(space, _task_keys(texts_file(context.run, job.task.name)), job.readout, job.site)
+    space, keys = _space(context.store, description, dtype), _task_keys(texts_file(context.run, job.task.name))
+    space.refresh()  # texts are encoded while others are scored
+    if context.timed:
+        keys = list(islice(cycle(context.timed), len(keys)))
+    vectors = readout_vectors(space, keys, job.readout, job.site)
     mean, parts = vectors.mean(0, dtype=np.float64), range(0, len(vectors), _ROWS)  # in parts: a task may have a million texts
     spread = max(float(np.abs(vectors[i : i + _ROWS] - mean).max()) for i in parts)
     if spread <= 1e-6 * max(1e-30, float(max(vectors.max(), -vectors.min()))):
@@ -242,7 +242,7 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
 
     from layerscope.evaluation.mteb_models import LayerView, model_meta
 
-    task = _task(job.task)
+    task = load_task(job.task)
     facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}
     try:
         lookup = _lookup(context, job)
@@ -303,82 +303,3 @@ def read_items(context: ScoringContext, job: ScoreJob, split: str, subset: str) 
     """The per-item contributions of a job, or None where its task has none."""
     file = items_file(job.file(context), split, subset)
     return ItemScores.load(file) if file.exists() else None
-
-
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
-# the current folder is not on the children's path: a user's socket.py is not imported
-_FOR_CHILDREN = (*_ONE_THREAD, "PYTHONSAFEPATH")
-
-
-def _start() -> None:
-    import torch
-
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    torch.set_num_threads(1)
-    quiet_mteb()
-
-
-def _end_with(parent: Any) -> None:
-    """End this process when the run that started it has ended or was killed."""
-    parent.join()
-    os._exit(1)
-
-
-def _run_many(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
-    return [run_job(context, job) for job in jobs]
-
-
-def score_all(context: ScoringContext, jobs: Sequence[ScoreJob], workers: int) -> Iterator[dict[str, Any]]:
-    """Results of jobs as they are done; with no workers they are scored in this process.
-
-    Workers are spawned, not forked: a fork of a process that has used threads may hang.
-    """
-    if workers == 0 or len(jobs) == 1:
-        from threadpoolctl import threadpool_limits
-
-        quiet_mteb()
-        clear_caches()
-        try:
-            with threadpool_limits(1):
-                for job in jobs:
-                    yield run_job(context, job)
-        finally:
-            clear_caches()
-        return
-    before = {name: os.environ.get(name) for name in _FOR_CHILDREN}
-    os.environ.update(dict.fromkeys(_FOR_CHILDREN, "1"))  # read by the children when they start and load their libraries
-    try:
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start) as pool:
-            futures = [pool.submit(_run_many, context, part) for part in _parts(jobs, workers)]
-            try:
-                for future in as_completed(futures):
-                    yield from future.result()
-            except BrokenProcessPool as error:
-                raise LayerscopeError(
-                    "a scoring process died, most likely for lack of memory. What was scored is kept: run the same command "
-                    "again, with fewer scoring_workers=."
-                ) from error
-            finally:
-                for future in futures:
-                    future.cancel()
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _parts(jobs: Sequence[ScoreJob], workers: int) -> list[list[ScoreJob]]:
-    """Small parts of one task each: a worker keeps its task, and no worker waits long for the others at the end."""
-    parts: list[list[ScoreJob]] = []
-    by_task: dict[str, list[ScoreJob]] = {}
-    for job in jobs:
-        by_task.setdefault(job.task.name, []).append(job)
-    for same in by_task.values():
-        size = max(1, min(8, len(same) // (workers * 3)))
-        parts += [same[i : i + size] for i in range(0, len(same), size)]
-    return parts
