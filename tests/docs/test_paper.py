@@ -113,7 +113,16 @@ def test_compression_is_told_as_its_table_has_it() -> None:
     rows = pd.read_csv(RESULTS / "interventions/summary.csv")
     rows = rows[(rows["objective"] == "ar") & (rows["arm"] == "compress")].set_index("quantity")
     answer = next(v for k, v in beyond().items() if k.startswith("penalties"))
-    assert "a higher loss, no score higher" in answer
+    assert "five strengths: the stronger, the higher the loss, no score higher" in answer
+    doses = pd.read_csv(RESULTS / "doses/summary.csv").set_index(["quantity", "arm"])
+    assert doses.loc[("held_out_loss", "compress, per step of strength"), "low"] > 0
+    compressed = doses[doses.index.get_level_values("arm").str.startswith("compress")]
+    assert len(compressed.loc["held_out_loss"]) == 6
+    assert not (compressed.loc[["probe_middle", "probe_last"], "low"] > 0).any()
+    none = doses.xs("none", level="arm")["value"]
+    page = (ROOT / "docs/studies/penalties.md").read_text()
+    assert f"{none['sink_heads']:.0f} % of the heads" in page
+    assert f"{none['first_longest']:.1f} times as long" in page
     assert rows.loc["held_out_loss", "difference_low"] > 0
     scores = rows[rows.index.str.contains("probe|similarity|found_again") & ~rows.index.str.contains("layer")]
     assert not (scores["difference_low"] > 0).any()
