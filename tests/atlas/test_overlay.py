@@ -8,7 +8,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from layerscope.atlas.overlay import Overlay, by_label, load_overlay, metric_differences, overlay_metrics, overlay_scores
+from layerscope.atlas.overlay import (
+    Overlay,
+    beside_published,
+    by_label,
+    load_overlay,
+    metric_differences,
+    overlay_metrics,
+    overlay_scores,
+)
+from layerscope.atlas.queries import select_scores
 from layerscope.atlas.summary import charts, compare, show
 from layerscope.core.readout import Readout
 from layerscope.data import Corpus
@@ -102,6 +111,21 @@ def test_subsets_of_a_task_are_averaged_as_published(tmp_path: Path) -> None:
     both = [*rows(name, subset="en"), *[{**row, "subset": "en-ext", "score": row["score"] + 0.2} for row in rows(name)]]
     overlay = overlay_scores(evaluation(tmp_path, both))
     assert overlay.scores["score"].tolist() == pytest.approx([0.5 + k / 20 for k in range(7)])
+
+
+@pytest.mark.parametrize(("name", "revision"), [("EleutherAI/pythia-14m", "main"), ("EleutherAI/pythia-410m", "step1000")])
+def test_the_published_scores_of_the_same_model_stand_beside(tmp_path: Path, name: str, revision: str) -> None:
+    run = evaluation(tmp_path, [*rows("STS12"), *rows("STS14", final_norm="raw")])
+    run.manifest["model"] = {"name": name, "revision": revision}
+    (row,) = beside_published(run).to_dict(orient="records")
+    known = select_scores(name.split("/")[1] + ("" if revision == "main" else "@step1000"))
+    known = known[(known["task"] == "STS12") & (known["layer"] <= 6)]["score"]
+    assert (row["task"], row["layers"], row["last"]) == ("STS12", 7, 0.7)
+    assert (row["published_last"], row["published_best"]) == (known.iloc[-1], known.max())
+    assert row["difference"] == pytest.approx(0.55 - known.mean())
+    assert beside_published(evaluation(tmp_path, rows("STS12"))).empty  # no published model
+    run.scores = run.scores[run.scores["task"] == "STS14"]
+    assert beside_published(run).empty  # nothing was made as they were
 
 
 def test_compared_on_the_tasks_all_share(tmp_path: Path, released: Path) -> None:

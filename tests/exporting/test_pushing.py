@@ -126,7 +126,7 @@ def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, impr
     ("words", "named"),
     [
         (("--format", "onnx"), "--format"), (("--onnx",), "--onnx"), (("--quantize", "int8"), "--quantize"),
-        (("--bench",), "--bench"), (("--readout", "plain/mean"), "--readout"), (("--max-length", "32"), "--max-length"),
+        (("--readout", "plain/mean"), "--readout"), (("--max-length", "32"), "--max-length"),
         (("--out", "o"), "--out"), (("--no-normalize",), "--normalize"), (("--dtype", "float16"), "--dtype"),
     ],
 )  # fmt: skip

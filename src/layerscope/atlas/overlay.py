@@ -13,7 +13,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
 from layerscope.core.runs import explain_damage_in, load_run
 from layerscope.core.sites import whole_layers
-from layerscope.errors import RunFolderError
+from layerscope.errors import LayerscopeError, RunFolderError
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -185,6 +185,27 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
         length = Reading.of(evaluation.manifest).max_length
         out.notes = [f"your texts were cut to {length} tokens; the published scores do not say at how many."]
     return out
+
+
+def beside_published(evaluation: Evaluation) -> pd.DataFrame:
+    """Scores of tasks made as published, and the atlas's of the same model, if it has any; `difference`: the mean over layers."""
+    from layerscope.atlas.queries import select_scores
+
+    model = evaluation.manifest["model"]
+    name = str(model["name"]).rpartition("/")[2].removesuffix("-hf").removesuffix("-uncased")
+    step = f"@{model['revision']}" if str(model.get("revision")).startswith("step") and "@" not in name else ""
+    try:
+        theirs = select_scores(name + step)
+    except LayerscopeError:
+        return pd.DataFrame()
+    if (mine := overlay_scores(evaluation).scores).empty:
+        return pd.DataFrame()
+    both = mine.merge(theirs[["task", "layer", "score"]], on=["task", "layer"], suffixes=("", "_published")).sort_values("layer")
+    of_task = both.assign(difference=both["score"] - both["score_published"]).groupby("task")
+    return of_task.agg(
+        layers=("layer", "size"), last=("score", "last"), published_last=("score_published", "last"), best=("score", "max"),
+        published_best=("score_published", "max"), difference=("difference", "mean"),
+    ).reset_index()  # fmt: skip
 
 
 def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any], published: set[str]) -> list[str]:

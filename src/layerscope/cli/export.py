@@ -119,9 +119,6 @@ def export_command(
     ),
     onnx: bool = option(False, "--onnx", panel=RESULT, help="Add an ONNX graph, pooling included: short for --format onnx."),
     quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),
-    bench: bool = option(
-        False, "--bench", panel=RESULT, help="Measure speed and size against the whole model, and add them to the model card."
-    ),
     out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
     push: str | None = option(
         None,
@@ -138,7 +135,7 @@ def export_command(
 
     asked: dict[str, Any] = {
         "readout": readout, "out": out, "center_on": center_on, "column": column, "max_length": max_length,
-        "normalize": normalize, "formats": formats or None, "onnx": onnx or None, "quantize": quantize, "bench": bench or None,
+        "normalize": normalize, "formats": formats or None, "onnx": onnx or None, "quantize": quantize,
     }  # fmt: skip
     given = {name: value for name, value in asked.items() if value is not None}
     if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():

@@ -125,14 +125,6 @@ def print_bench(measured: Bench) -> None:
     console.print(f"{where}; medians over alternating rounds, each model in its own process")
 
 
-def bench_facts(folder: Path, model: Any, offline: bool) -> dict[str, Any]:
-    """What a model card quotes."""
-    if not isinstance(model, (str, Path)):
-        raise ExportError("bench=True compares with the model's own files: give its name or folder, not a module.")
-    measured = bench(folder, model, offline=offline)
-    return {**measured.as_dict(), "against": measured.models[1]["name"], "table": measured.rows()}
-
-
 def _row(label: str, one: float, other: float, shape: str, more: bool = False) -> list[str]:
     ratio = (one / other if more else other / one) if one and other else float("nan")
     return [label, shape.format(one), shape.format(other), f"{ratio:.2f} ×"]

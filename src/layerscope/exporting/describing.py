@@ -98,7 +98,6 @@ def model_card(facts: Mapping[str, Any]) -> str:
         _title(facts),
         _use(facts),
         _evidence(facts),
-        _speed(facts),
         *(FORMATS.get(name).card(written) for name, written in facts.get("formats", {}).items()),
         _verified(facts),
         _conventions(facts),
@@ -230,23 +229,6 @@ def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _gain(row: Mapping[str, Any]) -> str:
     found = Interval.from_row(row, "gain")
     return str(found) if found.known else f"{found.value:+.2f}"
-
-
-def _speed(facts: Mapping[str, Any]) -> str:
-    bench = facts.get("bench")
-    if not bench:
-        return ""
-    head = ["", "this folder", bench["against"], "ratio"]
-    lines = [
-        "## Speed",
-        "",
-        f"Measured side by side on {bench['machine']}, {bench['threads']} threads:",
-        "",
-        _row(head),
-        _row(["---"] * 4),
-    ]
-    lines += [_row(row) for row in bench["table"]]
-    return "\n".join(lines)
 
 
 def _verified(facts: Mapping[str, Any]) -> str:

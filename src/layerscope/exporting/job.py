@@ -32,7 +32,6 @@ from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
-from layerscope.models.load import at_commit
 from layerscope.models.sealed import seal
 from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
 from layerscope.store.locks import lock_beside
@@ -114,7 +113,6 @@ def export(
     formats: Sequence[str] = (),
     onnx: bool = False,
     quantize: str | None = None,
-    bench: bool = False,
     store: str | Path | None = None,
     overwrite: bool = False,
     offline: bool = False,
@@ -134,7 +132,6 @@ def export(
       `overwrite`.
     - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`; `quantize="int8"` adds a smaller
       graph.
-    - `bench`: measure the folder against the whole model.
 
     Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or together as `model_options`.
     The folder has the model's precision: `dtype="bfloat16"` makes it smaller.
@@ -188,10 +185,6 @@ def export(
             "why": inside.why,
             "formats": {name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra},
         }
-        if bench:
-            from layerscope.exporting.bench import bench_facts
-
-            facts["bench"] = bench_facts(folder, at_commit(model, loaded) if isinstance(model, (str, Path)) else model, offline)
         finish(draft, facts)
         if inside.also is not None:
             inside.also(folder)

@@ -236,6 +236,7 @@ class Job(ProfileTask):
     def run(self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None) -> Profile:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
+        solvers_used(self.metrics_device)  # those of earlier runs are none of this one's
         if self.recipe is None and self.model.device.type == "cuda":
             compile_kernels(self)
         size = shard_size or self._shard_size()

@@ -22,7 +22,7 @@ _LAPACK = "lapack-syevd, one thread per matrix"
 
 
 def solvers_used(device: torch.device | str = "cpu") -> str:
-    """The solvers that `eigvalsh` has used on a device so far in this process, for a run's manifest. It compiles nothing."""
+    """The solvers that `eigvalsh` has used on a device since this was last asked, for a run's manifest. It compiles nothing."""
     where = torch.device(device)
     gpu = faster.on(where)
     return _without_package(where) if gpu is None else gpu.solvers_used(_index_of(where))

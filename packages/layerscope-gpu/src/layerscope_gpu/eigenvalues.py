@@ -28,8 +28,8 @@ _used: dict[int, set[str]] = {}  # by CUDA device
 
 
 def solvers_used(index: int) -> str:
-    """The solvers that `eigvalsh` has used on a GPU so far in this process. It compiles nothing."""
-    return ", ".join(sorted(_used.get(index, ()))) or "none"
+    """The solvers that `eigvalsh` has used on a GPU since this was last asked. It compiles nothing."""
+    return ", ".join(sorted(_used.pop(index, ()))) or "none"
 
 
 def usable_solvers(index: int) -> str:
