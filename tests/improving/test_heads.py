@@ -193,6 +193,11 @@ def test_a_light_model_without_a_head_says_why(llama) -> None:
     assert not any("no head" in note for note in improve(llama, TEXTS, sample=60).warnings)
 
 
+def test_an_untrained_model_is_called_so(llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(llama.identity, "untrained", True)
+    assert any("before any training" in note for note in improve(llama, TEXTS, sample=60).warnings)
+
+
 @pytest.mark.usefixtures("head_wins")
 def test_labels_of_classes_shape_the_head_that_is_exported(llama, tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"

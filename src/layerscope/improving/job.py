@@ -250,6 +250,8 @@ class ImproveJob:
         """Judge, choose and export."""
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
+        if self.model.identity.get("untrained"):
+            self.notes.append("the model's weights are as before any training: it knows nothing of what these texts mean.")
         if panel.alone and lack_words(self.sample.texts):
             if self.settings.trains or self.settings.budget is not None:
                 raise LayerscopeError(f"train= and budget= need a judge, and {_NO_WORDS}")

@@ -180,10 +180,7 @@ def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str,
 
 
 def left_alone(model: LoadedModel, readout: Readout, cosine: float, why: str = "") -> tuple[dict[str, Any], Choice]:
-    """Evidence and choice where no judge is asked: a sentence encoder keeps its own readout, any model today's if `why` says so.
-
-    `cosine` is the mean one of the texts.
-    """
+    """Evidence and choice where no judge is asked: an encoder keeps its readout (`cosine`: of texts), any model if `why`."""
     blocks, identity = model.n_blocks, model.identity
     evidence = {
         "judge": "none was asked", "score_name": "", "candidates": 0, "tied": 1, "kept_default": True,
