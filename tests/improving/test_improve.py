@@ -205,12 +205,12 @@ def test_a_model_does_not_judge_itself_on_texts_without_words(llama, tmp_path):
     result = quick(llama, codes(), judge="none", out=tmp_path / "kept")
     assert (result.choice.layer, result.choice.readout) == (llama.n_blocks, Readout().name)
     assert result.choice.abstained
-    assert "fewer than four words" in result.choice.reason
+    assert "hardly made of words" in result.choice.reason
     assert "labeled examples" in result.choice.reason
     assert result.manifest["evidence"]["judge"] == "none was asked"
     again = layerscope.load_run(tmp_path / "kept")
     assert again.choice.reason == result.choice.reason
-    with pytest.raises(LayerscopeError, match=r"^train= and budget= need a judge, and most of these texts have fewer"):
+    with pytest.raises(LayerscopeError, match=r"^train= and budget= need a judge, and most of these texts are hardly"):
         quick(llama, codes(), judge="none", budget=0.5)
 
 

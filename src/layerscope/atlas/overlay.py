@@ -28,6 +28,7 @@ OURS = {  # the atlas's names of our metrics
     "dime": "dime",
 }
 READOUT = Readout().columns
+_OWNERS = ("", "EleutherAI", "google-bert", "state-spaces")  # of the published models, on the hub
 _VIEWS: dict[str, Any] = {"view_rows": "centered-unit", "group": 64}
 # the released code's settings that each metric depends on (preset `released`)
 _NEEDS: dict[str, dict[str, Any]] = {
@@ -192,20 +193,25 @@ def beside_published(evaluation: Evaluation) -> pd.DataFrame:
     from layerscope.atlas.queries import select_scores
 
     model = evaluation.manifest["model"]
-    name = str(model["name"]).rpartition("/")[2].removesuffix("-hf").removesuffix("-uncased")
-    step = f"@{model['revision']}" if str(model.get("revision")).startswith("step") and "@" not in name else ""
+    owner, _, name = str(model["name"]).rpartition("/")
+    name, branch = name.removesuffix("-hf").removesuffix("-uncased"), model.get("asked")
+    turned = bool(model.get("bidirectional")) != name.startswith("bert")
+    if owner not in _OWNERS or model.get("source") != "hub" or model.get("adapters") or model.get("quantization") or turned:
+        return pd.DataFrame()
     try:
-        theirs = select_scores(name + step)
+        theirs = select_scores(f"{name}@{branch}")
     except LayerscopeError:
         return pd.DataFrame()
     if (mine := overlay_scores(evaluation).scores).empty:
         return pd.DataFrame()
     both = mine.merge(theirs[["task", "layer", "score"]], on=["task", "layer"], suffixes=("", "_published")).sort_values("layer")
     of_task = both.assign(difference=both["score"] - both["score_published"]).groupby("task")
-    return of_task.agg(
-        layers=("layer", "size"), last=("score", "last"), published_last=("score_published", "last"), best=("score", "max"),
-        published_best=("score_published", "max"), difference=("difference", "mean"),
+    rows = of_task.agg(
+        last=("score", "last"), published_last=("score_published", "last"), best=("score", "max"),
+        published_best=("score_published", "max"), difference=("difference", "mean"), deepest=("layer", "max"),
     ).reset_index()  # fmt: skip
+    rows.loc[rows.pop("deepest") < theirs["layer"].max(), ["last", "published_last"]] = float("nan")  # it was not read
+    return rows
 
 
 def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any], published: set[str]) -> list[str]:

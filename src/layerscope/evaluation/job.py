@@ -70,7 +70,7 @@ def evaluate(
     store_dtype: str = "float32",
     normalize: bool | None = None,
     texts: bool = True,
-    layout: str = PCA,
+    layout: str = "pca",
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,

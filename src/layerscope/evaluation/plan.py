@@ -49,7 +49,7 @@ class EvaluationPlan:
     store_dtype: str = "float32"
     scoring: str = "mteb"
     texts: bool = True  # on the map
-    layout: str = PCA
+    layout: str = "pca"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def improve(
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
     texts: bool = True,
-    layout: str = PCA,
+    layout: str = "pca",
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
@@ -455,7 +455,7 @@ class ImproveJob:
 
 
 _NO_WORDS = (
-    "most of these texts have fewer than four words. A part of such a text need not mean the same, so the model cannot judge "
+    "most of these texts are hardly made of words. A part of such a text need not mean the same, so the model cannot judge "
     "itself: give a few labeled examples, or as the judge an encoder that knows such texts."
 )
 

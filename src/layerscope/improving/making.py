@@ -20,8 +20,8 @@ from layerscope.improving.choose import SCREEN
 from layerscope.improving.chosen import CENTERING, COUNT, Chosen
 from layerscope.improving.cost import ReadingCost
 from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, read_taught, texts_to_fit_on
-from layerscope.improving.grid import StoredCandidates
-from layerscope.improving.heads import MORE_PROMPTS, Heads, Teacher
+from layerscope.improving.grid import StoredCandidates, offered
+from layerscope.improving.heads import MORE_PROMPTS, MOST_NUMBERS, Heads, Teacher
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.holding import encoder_seconds
 from layerscope.improving.judging import Panel
@@ -84,22 +84,20 @@ class Maker:
             return None
         reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
         fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
-        return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), {
-            **found.facts,
-            "words": found.words,
-            "teacher": taught.words,
-        }
+        facts = {**found.facts, "words": found.words, "teacher": taught.words}
+        return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), facts
 
     def _teach(self, teacher: Teacher, layer: int, together: bool = False) -> Taught:
-        """What a head at a layer learns from: the plain texts, and its teacher; `together` with others where no text is lost."""
-        prompts, own = [teacher.readout], (HEAD_READOUT.template, layer)
+        """What a head at a layer learns from; its teacher teaches `together` with others unless that costs texts."""
+        prompts, own, width = [teacher.readout], (HEAD_READOUT.template, layer), self.reader.model.width
+        together = together and list(self.settings.templates) == offered(None, self.labels is not None)
         count = self._affordable(own, (teacher.readout.template, teacher.layer))[0]
         if together:
             new = {one.template: one.kinds for one in teacher.together if one.template not in self.cost.tokens}
             self.cost.tokens.update(self.reader.tokens(list(new), self.sample.texts[:SCREEN]))
             self.cost.computed.update(self.reader.computed_tokens(new, self.sample.texts[:SCREEN]))
-            if self._affordable(own, *((one.template, teacher.layer) for one in teacher.together))[0] == count:
-                prompts = teacher.together
+            many = self._affordable(own, *((one.template, teacher.layer) for one in teacher.together))[0]
+            prompts = teacher.together if many == count and count * width <= MOST_NUMBERS else prompts
         count, prompted = self._kept(count, len(prompts))
         prompts = teacher.together[:prompted] if together else prompts
         self._announce(count, self._affordable(own, *((one.template, teacher.layer) for one in prompts))[1])
@@ -127,10 +125,7 @@ class Maker:
         return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
 
     def _affordable(self, *parts: tuple[str, int]) -> tuple[int, float]:
-        """How many texts are read under some templates, each up to a layer: the sample, and others if asked for or cheap.
-
-        With it, what a text takes, in tokens of all blocks.
-        """
+        """How many texts are read under templates, each up to a layer (the sample, and others if cheap), and a text's tokens."""
         sample, settings, blocks = self.sample, self.settings, self.reader.model.n_blocks
         each, computed = (
             sum(of[name] * max(layer, 1) / blocks for name, layer in parts) for of in (self.cost.tokens, self.cost.computed)

@@ -22,7 +22,7 @@ TODAY, BETTER = "today", "better"
 
 def map_of_choice(
     model: LoadedModel, sample: Sample, candidates: StoredCandidates, chosen: Chosen, after: np.ndarray, kept_default: bool,
-    trained: bool = False, layout: str = PCA,
+    trained: bool = False, layout: str = "pca",
 ) -> LayerMap | None:  # fmt: skip
     """Today's reading at every layer, and the chosen one: at every layer, or where blocks were trained at the last of them.
 

@@ -52,7 +52,7 @@ class Settings:
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
     texts: bool = True  # whether the folder may hold any
-    layout: str = PCA  # of the map
+    layout: str = "pca"  # of the map
     search: str | None = None
     """Which queries and pairs, where there are some: a fingerprint."""
 

@@ -60,7 +60,7 @@ class LayerMap:
     readings: list[Reading]
     keys: np.ndarray
     pictures: bytes | None = None
-    layout: str = PCA
+    layout: str = "pca"
 
     def __len__(self) -> int:
         return self.readings[0].layout.points.shape[1]
@@ -208,7 +208,7 @@ def make_map(
     columns: Mapping[str, Sequence[Any]] | None = None,
     kind: str = "texts",
     pictures: bytes | None = None,
-    layout: str = PCA,
+    layout: str = "pca",
 ) -> LayerMap | None:
     """Lay out the readings of some items; None where they are too few for a map."""
     if len(keys) < LEAST:

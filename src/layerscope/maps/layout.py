@@ -56,7 +56,7 @@ class Layout:
     changed: np.ndarray
 
 
-def lay_out(vectors: Iterable[np.ndarray], layers: Sequence[int], start: Layout | None = None, layout: str = PCA) -> Layout:
+def lay_out(vectors: Iterable[np.ndarray], layers: Sequence[int], start: Layout | None = None, layout: str = "pca") -> Layout:
     """Lay out vectors (texts, D), given layer by layer. `start` is another reading of the same texts, to be turned like."""
     points, near, trust, kept = [], [], [], []
     before = None

@@ -108,6 +108,7 @@ def load(
         sentence_encoder=source.pipeline is not None,
         exported=source.exported(),
         adapters=facts,
+        **({"asked": revision or str(spec).partition("@")[2] or "main"} if source.kind == "hub" else {}),
     )
     model.files = files
     model.check_files()

@@ -98,7 +98,7 @@ def profile(
     progress: bool | None = None,
     map: bool = False,
     texts: bool = True,
-    layout: str = PCA,
+    layout: str = "pca",
     log: Log = None,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     data_options: DataOptions | Mapping[str, Any] | None = None,
@@ -211,7 +211,7 @@ class Job(ProfileTask):
 
     map: bool | str = False
     texts: bool = True
-    layout: str = PCA
+    layout: str = "pca"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ _SIDE = 32  # pixels of a picture on the page
 
 def map_of_profile(
     model: LoadedModel, items: Items, sites: Sequence[Site], shards: Sequence[Shard], final_norm: str,
-    layout: str = PCA,
+    layout: str = "pca",
 ) -> LayerMap | None:  # fmt: skip
     """The items' own vectors at every whole layer; views are left out."""
     read = np.sort(np.concatenate([shard.prompts for shard in shards]))

@@ -170,7 +170,7 @@ def _beside(rows: pd.DataFrame) -> Table:
     table = numeric_table("task", "last", "published", "best", "published", "mean difference", words=["task"])
     mean = {**rows.mean(numeric_only=True).to_dict(), "task": f"mean of {len(rows)}"}
     for row in [*rows.to_dict(orient="records"), mean]:
-        told = [f"{100 * row[name]:.2f}" for name in ("last", "published_last", "best", "published_best")]
+        told = [f"{100 * row[k]:.2f}" if row[k] == row[k] else "–" for k in ("last", "published_last", "best", "published_best")]
         table.add_row(escape(str(row["task"])), *told, f"{100 * row['difference']:+.2f}")
     table.caption, table.caption_justify = "beside the paper's own scores of this model, where both were made alike", "left"
     return table

@@ -26,6 +26,7 @@ TEMPERATURE = 0.05
 BEST = 0.03
 LEAST_BEST = 5
 LEAST_WORDS = 4
+_WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’-])")
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # Thai to Burmese, Khmer, Japanese, Chinese
 ROUNDS = 1
 
@@ -37,15 +38,13 @@ def units(text: str) -> tuple[list[str], str]:
 
 
 def lack_words(texts: Sequence[str]) -> bool:
-    """Whether most texts have fewer than four words: codes, formulas or sequences, of which a part does not mean the same.
+    """Whether most texts are hardly made of words: codes, formulas or sequences, of which a part does not mean the same.
 
-    Scripts without spaces between words have words all the same.
-
-    >>> lack_words(["CC(=O)O.OCC>>CC(=O)OCC"] * 3), lack_words(["Where is my card?"] * 3), lack_words(["这张卡什么时候到"] * 3)
+    >>> lack_words(["CC(=O)O.OCC>>CC(=O)OCC"] * 3), lack_words(["My card?"] * 3), lack_words(["这张卡什么时候到"] * 3)
     (True, False, False)
     """
-    without = [sum(len(word) > 1 for word in text.split()) < LEAST_WORDS and not _UNSPACED.search(text) for text in texts]
-    return sum(without) > len(texts) / 2
+    sizes = [(sum(map(len, _WORD.findall(text))), len("".join(text.split()))) for text in texts if not _UNSPACED.search(text)]
+    return sum(3 * words < every for words, every in sizes) > len(texts) / 2
 
 
 def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
