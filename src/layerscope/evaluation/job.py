@@ -36,7 +36,7 @@ from layerscope.evaluation.scoring import (
 from layerscope.evaluation.steps import Scorers
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.walk import TURNS, Means, Walk
-from layerscope.maps import PCA, check_layout
+from layerscope.maps import check_layout
 from layerscope.models import LoadedModel
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore

@@ -13,7 +13,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec
-from layerscope.maps import PCA, map_key
+from layerscope.maps import map_key
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 

@@ -12,7 +12,7 @@ from layerscope.data.corpus import columns_beside
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.sample import Sample
-from layerscope.maps import MOST, PCA, LayerMap, make_map
+from layerscope.maps import MOST, LayerMap, make_map
 from layerscope.maps.layer_map import Vectors
 from layerscope.models import LoadedModel
 from layerscope.store.embeddings import text_key

@@ -18,7 +18,7 @@ from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample
 from layerscope.loggers import Logs
-from layerscope.maps import PCA, map_key
+from layerscope.maps import map_key
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.evidence import ISOTROPIC

@@ -12,7 +12,7 @@ from layerscope.capture import Site
 from layerscope.core.sites import site_of
 from layerscope.data.corpus import columns_beside
 from layerscope.data.items import Items
-from layerscope.maps import PCA, LayerMap, make_map
+from layerscope.maps import LayerMap, make_map
 from layerscope.maps.layer_map import Vectors, pick
 from layerscope.models import LoadedModel
 from layerscope.store import Shard
