@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pandas as pd
 import pytest
 
 from layerscope import Evaluation, evaluate
-from layerscope.errors import RunFolderError
-from layerscope.evaluation import steps, walk
+from layerscope.engines import LocalEngine
+from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
+from layerscope.evaluation import encode, pool, scoring, steps, walk
 from layerscope.evaluation.device_scoring import DeviceScoring
-from layerscope.evaluation.encode import EncodePass
+from layerscope.evaluation.encode import ChunkWork, EncodePass, TextEncoder
 from layerscope.evaluation.scoring import ScoringContext
 from layerscope.evaluation.walk import Means
 from tests.evaluation.support import TASKS, watch, write_tasks
@@ -49,14 +52,14 @@ def same(a: Evaluation, b: Evaluation) -> None:
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     """What is encoded and scored, in which thread."""
     log: list[tuple[str, str, int]] = []
-    encode, run = walk.Walk._encode, DeviceScoring.run
+    own, run = walk.Walk._encode, DeviceScoring.run
 
     def encoded(self: walk.Walk, step: steps.Step) -> None:
         log.append(("encode", step.tasks[0], threading.get_ident()))
-        encode(self, step)
+        own(self, step)
 
     def scored(self: DeviceScoring, context: ScoringContext, jobs: Any) -> Any:
-        if jobs and not context.timed:
+        if jobs:
             log.append(("score", jobs[0].task.name, threading.get_ident()))
         return run(self, context, jobs)
 
@@ -76,9 +79,10 @@ def test_steps_side_by_side_give_the_scores_of_one_after_the_other(
         assert (thread == threading.get_ident()) == (what == "encode")
         if what == "score":
             assert ("encode", name) in [entry[:2] for entry in log[:i]]
-    assert "this should take" in caplog.text
-    assert run.manifest["estimate"]["seconds"] > 0
-    assert run.manifest["estimate"]["score"] > 0
+    assert "encoding should take" in caplog.text
+    assert run.manifest["estimate"]["encode"] > 0
+    # nothing is scored but what the run asks for
+    assert len([entry for entry in log if entry[0] == "score"]) == len(TASKS)
     in_steps.undo()
     whole = evaluate(tiny_model(), TASKS, **{**given, "store": given["store"].with_name("other")})
     assert "estimate" not in whole.manifest  # one step: nothing is timed
@@ -97,18 +101,18 @@ def test_the_longest_task_comes_first_and_small_ones_go_together() -> None:
 def test_a_task_that_cannot_be_encoded_stops_no_other(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = walk.Walk._encode
+    own = walk.Walk._encode
 
     def fails(self: walk.Walk, step: steps.Step) -> None:
         if "Pairs" in step.tasks:
             raise ValueError("a state is not finite")
-        encode(self, step)
+        own(self, step)
 
     monkeypatch.setattr(walk.Walk, "_encode", fails)
     run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     assert run.failed == [{"task": "Pairs", "reason": "ValueError: a state is not finite"}]
     assert set(run.scores["task"]) == set(TASKS) - {"Pairs"}
-    monkeypatch.setattr(walk.Walk, "_encode", encode)
+    monkeypatch.setattr(walk.Walk, "_encode", own)
     again = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     assert again.failed == []
     assert set(again.scores["task"]) == set(TASKS)
@@ -143,11 +147,181 @@ def test_a_stopped_plan_goes_on_and_repeats_nothing(
     assert not (tmp_path / "run" / "vectors").exists()
 
 
+def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, cut, read = set[str](), walk.steps_of, TextEncoder.read
+
+    def cuts(turns: Any, texts: Any, max_length: int) -> Any:
+        bad.update(set(texts["Ranking"]).difference(*(some for name, some in texts.items() if name != "Ranking")))
+        return cut(turns, texts, max_length)
+
+    def reads(self: TextEncoder, texts: Any) -> Any:
+        if bad & set(texts):
+            raise NonFiniteStatesError("a state is not finite.")
+        return read(self, texts)
+
+    monkeypatch.setattr(walk, "steps_of", cuts)
+    monkeypatch.setattr(TextEncoder, "read", reads)
+    run = evaluate(tiny_model(), TASKS, **given)
+    assert run.failed == [{"task": "Ranking", "reason": "a state is not finite."}]
+    assert set(run.scores["task"]) == set(TASKS) - {"Ranking"}
+    with pytest.raises(NonFiniteStatesError):
+        evaluate(tiny_model(), ["Ranking"], **given)
+
+
+@pytest.mark.usefixtures("in_steps")
+def test_an_estimate_that_fails_ends_no_run(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(walk, "time_encoding", fails)
+    run = evaluate(tiny_model(), TASKS, **given)
+    assert "no estimate of what encoding takes: RuntimeError: CUDA out of memory" in caplog.text
+    assert run.failed == []
+    assert "estimate" not in run.manifest
+
+
+def test_the_estimate_counts_what_is_missing_under_each_template(
+    given: dict[str, Any], in_steps: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = {**given, "readouts": ["plain/mean", "one-word/last"], "out": tmp_path / "run"}
+    in_steps.setattr(encode, "_CHUNK_BYTES", 1)  # chunks of eight texts
+    in_steps.setattr(steps, "_TIMED", 512)
+    add, added, stop = EncodePass.add, list[tuple[str, list[str]]](), [11]
+
+    def adds(self: EncodePass, texts: list[str], vectors: Any) -> None:
+        if len(added) == stop[0]:
+            raise KeyboardInterrupt
+        added.append((self.template.name, texts))
+        add(self, texts, vectors)
+
+    in_steps.setattr(EncodePass, "add", adds)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tiny_model(), TASKS, **given)
+    assert all(len(texts) <= 8 for _, texts in added)  # what is timed, too
+    stored = {name: sum(len(texts) for which, texts in added if which == name) for name in ("plain", "one-word")}
+    assert stored["plain"] > stored["one-word"]
+    added.clear()
+    stop[0] = -1
+    in_steps.setattr(walk, "time_encoding", lambda *arguments: (1.0, 0))  # a second per character
+    run = evaluate(tiny_model(), TASKS, **given)
+    assert run.manifest["estimate"]["encode"] == sum(len(text) for _, texts in added for text in texts)
+
+
+class Elsewhere(LocalEngine):
+    """An engine whose workers would be other processes."""
+
+    remote = True
+
+
+def test_workers_load_the_model_once_for_all_tasks(given: dict[str, Any], in_steps: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened, own = list[int](), ChunkWork.open
+    in_steps.setattr(ChunkWork, "open", lambda self: opened.append(1) or own(self))
+    assert evaluate(tiny_model(), TASKS, engine=Elsewhere(), **given).failed == []
+    assert len(opened) == 1
+    # what fails there may be the cluster: no other task is tried
+    in_steps.setattr(ChunkWork, "open", lambda self: opened.append(1) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluate(tiny_model(), TASKS, engine=Elsewhere(), **{**given, "store": tmp_path / "other"})
+    assert len(opened) == 2
+
+
+def test_vectors_of_a_turn_that_failed_go_before_the_next(
+    given: dict[str, Any], tmp_path: Path, in_steps: pytest.MonkeyPatch
+) -> None:
+    own, there, run = walk.Walk._encode, list[int](), tmp_path / "run"
+
+    def fails(self: walk.Walk, step: steps.Step) -> None:
+        own(self, step)
+        there.append(len(list((run / "vectors").iterdir())))
+        if step.tasks == ("Pairs",):
+            raise LayerscopeError("no.")
+
+    in_steps.setattr(walk.Walk, "_encode", fails)
+    in_steps.setattr(walk.Walk, "_estimate", lambda self, todo: None)  # it looks into the folders of all turns
+    found = evaluate(tiny_model(), ["Pairs", "Sets"], out=run, store_size=61 * 32 * 4, **given)
+    assert len(there) == 4  # two tasks, a layer at a time
+    assert set(there) == {1}
+    assert found.failed == [{"task": "Pairs", "reason": "no."}]  # once, however many turns
+
+
+def test_a_stop_ends_scoring_after_what_is_under_way(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scored, own = list[int](), DeviceScoring._scored
+
+    def stops(self: DeviceScoring, parts: Any, vectors: Any) -> Any:
+        scored.append(len(vectors))
+        self.stopped.set()
+        return own(self, parts, vectors)
+
+    monkeypatch.setattr(DeviceScoring, "_scored", stops)
+    monkeypatch.setattr(DeviceScoring, "_room", lambda self: 0)  # a layer at a time
+    monkeypatch.setattr(steps.Scorers, "apart", True, raising=False)
+    assert len(evaluate(tiny_model(), ["Pairs", "Sets"], **given).scores) == 1
+    assert scored == [1]
+    assert "finishing" not in caplog.text
+    with steps.Scorers(0, None, apart=False) as scorers:
+        scorers._parts.append(Future())
+    assert "finishing what is being scored" in caplog.text
+
+
+def test_a_process_that_died_is_told_when_more_is_asked_of_it() -> None:
+    jobs: Any = [type("Job", (), {"task": type("Task", (), {"name": "Pairs"})})]
+    with pool.ScoringPool(1) as scorers:
+        scorers._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        assert scorers._pool.submit(os._exit, 1).exception() is not None
+        with pytest.raises(LayerscopeError, match=r"a scoring process died.*fewer scoring_workers="):
+            scorers.score(None, jobs)  # type: ignore[arg-type]
+
+
+def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str | None]()
+
+    def submits(*arguments: Any) -> Any:
+        seen.append(os.environ.get("OMP_NUM_THREADS"))
+        done: Future[list[Any]] = Future()
+        done.set_result([{}])
+        return done
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submits)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    jobs: Any = [type("Job", (), {"task": type("Task", (), {"name": "Pairs"})})]
+    with pool.ScoringPool(1) as scorers:
+        results = scorers.score(None, jobs)  # type: ignore[arg-type]
+        assert (os.environ["OMP_NUM_THREADS"], os.environ.get("PYTHONSAFEPATH")) == ("7", None)
+        assert list(results) == [{}]
+    assert seen == ["1"]
+
+
+def test_a_single_score_is_made_in_this_process(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", None)
+    given = {**given, "scoring": "mteb", "scoring_workers": 2, "layers": [-1]}
+    assert len(evaluate(tiny_model(), ["Pairs"], **given).scores) == 1
+
+
+def test_scoring_that_is_left_early_leaves_no_data_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def runs(context: Any, job: Any) -> Any:
+        scoring.task_files(job)
+        return {}
+
+    monkeypatch.setattr(pool, "run_job", runs)
+    spec: Any = type("Spec", (), {"path": None})
+    results = pool._score_here(None, [spec, spec])  # type: ignore[arg-type]
+    next(results)
+    assert scoring.task_files.cache_info().currsize == 1
+    results.close()  # type: ignore[attr-defined]
+    assert scoring.task_files.cache_info().currsize == 0
+
+
 @pytest.mark.slow
 def test_processes_score_while_the_next_step_is_encoded(given: dict[str, Any], in_steps: pytest.MonkeyPatch) -> None:
     given = {**given, "scoring": "mteb", "scoring_workers": 1}
     run = evaluate(tiny_model(), ["Pairs", "Sets", "TwitterSemEval2015"], **given)
     assert run.failed == []
-    assert run.manifest["estimate"]["memory_bytes"] > 0 or os.name == "nt"
     in_steps.undo()
     same(run, evaluate(tiny_model(), ["Pairs", "Sets", "TwitterSemEval2015"], **{**given, "scoring_workers": 0}))

@@ -6,6 +6,7 @@ own in mteb is scored by mteb.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -51,6 +52,7 @@ class DeviceScoring:
     device: torch.device
     workers: int
     context: ScoringContext = field(init=False)
+    stopped: threading.Event = field(default_factory=threading.Event)  # by another thread: no more is begun
 
     def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         """Results of jobs as they are done."""
@@ -88,6 +90,8 @@ class DeviceScoring:
         facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
         batch: list[tuple[ScoreJob, np.ndarray]] = []
         for i, job in enumerate(jobs):
+            if self.stopped.is_set():
+                return
             try:
                 batch.append((job, job_vectors(self.context, job)))
             except Undefined as reason:

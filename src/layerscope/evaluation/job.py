@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -26,13 +26,7 @@ from layerscope.errors import MissingExtraError, UnknownNameError, require
 from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
-from layerscope.evaluation.scoring import (
-    clear_caches,
-    collect,
-    read_items,
-    require_mteb,
-    task_files,
-)
+from layerscope.evaluation.scoring import clear_caches, collect, read_items, require_mteb, task_files
 from layerscope.evaluation.steps import Scorers
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.walk import TURNS, Means, Walk
@@ -41,9 +35,6 @@ from layerscope.models import LoadedModel
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +176,7 @@ class EvaluationJob(Means):
             tasks=facts,
             counts=counts,
             undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
-            failed=failed + walk.failed + failures(results),
+            failed=failed + [{"task": name, "reason": why} for name, why in walk.failed.items()] + failures(results),
             warnings=notes + warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
             seconds={"collect": collected, **walk.seconds},

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,6 @@ class ScoringContext:
     unit: bool = False  # vectors scaled to length 1, after centering
     scoring: str = "mteb"  # whose arithmetic makes the scores: mteb's, or ours on a device
     left: str = ""  # why a run on a device leaves these jobs to mteb
-    timed: tuple[bytes, ...] = ()  # texts whose vectors stand in for all others': the time is wanted, not the score
 
 
 @lru_cache(maxsize=256)
@@ -122,8 +120,6 @@ def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
     description, dtype = next((d, t) for template, d, t in context.spaces if template == job.readout.template)
     space, keys = _space(context.store, description, dtype), _task_keys(texts_file(context.run, job.task.name))
     space.refresh()  # texts are encoded while others are scored
-    if context.timed:
-        keys = list(islice(cycle(context.timed), len(keys)))
     vectors = readout_vectors(space, keys, job.readout, job.site)
     mean, parts = vectors.mean(0, dtype=np.float64), range(0, len(vectors), _ROWS)  # in parts: a task may have a million texts
     spread = max(float(np.abs(vectors[i : i + _ROWS] - mean).max()) for i in parts)
@@ -180,6 +176,11 @@ def encoded_texts(task: Any) -> list[str]:
     return list(collector.texts)
 
 
+def reason_of(error: Exception) -> str:
+    """Why something failed: our own errors say it without their kind."""
+    return str(error) if isinstance(error, LayerscopeError) else f"{type(error).__name__}: {error}"
+
+
 def collect(
     specs: Sequence[TaskSpec], run: Path, bar: Progress
 ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
@@ -200,8 +201,7 @@ def collect(
             texts[spec.name], facts[spec.name] = encoded_texts(task), spec.facts(task)
             labels |= labels_of(task)
         except Exception as error:
-            kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
-            failed.append({"task": spec.name, "reason": kind + str(error)})
+            failed.append({"task": spec.name, "reason": reason_of(error)})
             continue
         finally:
             bar.advance(1)

@@ -18,14 +18,13 @@ from layerscope.core.formatting import describe_size, format_duration
 from layerscope.core.readout import kinds_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
-from layerscope.errors import RunFolderError
+from layerscope.errors import ModelError, RunFolderError, os_advice
 from layerscope.evaluation import steps
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.plan import EvaluationPlan, Turn
-from layerscope.evaluation.pool import peak_memory
-from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, read_result
-from layerscope.evaluation.steps import Results, Scorers, Step, steps_of, time_encoding, together, work_of
-from layerscope.progress import Finish, Progress
+from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, read_result, reason_of
+from layerscope.evaluation.steps import Results, Scorers, Step, steps_of, time_encoding, work_of
+from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 log = logging.getLogger(__name__)
@@ -92,9 +91,11 @@ class Walk:
 
     def __init__(self, means: Means, run: Path, texts: dict[str, list[str]], turns: Sequence[Turn], scorers: Scorers) -> None:
         self.means, self.run, self.texts, self.turns, self.scorers = means, run, texts, turns, scorers
-        self.steps = steps_of(turns, texts, means.plan.max_length)
+        # workers load the model for every step: all tasks of a turn are one
+        whole = [Step(turn, turn.tasks) for turn in turns]
+        self.steps = steps_of(turns, texts, means.plan.max_length) if means.recipe is None else whole
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
-        self.jobs, self.results, self.failed = list[ScoreJob](), list[dict[str, Any]](), list[dict[str, str]]()
+        self.jobs, self.results, self.failed = list[ScoreJob](), list[dict[str, Any]](), dict[str, str]()
         self.spaces, self.seconds, self.estimate = dict[str, Space](), {"encode": 0.0, "score": 0.0}, dict[str, float]()
         self._counted, self._under_way = set[str](), list[tuple[Step, Results, int]]()
         self._stores = {turn: means.store if len(turns) == 1 else EmbeddingStore(self._folder(turn), None) for turn in turns}
@@ -103,31 +104,36 @@ class Walk:
         """Encode and score every step. The seconds are this process's: of scoring, what it waits for."""
         for old in set((self.run / TURNS).glob("*")) - set(map(self._folder, self.turns)):  # of a run that had more room, or less
             shutil.rmtree(old, ignore_errors=True)
-        found = {step: {job: read_result(job.file(self._context(step))) for job in self._jobs(step)} for step in self.steps}
-        todo = {step: [job for job, result in some.items() if result is None] for step, some in found.items()}
-        left = {step: jobs for step, jobs in todo.items() if jobs}
+        queue = [(step, self._unscored(step)) for step in self.steps]
+        left = {step: jobs for step, jobs in queue if jobs}
+        if sum(map(len, left.values())) == 1:
+            self.scorers.pool.workers = 0  # not worth a process
         large = sum(len(self.texts[name]) for step in left for name in step.tasks) > steps.TOGETHER
         if large and len(left) > 1 and self.means.recipe is None:
-            self._estimate(left)
+            try:
+                self._estimate(list(left))
+            except Exception as error:
+                if _ends_all(error):
+                    raise
+                log.warning(f"no estimate of what encoding takes: {reason_of(error)}")
         problem: Exception | None = None
-        for step, unscored in todo.items():
-            self.jobs += found[step]
-            self.results += [result for result in found[step].values() if result is not None]
+        while queue:
+            step, unscored = queue.pop(0)
             if len(self.turns) > 1 and not unscored:
                 continue
-            turns = {one.turn for one in (step, *(one for one, *_ in self._under_way))}
-            if len(self.turns) > 1 and sum(turn.bytes for turn in turns) > (self.means.store.budget or 0):
-                self._finish()
+            self._make_room(step)
             clock = time.perf_counter()
             try:
                 self._encode(step)
-            except RunFolderError:  # no room: the other steps have none either
-                raise
             except Exception as error:
-                if len(todo) == 1:
+                if self.means.recipe is not None or _ends_all(error):
                     raise
-                problem = error
-                self.failed += [{"task": name, "reason": f"{type(error).__name__}: {error}"} for name in step.tasks]
+                if len(step.tasks) > 1:  # each alone: what is encoded stays, and the others go on
+                    jobs = {name: [job for job in unscored if job.task.name == name] for name in step.tasks}
+                    queue[:0] = [(Step(step.turn, (name,)), some) for name, some in jobs.items()]
+                else:
+                    problem = error
+                    self.failed.setdefault(step.tasks[0], reason_of(error))
                 continue
             finally:
                 self.seconds["encode"] += time.perf_counter() - clock
@@ -146,6 +152,14 @@ class Walk:
 
     def _context(self, step: Step) -> ScoringContext:
         return self._at(step).context(self.run)
+
+    def _unscored(self, step: Step) -> list[ScoreJob]:
+        """The jobs of a step that have no result yet; results of the others are taken."""
+        context = self._context(step)
+        found = {job: read_result(job.file(context)) for job in self._jobs(step)}
+        self.jobs += found
+        self.results += [result for result in found.values() if result is not None]
+        return [job for job, result in found.items() if result is None]
 
     def _jobs(self, step: Step) -> list[ScoreJob]:
         specs, places = {one.name: one for one in self.means.plan.specs}, product(self.means.plan.readouts, step.turn.sites)
@@ -167,44 +181,49 @@ class Walk:
         if len(self.turns) == 1:
             self.spaces |= spaces
 
+    def _make_room(self, step: Step) -> None:
+        """Before a step of another turn: wait for what does not fit beside it, and remove the vectors of turns that are over."""
+        turns = {step.turn, *(one.turn for one, *_ in self._under_way)}
+        if len(self.turns) > 1 and sum(turn.bytes for turn in turns) > (self.means.store.budget or 0):
+            self._finish()
+        kept = [self._folder(one.turn) for one, *_ in self._under_way]
+        for folder in map(self._folder, self.turns[: self.turns.index(step.turn)]):
+            if folder not in kept and folder.exists():
+                clear_caches()
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _finish(self, ahead: int = 0) -> None:
-        """Wait for what is being scored, but for so many steps; vectors of a turn go when its last step is done."""
+        """Wait for what is being scored, but for so many steps."""
         clock = time.perf_counter()
         while len(self._under_way) > ahead:
-            step, started, count = self._under_way.pop(0)
+            _, started, count = self._under_way.pop(0)
             self.means.bar.begin("scoring|scores", count)
             for result in started:
                 self.results.append(result)
                 self.means.bar.advance(1)
-            if len(self.turns) > 1 and step == [one for one in self.steps if one.turn == step.turn][-1]:
-                clear_caches()
-                shutil.rmtree(self._folder(step.turn), ignore_errors=True)
         self.seconds["score"] += time.perf_counter() - clock
 
-    def _estimate(self, todo: dict[Step, list[ScoreJob]]) -> None:
-        """Say what is left before it begins."""
-        longest, seen, first = self.means.plan.max_length, set[str](), next(iter(todo))
-        work, timed = [], self._at(first).passes(self._texts(first), first.turn.sites)
+    def _estimate(self, todo: Sequence[Step]) -> None:
+        """Say what encoding takes before it begins, by some texts under every template. What scores take is not known."""
+        longest, seconds = self.means.plan.max_length, 0.0
+        seen, passes = set[str](), list[list[tuple[EncodePass, list[str]]]]()
         for step in todo:
-            passes = self._at(step).passes([text for text in self._texts(step) if text not in seen], step.turn.sites)
+            passes.append(self._at(step).passes([text for text in self._texts(step) if text not in seen], step.turn.sites))
             seen.update(self._texts(step) if len(self.turns) == 1 else ())
-            work.append(max(work_of(missing, longest) for _, missing in passes))
-        rate, keys = time_encoding(timed, longest)
-        if not keys:  # all is encoded
-            return
-        self.counts["encoded"] += len(keys)
-        scratch, names = self.run / TURNS / "timed", dict.fromkeys(name for step in todo for name in step.tasks)
-        shutil.copytree(self.run / "texts", scratch / "texts", dirs_exist_ok=True)
-        context = replace(self._context(first), run=str(scratch), timed=tuple(dict.fromkeys(keys)))
-        each, memory = self.scorers.seconds(context, {name: self._jobs(Step(first.turn, (name,)))[:3] for name in names})
-        shutil.rmtree(scratch, ignore_errors=True)
-        encode = [rate * one for one in work]
-        score = [sum(each[n][0] for n in step.tasks) + sum(each[job.task.name][1] for job in jobs) for step, jobs in todo.items()]
-        seconds, disk = together(encode, score, self.scorers.apart), max(turn.bytes for turn in self.turns)
-        self.estimate = {"seconds": seconds, "encode": sum(encode), "score": sum(score), "disk_bytes": disk}
-        self.estimate["memory_bytes"] = memory + peak_memory()
-        parts = [f"encoding {format_duration(sum(encode))}, scoring {format_duration(sum(score))}"]
-        parts += [f"vectors {describe_size(disk)} of disk, memory {describe_size(self.estimate['memory_bytes'])}"]
-        log.warning(f"this should take {format_duration(seconds)} ({'; '.join(parts)}), by some texts and a layer of every task.")
-        if isinstance(self.means.bar, Finish):
-            self.means.bar.expect(seconds)
+        for some in zip(*passes, strict=True):  # where most are missing: after a stop a step may lack one template alone
+            encode, most = max(some, key=lambda one: len(one[1]))
+            rate, count = time_encoding(encode, most, longest)
+            seconds += rate * sum(work_of(missing, longest) for _, missing in some)
+            self.counts["encoded"] += count
+        if seconds:
+            self.estimate = {"encode": seconds, "disk_bytes": max(turn.bytes for turn in self.turns)}
+            more = "goes on beside it" if self.scorers.apart else "comes on top"
+            size = describe_size(int(self.estimate["disk_bytes"]))
+            log.warning(
+                f"encoding should take {format_duration(seconds)}, and {size} of disk. Scoring {more}, and is not estimated."
+            )
+
+
+def _ends_all(error: Exception) -> bool:
+    """Whether the other tasks would fail alike: of the model, the folder, the disk."""
+    return isinstance(error, (RunFolderError, ModelError)) or bool(os_advice(error))
