@@ -353,5 +353,5 @@ class ViewRows(_Vectors):
         if len(self) < 2 or self.n_views < at_least:
             raise ValueError(
                 f"{metric} compares at least 2 prompts in at least {at_least} views; "
-                f"got {len(self)} prompts in {self.n_views} views"
+                f"prompts given: {len(self)}, views: {self.n_views}"
             )
