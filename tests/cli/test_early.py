@@ -43,6 +43,7 @@ def test_the_commonest_mistakes_load_nothing(tmp_path: Path) -> None:
         "there is no file": ["improve", model, "--data", tmp_path / "text.csv", "--out", out],
         "Did you mean 'smollm2-135m'?": ["improve", "smollm-135m", "--data", texts, "--out", out],
         "layer 99 does not exist": ["export", model, "--layer", "99", "--out", out],
+        "layer 98 does not exist": ["evaluate", model, "--tasks", "STSBenchmark", "--layers", "1,98", "--out", out],
         "no column 'txt'. Did you mean 'text'?": ["improve", model, "--data", texts, "--column", "txt", "--out", out],
         "no such folder": ["report", tmp_path / "nothing"],
         "exists and is not empty": ["improve", model, "--data", texts, "--out", mine],

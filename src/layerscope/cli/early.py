@@ -84,6 +84,11 @@ def _layer(given: Any, values: Mapping[str, Any]) -> None:
         raise ExportError(f"layer {given} does not exist: {values['model']} has layers 0 to {blocks} (or -1 for the last).")
 
 
+def _layers(given: Any, values: Mapping[str, Any]) -> None:
+    for one in given if isinstance(given, list) and "model" in values else ():
+        _layer(one, values)
+
+
 def blocks_of(model: str) -> int | None:
     """How many blocks a model on this machine has, by its configuration; None where that does not say."""
     folders = [Path(model).expanduser(), *sorted((cache_dir() / "models").glob(f"{model}-[0-9]*") if "/" not in model else [])]
@@ -162,6 +167,7 @@ _CHECKS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "readouts": _readout,
     "templates": _templates,
     "layer": _layer,
+    "layers": _layers,
     "out": _out,
     "layout": _layout,
     "log": _log,
