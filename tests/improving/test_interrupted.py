@@ -111,7 +111,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
 
 def test_weights_that_are_not_numbers_are_named(llama: LoadedModel, tmp_path: Path) -> None:
     llama.anatomy.blocks[1].mlp.down_proj.weight.data[0, 0] = float("nan")
-    told = r"tiny-llama: NaN in the states at block\.1 \(layer 2.*The weights may be damaged: check the model\.$"
+    told = r"tiny-llama: NaN in the states at block\.1 \(layer 2.*The weights may be damaged: check the model\."
     with pytest.raises(LayerscopeError, match=told):
         improve(llama, tmp_path / "better")
     assert left_in(tmp_path) == []

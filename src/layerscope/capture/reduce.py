@@ -436,7 +436,7 @@ def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFinit
     hint = "float16 overflows in many models: use dtype='bfloat16' or 'float32'." if dtype == torch.float16 else ""
     return NonFiniteStatesError(
         f"{kind} in the states at {where} for {bad} of {len(pooled)} texts in a batch. "
-        + (hint or "The weights may be damaged: check the model, or read layers before this one with sites=.")
+        + (hint or "The weights may be damaged: check the model. Only layers before this one can be read.")
     )
 
 

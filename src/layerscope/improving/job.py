@@ -192,9 +192,8 @@ def improve(
                 result = job.run(judge, place, overwrite)
                 log_result(result, logs)
                 return result
-        except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers
-            said = str(error).replace(", or read layers before this one with sites=.", ".")
-            raise NonFiniteStatesError(f"{loaded.name}: {said}") from error
+        except NonFiniteStatesError as error:
+            raise NonFiniteStatesError(f"{loaded.name}: {error}") from error
 
 
 def _check_readable(model: LoadedModel) -> None:
