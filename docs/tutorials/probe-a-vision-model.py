@@ -10,12 +10,14 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]", "layerscope-zoo"], check=True
+    )
 
 # %% [markdown]
 # ## A model and pictures
 #
-# `mobile-sam` is the image encoder of MobileSAM, which was trained to segment objects, not to name them. `digits` are scikit-learn's handwritten digits. Both come from the package index. A folder with one
+# `mobile-sam` is the image encoder of MobileSAM, which was trained to segment objects, not to name them. `digits` are scikit-learn's handwritten digits. Both come from the package index, the model by way of `layerscope-zoo`. A folder with one
 # subfolder per class (`photos/cat/*.jpg`) works as well: `layerscope.probe(model, "photos/")`.
 
 # %%

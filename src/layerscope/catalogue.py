@@ -333,8 +333,8 @@ class Installed(Origin):
 
 
 MODEL_FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
-MODEL_NAMES = ("smollm2-135m", "gemma3-270m", "minilm-l6", "mobile-sam")
-ZOO_MODELS = ("controlled-ar", "controlled-mlm", "controlled-mamba", "vision-supervised", "vision-mae", "vision-ar")
+MODEL_NAMES = ("smollm2-135m", "gemma3-270m", "minilm-l6")
+ZOO_MODELS = ("controlled-ar", "controlled-mlm", "controlled-mamba", "vision-supervised", "vision-mae", "vision-ar", "mobile-sam")
 """The models with a short name, layerscope's own and the zoo's: a misspelled one is refused before anything is imported."""
 
 E_co = TypeVar("E_co", bound=Entry)

@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
     declared = set(FAMILIES)
     assert {"gpt_neox", "llama", "gemma3", "gpt2", "mamba", "mamba2", "bert", "roberta", "mpnet", "modernbert"} <= declared
-    images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {"tiny_vit"}  # see test_tiny_vit.py
+    images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {"tiny_vit"}  # see tests/packages
     sounds = {"wav2vec2", "whisper"}  # see test_sounds.py
     lenses = {"transformer_lens"}  # see test_lenses.py
     assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds | lenses
@@ -39,7 +39,7 @@ def test_every_declared_model_type_has_a_tiny_model() -> None:
         "hubert",
         "whisper",
         "transformer_lens",
-    }  # see test_tiny_vit.py, test_sounds.py and test_lenses.py
+    }  # see tests/packages, test_sounds.py and test_lenses.py
     assert {t for family in FAMILIES.all().values() for t in family.model_types} == built
 
 

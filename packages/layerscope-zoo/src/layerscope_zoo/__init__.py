@@ -1,10 +1,11 @@
-"""Small trained models for controlled comparisons, as entries of layerscope's catalogue of models."""
+"""Small trained models for controlled comparisons, and MobileSAM, as entries of layerscope's catalogue of models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from layerscope.models.catalogue import ModelEntry, installed_model
+from layerscope_zoo.mobile_sam import MOBILE_SAM
 
 _HERE = Path(__file__).parent
 
@@ -39,4 +40,5 @@ ENTRIES = (
     _vision("supervised", "supervised ViT", 342_624, ", classifies"),
     _vision("mae", "masked autoencoder", 342_624, ", fills in hidden patches"),
     _vision("ar", "autoregressive", 336_672, " (AIM), predicts the next patch"),
+    MOBILE_SAM,
 )

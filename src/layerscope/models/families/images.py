@@ -158,19 +158,4 @@ IMAGEGPT = ImageGptFamily(
     notes="tokens are pixels; no start token is put before them",
 )
 
-# TinyViT (Wu et al. 2022), its third stage: the longest run of blocks of one width (see `models/architectures/tiny_vit.py`).
-TINY_VIT = Family(
-    name="tiny_vit",
-    model_types=("tiny_vit_stage",),
-    blocks="layers.2.blocks",
-    final_norm=None,
-    # A convolution between the two branches takes the state's place: they do not add up to the block's output.
-    taps={"attn": "attn", "mlp": "mlp"},
-    bidirectional=True,
-    modality="image",
-    hf_norms_last=False,
-    loads="layerscope.models.architectures.tiny_vit:TinyVitModel",
-    notes="layers are the blocks of the third stage; attention sees a window of 14 × 14 tokens",
-)
-
-FAMILIES = (VIT, VIT_MAE, DINOV2, DINOV2_WITH_REGISTERS, BEIT, CLIP, SIGLIP, AIMV2, AIM, IMAGEGPT, TINY_VIT)
+FAMILIES = (VIT, VIT_MAE, DINOV2, DINOV2_WITH_REGISTERS, BEIT, CLIP, SIGLIP, AIMV2, AIM, IMAGEGPT)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from layerscope_zoo import tiny_vit
+from layerscope_zoo.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
 
 from layerscope.capture import Capture, expand_sites
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import MODELS, ImageModel, load, wrap
-from layerscope.models.architectures import tiny_vit
-from layerscope.models.architectures.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
 from tests.tiny_images import pictures
 
 SMALL = TinyVitConfig(image_size=64, widths=(8, 12, 16), depths=(1, 1, 3), heads=(1, 2, 2), windows=(2, 3, 3))
