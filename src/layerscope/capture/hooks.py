@@ -100,7 +100,9 @@ class Capture:
                 states = first_tensor(*found)
                 self._read(index, states if tap.scale is None else states * tap.scale)
 
-        def before(_module: nn.Module, given: Any, named: Any) -> None:
+        def before(
+            _module: nn.Module, given: Any, named: Any = None
+        ) -> None:  # not given while another thread adds or removes it
             read(given, named)
 
         def after(_module: nn.Module, _given: Any, output: Any) -> None:
