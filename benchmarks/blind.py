@@ -158,6 +158,7 @@ def report(found: pd.DataFrame) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--tasks", nargs="+", help="only these of the models' tasks, such as tweets")
     parser.add_argument("--judges", nargs="+", default=[JUDGE, "none"])
     parser.add_argument("--domain", type=Path, default=Path("build/pairs"), help="where examples/pair_models.py wrote its models")
     parser.add_argument("--report", action="store_true", help="only say what --out holds")
@@ -168,6 +169,9 @@ def main() -> None:
     if given.report:
         report(pd.read_csv(given.out))
         return
+    known = {task for model in given.models for task in MODELS[model]}
+    if unknown := set(given.tasks or ()) - known:
+        parser.error(f"no given model has the task {min(unknown)}. There are: {', '.join(sorted(known))}.")
     source = given.texts or given.domain / "source"
     if given.prepare:
         tasks = dict.fromkeys(task for tasks in MODELS.values() for task in tasks)
@@ -178,7 +182,7 @@ def main() -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     for model in given.models:
         path = str(given.domain / model) if (given.domain / model).is_dir() else model
-        for task in MODELS[model]:
+        for task in [task for task in MODELS[model] if not given.tasks or task in given.tasks]:
             began = time.monotonic()
             rows = pd.DataFrame(cell(model, path, task, source, given.judges))
             rows = rows.assign(date=time.strftime("%Y-%m-%d"), commit=commit(), device=device)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from layer_penalties import middle_layers
 
-from layerscope.core.statistics import Interval, spearman, student_interval
+from layerscope.core.statistics import Interval, student_interval
 
 OBJECTIVES = ("ar", "mlm")
 ARMS: dict[str, tuple[str, float] | None] = {
@@ -84,7 +84,7 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
         "found_again_last": 100 * layers["found_again"][last],
     }
     if "attention_first" in run:
-        out["sink_heads"] = 100 * run["sink_heads"]
+        out |= {name: 100 * run[name] for name in ("sink_heads", "sink_heads_strict")}
         out["attention_first"] = 100 * float(np.mean(run["attention_first"]))
         out["first_longest"] = float(np.max(layers["first_ratio"]))
     return {**out, **{f"probe_best_{name}": 100 * float(np.max(layers[name])) for name in CLASSIFICATION if name in layers}}
@@ -132,26 +132,6 @@ def verdict(rows: Sequence[dict[str, Any]]) -> list[str]:
     return said
 
 
-def trends(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per effect and quantity: what one step of strength changes (none, then the strengths in order), over seeds.
-
-    A line through every seed's arms, so that what is too small for one strength may show over all. `monotone` is the mean
-    rank correlation of a quantity with the strength.
-    """
-    by = {(run["arm"], run["seed"]): facts_of(run) for run in runs}
-    seeds = sorted({seed for _, seed in by})
-    rows = []
-    for effect in EFFECTS:
-        doses = sorted({arm for arm, _ in by if arm.startswith(effect)}, key=lambda arm: abs(signed_weight(arm)))
-        for name in by["none", seeds[0]]:
-            curves = np.array([[by[arm, seed][name] for arm in ["none", *doses]] for seed in seeds])
-            line = student_interval([np.polyfit(range(len(curve)), curve, 1)[0] for curve in curves])
-            order = float(np.mean([spearman(np.arange(len(curve), dtype=float), curve) for curve in curves]))
-            rows.append({"effect": effect, "quantity": name, "strengths": len(doses), "seeds": line.n, "per_step": line.value,
-                         "low": line.low, "high": line.high, "monotone": order})  # fmt: skip
-    return rows
-
-
 def write_table(rows: Sequence[dict[str, Any]], file: Path) -> None:
     """A table as a file."""
     with file.open("w", newline="", encoding="utf-8") as stream:
@@ -165,7 +145,8 @@ def tell_doses(out: Path) -> None:
     with (out / "doses.csv").open(encoding="utf-8") as stream:
         by = {(row["arm"], row["seed"]): row for row in csv.DictReader(stream)}
     seeds = sorted({seed for _, seed in by})
-    names = [name for name, value in by["none", seeds[0]].items() if name not in ("arm", "weight", "seed", "steps") and value]
+    known = [name for name, value in by["none", seeds[0]].items() if name not in ("arm", "weight", "seed", "steps") and value]
+    names = [name for name in known if all(math.isfinite(float(row[name])) for row in by.values())]  # not all have a valley
     found: list[dict[str, Any]] = []
     for effect in EFFECTS:
         doses = sorted({arm for arm, _ in by if arm.startswith(effect)}, key=lambda arm: abs(signed_weight(arm)))
@@ -183,21 +164,59 @@ def tell_doses(out: Path) -> None:
 
 
 def write_doses(runs: Sequence[dict[str, Any]], out: Path) -> None:
-    """The tables of a study of several strengths, and what they say."""
-    write(runs, out)
-    found = trends(runs)
-    with (out / "trends.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, list(found[0]))
-        table.writeheader()
-        table.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in found)
+    """The tables of a study of several strengths: a row per run, differences by strength, and README.md for people."""
+    kept = ("arm", "weight", "seed", "steps")
+    write_table([{**{name: run[name] for name in kept}, **facts_of(run)} for run in runs], out / "doses.csv")
+    tell_doses(out)
+    (out / "README.md").write_text(tell_people(out, runs[0], len(runs)), encoding="utf-8")
+
+
+COLUMNS = {
+    "held_out_loss": ("loss, nats", 2),
+    "middle_entropy": ("entropy, layers 4–8, nats", 2),
+    "probe_middle": ("probes, layers 4–8", 1),
+    "probe_last": ("probes, last layer", 1),
+    "similarity_middle": ("similarity, layers 4–8", 1),
+    "similarity_last": ("similarity, last layer", 1),
+    "found_again_last": ("found again, last layer", 1),
+    "sink_heads": ("heads with a sink, %", 0),
+}
+
+
+def tell_people(out: Path, run: dict[str, Any], count: int) -> str:
+    """OUT/summary.csv as a table in Markdown, with what it is of."""
+    with (out / "summary.csv").open(encoding="utf-8") as stream:
+        by = {(row["quantity"], row["arm"]): row for row in csv.DictReader(stream)}
+    shown = {name: column for name, column in COLUMNS.items() if (name, "none") in by}
+
+    def cell(name: str, arm: str) -> str:
+        value, low, high = (float(by[name, arm][key]) for key in ("value", "low", "high"))
+        places = shown[name][1]
+        words = [f"{each:+.{places}f}".replace("-", "−") for each in (value, low, high)]
+        middle = f"**{words[0]}**" if low > 0 or high < 0 else words[0]
+        return f"{middle} ({words[1]} to {words[2]})"
+
+    arms = [arm for name, arm in by if name == "held_out_loss" and arm != "none"]
+    none = ", ".join(f"{title} {float(by[name, 'none']['value']):.{places}f}" for name, (title, places) in shown.items())
+    strict, longest = (float(by[name, "none"]["value"]) for name in ("sink_heads_strict", "first_longest"))
     lines = [
-        f"{row['effect']}, {row['quantity']}: {Interval(row['per_step'], row['low'], row['high']).format(3)} per step of strength"
-        for row in found
-        if row["quantity"] in (*SHOWN, "sink_heads", "first_longest")
-    ]
-    with (out / "verdict.txt").open("a", encoding="utf-8") as said:
-        said.write("\n".join(lines) + "\n")
-    print("\n".join(lines), flush=True)
+        "# Dose and response of a penalty on the entropy of layers 4 to 8", "",
+        f"{count} autoregressive models, {run['steps']:,} steps of {run['batch']} × 128 tokens, trained as one and scored on "
+        f"{run['device']} on {run['date']} at commit {run['commit']} (`python benchmarks/penalty_doses.py`; this table: "
+        "`python benchmarks/penalty_doses.py table benchmarks/results/doses`). Every run is in runs.json and doses.csv, every "
+        "difference in summary.csv.", "",
+        "Differences to no penalty, paired by seed, with 95 % intervals over seeds, one comparison at a time; bold excludes zero."
+        " Probes are the mean accuracy of three tasks, similarity is Spearman × 100.", "",
+        "| penalty | " + " | ".join(title for title, _ in shown.values()) + " |", "|---" * (len(shown) + 1) + "|",
+        *(f"| {arm} | " + " | ".join(cell(name, arm) for name in shown) + " |" for arm in arms), "",
+        f"Without a penalty: {none}. Over all 128 tokens {strict:.0f} % of the heads have a sink; the first token's state is up "
+        f"to {longest:.1f} times as long as the median's.",
+    ]  # fmt: skip
+    curve = [(int(step), value) for step, value in run.get("sink_curve", {}).items()]
+    if curve:
+        said = ", ".join(f"{100 * value[0]:.0f} % at {step:,}" for step, value in curve)
+        lines += ["", f"Heads with a sink of the first model without a penalty, by step: {said}."]
+    return "\n".join(lines) + "\n"
 
 
 def write(runs: Sequence[dict[str, Any]], out: Path) -> None:

@@ -2,8 +2,9 @@
 
 The autoregressive models of `train_interventions.py` (layers 4 to 8 of 12, α = 2), all trained at once: weights are stacked, so
 that one step trains every model, and all models of a seed see the same batches from the same first weights. Training goes on
-for as many steps as fit: a sink needs thousands. Whether there is one is measured as it goes: the share of heads that give the
-first token over 30 % of the later tokens' attention (Gu et al. 2024), and the length of its state over the median token's.
+for as many steps as fit: a sink needs thousands. Whether there is one is measured as it goes: the share of heads in which the
+first of 64 tokens gets over 30 % of the attention in the mean (as Gu et al. 2024 count; every window begins with `<s>`), the
+same over the later of 128 tokens, which is stricter, and the length of its state over the median token's.
 
     python benchmarks/train_interventions.py --prepare build/interventions.npz       # once, needs the package index: 13 MB
     python benchmarks/penalty_doses.py --data build/interventions.npz --out OUT      # under ten minutes on an H200, no network
@@ -20,7 +21,7 @@ import multiprocessing as mp
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -34,13 +35,14 @@ import torch
 import torch.nn.functional as F
 import train_interventions as arms
 from controlled_set import architectures, training
+from controlled_set.text import BOS
 from interventions_table import EFFECTS, dose_name
 from layer_penalties import middle_layers, token_entropies
 from torch import Tensor, nn
 from torch import _dynamo as dynamo
 
 WEIGHTS = (0.001, 0.00316, 0.01, 0.0316, 0.1)  # the study of one strength had 0.05, which left the entropy at its floor
-SINK = 0.3  # a head whose later tokens give the first one more than this has a sink
+SINK, WINDOW = 0.3, 64  # a head has a sink in a text if the first of so many tokens gets more than this in the mean
 SIZE = replace(arms.Size(), batch=64, steps=6000)
 Weights = dict[str, Tensor]
 
@@ -62,7 +64,7 @@ class Stack:
         self.rates = 1 / self.config.rope_parameters["rope_theta"] ** (
             torch.arange(0, self.turned, 2, device=device) / self.turned
         )
-        self.block = block
+        self.block, self.head = block, next_token_losses
 
     def states(self, ids: Tensor, on_first: bool = False) -> tuple[list[Tensor], list[Tensor]]:
         """The residual stream (models, texts, tokens, width) after the embedding and each block; attention on the first one."""
@@ -86,9 +88,7 @@ class Stack:
         """Each model's loss of the next token, and its states."""
         states, _ = self.states(ids)
         last = norm(states[-1].flatten(1, 2), self.weights, "gpt_neox.final_layer_norm", self.config.layer_norm_eps)
-        logits = torch.bmm(last, self.weights["gpt_neox.embed_in.weight"].mT)
-        each = F.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="none")
-        return each.view(len(ids), -1).mean(1), states
+        return self.head(last, self.weights["gpt_neox.embed_in.weight"], following), states
 
     def one(self, row: int) -> Weights:
         """The weights of one model, by the names of its own."""
@@ -128,24 +128,38 @@ def block(x: Tensor, own: Weights, turn: Tensor, texts: int, heads: int, eps: fl
     return linear(inner, own, "mlp.dense_4h_to_h") + attended + x
 
 
+def next_token_losses(last: Tensor, table: Tensor, following: Tensor) -> Tensor:
+    """Every model's mean loss of the next token."""
+    logits = torch.bmm(last, table.mT)
+    each = F.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="none")
+    return each.view(len(last), -1).mean(1)
+
+
 def attention_on_first(x: Tensor, own: Weights, turn: Tensor, texts: int, config: Any) -> Tensor:
-    """The share of the later tokens' attention that goes to the first one: (models, heads)."""
+    """What each token gives the first one: (models, texts, heads, tokens)."""
     query, key, _ = heads_of(x, own, turn, texts, config.num_attention_heads, config.layer_norm_eps)
     scores = query.float() @ key.float().mT / math.sqrt(query.shape[-1])
     ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
-    first = scores.masked_fill(ahead, -math.inf).softmax(-1)[..., 1:, 0].mean(-1)
-    return first.unflatten(0, (len(x), texts)).mean(1)
+    return scores.masked_fill(ahead, -math.inf).softmax(-1)[..., 0].unflatten(0, (len(x), texts))
 
 
 @torch.no_grad()
 def sinks(stack: Stack, held: Tensor, size: arms.Size) -> dict[str, np.ndarray]:
-    """Attention on the first token (models, blocks, heads), and its length over the median token's (models, layers)."""
+    """Per model: heads with a sink and, more strictly, all tokens asked; blocks' attention on the first token; its length."""
     ids, _ = training.windows(held, min(16, size.batch), size.length, torch.Generator().manual_seed(3))
     models = len(stack.weights["gpt_neox.embed_in.weight"])
     states, shares = stack.states(ids.expand(models, *ids.shape), on_first=True)
     lengths = torch.stack([each.float().norm(dim=-1) for each in states], 1)
     ratio = (lengths[..., 0] / lengths.median(-1).values).mean(-1)
-    return {"share": torch.stack(shares, 1).cpu().numpy(), "ratio": ratio.cpu().numpy()}
+    given = torch.stack(shares, 2)  # (models, texts, blocks, heads, tokens)
+    later = given[..., 1:].mean((1, -1))
+    found = {
+        "sink_heads": (given[..., :WINDOW].mean(-1) > SINK).float().mean((1, 2, 3)),
+        "sink_heads_strict": (later > SINK).float().mean((1, 2)),
+        "attention_first": later.mean(-1),
+        "first_ratio": ratio,
+    }
+    return {name: value.cpu().numpy() for name, value in found.items()}
 
 
 # --- training -------------------------------------------------------------------------------------------------------------------
@@ -155,6 +169,17 @@ def all_jobs(weights: Sequence[float], seeds: int) -> list[arms.Job]:
     """Every seed without a penalty, and with each strength of both signs."""
     names = ["none", *(dose_name(effect, weight) for effect in EFFECTS for weight in weights)]
     return [arms.Job("ar", name, seed) for seed in range(seeds) for name in names]
+
+
+def drawn(stream: Tensor, plan: training.Plan, seeds: Sequence[int], ahead: int = 250) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of `training.windows` for each seed (seeds, texts, tokens), drawn ahead: a GPU need not wait."""
+    draws = [torch.Generator().manual_seed(seed + 1) for seed in seeds]
+    following, shape = torch.arange(plan.length, device=stream.device), (plan.batch,)
+    while True:
+        starts = [[torch.randint(0, len(stream) - plan.length, shape, generator=d) for d in draws] for _ in range(ahead)]
+        for each in torch.stack([torch.stack(several) for several in starts]).to(stream.device):
+            rows = stream[each[..., None] + following].long()
+            yield torch.cat([torch.full_like(rows[..., :1], BOS), rows[..., :-1]], -1), rows
 
 
 def train(
@@ -167,7 +192,7 @@ def train(
     ], device)  # fmt: skip
     if compiled:
         dynamo.config.suppress_errors = True  # a machine without a compiler trains as well, only slower
-        stack.block = torch.compile(block)
+        stack.block, stack.head = torch.compile(block), torch.compile(next_token_losses)
     signed = torch.tensor([interventions_table.signed_weight(job.arm) for job in jobs], device=device)
     some = signed.nonzero().flatten()
     matrices = [w for w in stack.weights.values() if w.ndim >= 3]  # a stacked matrix has three dimensions
@@ -175,7 +200,7 @@ def train(
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda")
     seeds = sorted({job.seed for job in jobs})
-    draws = [torch.Generator().manual_seed(seed + 1) for seed in seeds]
+    batches = drawn(data.train, plan, seeds)
     which = torch.tensor([seeds.index(job.seed) for job in jobs], device=device)
     autocast = torch.autocast("cuda", dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
     penalized, curve, losses = middle_layers(blocks), [], torch.zeros(len(jobs))
@@ -183,8 +208,8 @@ def train(
 
     def look() -> None:
         found = sinks(stack, data.held_out, size)
-        curve.append({"step": step, "sink_heads": (found["share"] > SINK).mean((1, 2)).tolist(),
-                      "longest": found["ratio"].max(1).tolist(), "loss": losses.tolist()})  # fmt: skip
+        curve.append({"step": step, "sink_heads": found["sink_heads"].tolist(), "strict": found["sink_heads_strict"].tolist(),
+                      "longest": found["first_ratio"].max(1).tolist(), "loss": losses.tolist()})  # fmt: skip
 
     while step < plan.steps:
         if step == warm and device.type == "cuda":  # how many steps fit is known before the rate has moved far
@@ -198,8 +223,7 @@ def train(
             plan = replace(plan, steps=max(3 * warm + 1, min(fits, plan.steps)))
         for group in optimizer.param_groups:
             group["lr"] = plan.rate(step)
-        pairs = [training.windows(data.train, plan.batch, plan.length, draw) for draw in draws]
-        ids, following = (torch.stack(side)[which] for side in zip(*pairs, strict=True))
+        ids, following = (side[which] for side in next(batches))
         with autocast:
             own, states = stack.losses(ids, following)
             loss = own.sum()
@@ -219,7 +243,8 @@ def train(
             shown = curve[-1]
             print(
                 f"step {step}: without a penalty loss {float(losses[none].mean()):.3f}, heads with a sink "
-                f"{100 * np.mean([shown['sink_heads'][i] for i in none]):.0f} %, the first token's state "
+                f"{100 * np.mean([shown['sink_heads'][i] for i in none]):.0f} % (strictly "
+                f"{100 * np.mean([shown['strict'][i] for i in none]):.0f} %), the first token's state "
                 f"{np.mean([shown['longest'][i] for i in none]):.1f} times as long as the median's",
                 flush=True,
             )
@@ -253,9 +278,9 @@ def score(job: arms.Job, size: arms.Size, file: Path) -> dict[str, Any]:
     return {"held_out_loss": held, **arms.evaluate(job, model, data)}
 
 
-def ready(file: Path, size: arms.Size) -> None:
+def ready(file: Path, size: arms.Size, threads: int) -> None:
     """In each worker, once: its share of the cores, and the data."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 8))
+    torch.set_num_threads(threads)
     arms._start(file, size)
 
 
@@ -263,11 +288,12 @@ def described(
     job: arms.Job, steps: int, size: arms.Size, own: dict[str, Any], found: dict[str, np.ndarray], i: int
 ) -> dict[str, Any]:
     """A run as it is kept: what was scored, and the sinks of the i-th model."""
-    share = found["share"][i]
-    own["layers"]["first_ratio"] = found["ratio"][i].tolist()
+    own["layers"]["first_ratio"] = found["first_ratio"][i].tolist()
     return {
-        **asdict(job), "weight": interventions_table.signed_weight(job.arm), "steps": steps, "batch": SIZE.batch,
-        "sink_heads": float((share > SINK).mean()), "attention_first": share.mean(1).tolist(),
+        **asdict(job), "weight": interventions_table.signed_weight(job.arm), "steps": steps, "batch": size.batch,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU",
+        "sink_heads": float(found["sink_heads"][i]), "sink_heads_strict": float(found["sink_heads_strict"][i]),
+        "attention_first": found["attention_first"][i].tolist(),
         "date": time.strftime("%Y-%m-%d"), "commit": rows.commit(), **own,
     }  # fmt: skip
 
@@ -297,8 +323,8 @@ def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> 
     table = [
         {"arm": job.arm, "weight": interventions_table.signed_weight(job.arm), "seed": job.seed, "steps": options.steps,
          "held_out_loss": float(losses[i]), "middle_entropy": float(entropy[i]),
-         "sink_heads": 100 * float((found["share"][i] > SINK).mean()), "attention_first": 100 * float(found["share"][i].mean()),
-         "first_longest": float(found["ratio"][i].max())}
+         **{name: 100 * float(found[name][i].mean()) for name in ("sink_heads", "sink_heads_strict", "attention_first")},
+         "first_longest": float(found["first_ratio"][i].max())}
         for i, job in enumerate(jobs)
     ]  # fmt: skip
     interventions_table.write_table(table, options.out / "doses.csv")
@@ -328,7 +354,10 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     torch.set_float32_matmul_precision("high")
     pool = None
     if options.workers > 1:  # they read the data while the models train
-        pool = ProcessPoolExecutor(options.workers, mp.get_context("spawn"), ready, (options.data, size))
+        threads = max(1, (os.cpu_count() or 1) // (options.workers + 1))
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)  # read when a worker imports numpy, whose threads torch does not set
+        pool = ProcessPoolExecutor(options.workers, mp.get_context("spawn"), ready, (options.data, size, threads))
         waking = [pool.submit(time.sleep, 0.1) for _ in range(options.workers)]
     jobs = all_jobs(options.weights, options.seeds)
     data = arms.read(options.data, size, device)
@@ -339,6 +368,7 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     end = began + 60 * options.minutes - options.scoring
     stack, steps, curve, losses = train(jobs, data, size, device, end, options.compile)
     trained = time.perf_counter() - began
+    (options.out / "curve.json").write_text(json.dumps({"jobs": [asdict(job) for job in jobs], "curve": curve}) + "\n")
     found = sinks(stack, data.held_out, size)
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -353,7 +383,7 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
         else:
             scored = pool.map(score, jobs, [size] * len(jobs), files)
         for i, (job, own) in enumerate(zip(jobs, scored, strict=True)):
-            curves = {str(c["step"]): [c["sink_heads"][i], c["longest"][i], c["loss"][i]] for c in curve}
+            curves = {str(c["step"]): [c[name][i] for name in ("sink_heads", "strict", "longest", "loss")] for c in curve}
             runs.append(described(job, steps, size, own, found, i) | {"train_loss": float(losses[i]), "sink_curve": curves})
             (options.out / "runs.json").write_text(json.dumps(runs) + "\n", encoding="utf-8")
     if pool is not None:
@@ -371,7 +401,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=SIZE.steps, help="at most; as many as fit into the time")
-    parser.add_argument("--workers", type=int, default=6, help="processes that score")
+    parser.add_argument("--workers", type=int, default=7, help="processes that score")
     parser.add_argument("--minutes", type=float, default=9.0, help="all in all")
     parser.add_argument("--scoring", type=float, default=60.0, help="seconds kept for scoring")
     parser.add_argument("--compile", action="store_true", help="torch.compile for the blocks")
@@ -382,10 +412,10 @@ def main(given: list[str] | None = None) -> None:
     options = parser.parse_args(given)
     if options.what[:1] == ["table"]:
         folder = Path(options.what[-1])
-        if (folder / "doses.csv").exists():
+        if (folder / "runs.json").exists():
+            interventions_table.write_doses(json.loads((folder / "runs.json").read_text(encoding="utf-8")), folder)
+        else:
             interventions_table.tell_doses(folder)
-            return
-        interventions_table.write_doses(json.loads((folder / "runs.json").read_text(encoding="utf-8")), folder)
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options.out.mkdir(parents=True, exist_ok=True)
