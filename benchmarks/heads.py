@@ -6,7 +6,11 @@ without labels; no text is in both. `read` keeps what the model and the encoder 
     python benchmarks/heads.py read MODEL --data ../shared/data/mteb --out readings       # MODEL and minilm-l6; wants a GPU
     python benchmarks/heads.py score NAME --data ../shared/data/mteb --out readings       # writes readings/NAME.csv
     python benchmarks/heads.py train MODEL --data ../shared/data/mteb --out readings      # readings/NAME.student.*.csv; a GPU
+    python benchmarks/heads.py score NAME --only curve general     # writes readings/NAME.general.csv
     python benchmarks/heads.py table readings/*.csv
+
+`general` (before `read`) writes readings/general.json: texts of the catalogue, which `read` then reads too. With --only, `score`
+measures how a head grows with texts of other domains (`curve`), and what general texts bring to few of one's own (`general`).
 
 `train` trains one student, half of the blocks, on the texts to fit on of all tasks, as `improve --train` does.
 
@@ -19,10 +23,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,16 +42,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 import improve_tasks
 from improve_tasks import Task
 
-from layerscope.core.heads import Ridge, make_target, unit
+from layerscope.core.heads import WIDTH, General, Ridge, make_target, unit
+from layerscope.improving.heads import weigh
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ENCODER = "minilm-l6"
+GENERAL = "general.json"
 POOL = 10_000
 COUNTS = (100, 250, 500, 1000, 2500, POOL)
 SMALL = (
     "Banking77Classification", "EmotionClassification", "RedditClustering", "STS14", "STSBenchmark", "TwitterSemEval2015",
 )  # fmt: skip
 SMALL_ITEMS, SMALL_POOL = {"PAIRS": 400, "TEXTS": 800, "TEST": 500}, 1000
+CURVE = (100, 250, 1000, 2500, 10_000, 25_000, 50_000)
+FEW = (30, 100, 250, 1000)
 SEEDS = (0, 1, 2)
 MORE_PROMPTS = ("one-word", "topic", "intent")
 KNOWN = {
@@ -54,6 +65,7 @@ KNOWN = {
 """By the number of blocks: the prompt that teaches and its layer, the layers that are compared, and the one of the summary."""
 
 
+@cache
 def split(place: Path, small: bool = False) -> tuple[Task, list[str]]:
     """A task of some of the items, and the texts of the others in random order."""
     rng = np.random.default_rng([0, sum(map(ord, place.name))])
@@ -112,6 +124,14 @@ def places(data: Path, small: bool = False) -> list[Path]:
     return sorted(place for place in data.iterdir() if place.is_dir() and (not small or place.name in SMALL))
 
 
+def write_general(out: Path) -> None:
+    """General texts of the catalogue, in random order: of the parts of its tasks that nothing is scored on."""
+    from layerscope.improving.general import general_texts
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / GENERAL).write_text(json.dumps(general_texts(())))
+
+
 def read(model: str, data: Path, out: Path, small: bool = False) -> None:
     """Vectors of all texts: the mean at some layers, the prompt's last token, and the encoder's, in half precision."""
     from layerscope.capture import expand_sites
@@ -122,6 +142,8 @@ def read(model: str, data: Path, out: Path, small: bool = False) -> None:
     torch.set_float32_matmul_precision("high")
     splits = [split(place, small) for place in places(data, small)]
     texts = list(dict.fromkeys(text for task, pool in splits for text in task.texts + pool))
+    if (out / GENERAL).is_file():
+        texts = list(dict.fromkeys(texts + json.loads((out / GENERAL).read_text())))
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     out.mkdir(parents=True, exist_ok=True)
     (out / "texts.json").write_text(json.dumps(texts))
@@ -152,6 +174,7 @@ class Readings:
         self.name, self.known = name, KNOWN[json.loads((out / f"{name}.json").read_text())["blocks"]]
         self.texts = json.loads((out / "texts.json").read_text())
         self.at = {text: i for i, text in enumerate(self.texts)}
+        self.general = json.loads((out / GENERAL).read_text()) if (out / GENERAL).is_file() else []
         self.layers = list(self.known["layers"])
         self.plain = np.load(out / f"{name}.plain.npy", mmap_mode="r")
         files = [f"{name}.prompt", f"{name}.prompt1", f"{name}.prompt2", f"{ENCODER}.plain"]
@@ -171,9 +194,9 @@ class Readings:
         return found
 
 
-def score_task(name: str, place: Path, data: Path, out: Path, small: bool = False) -> list[dict[str, Any]]:
-    """All rows of one task."""
-    torch.set_num_threads(2)
+def score_task(name: str, place: Path, data: Path, out: Path, small: bool, only: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """All rows of one task, or `only` some."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
     readings, (task, pool) = Readings(name, out), split(place, small)
     layers, main = readings.layers, readings.known["layer"]
     scored, fit = ([readings.at[text] for text in some] for some in (task.texts, pool))
@@ -212,8 +235,52 @@ def score_task(name: str, place: Path, data: Path, out: Path, small: bool = Fals
     group = _group(place.name)
     other = [place for place in places(data, small) if _group(place.name) != group]
     own = set(scored) | set(fit)
-    others = (readings.at[text] for one in other for text in split(one, small)[1][:1500])
+    others = (readings.at[text] for one in other for text in split(one, small)[1][: None if only else 1500])
     away = [i for i in dict.fromkeys(others) if i not in own]
+
+    def far(what: str, which: Sequence[int], teacher: str, count: int) -> None:
+        matrix = fit_many(readings.at_layer(main, which), readings.teachers(teacher, which))
+        given = readings.at_layer(main, scored) - readings.at_layer(main, which).mean(0)
+        add(what, given @ matrix, layer=main, texts=len(which), teacher=teacher, seed=0, count=count)
+
+    def curve(teacher: str) -> None:
+        """With nothing of the domain, and with all of it and others up to a number of texts."""
+        for count in CURVE:
+            if count <= len(away) or count == CURVE[-1]:
+                far("head, domains never seen", away[:count], teacher, count)
+            if count > POOL and (len(fit) + len(away) >= count or count == CURVE[-1]):
+                far("head, own and other domains alike", [*fit, *away[: count - len(fit)]], teacher, count)
+
+    def general(teacher: str) -> None:
+        """A few texts of one's own, and general ones that count as much as helps on those of one's own that are left out."""
+        tested, known = readings.at_layer(main, scored), {normal(text) for text in [*task.texts, *pool]}
+        catalogue = [readings.at[text] for text in readings.general if normal(text) not in known]
+        sources = {"2,000 of other domains": away[:2000], "10,000 of other domains": away[:POOL]}
+        sources |= {"2,000 of the catalogue": catalogue[:2000], "all of the catalogue": catalogue} if catalogue else {}
+        draws = {seed: [fit[i] for i in np.random.default_rng([seed, 1]).permutation(len(fit))] for seed in SEEDS}
+        for seed, count in product(SEEDS, FEW):
+            head("head", [main], draws[seed][:count], teacher, seed=seed, count=count)
+        for kind, more in sources.items():
+            vectors, taught = readings.at_layer(main, more), readings.teachers(teacher, more)
+            alone = fit_many(vectors, taught)
+            for seed, count in product(SEEDS if kind == "2,000 of the catalogue" else SEEDS[:1], FEW):
+                drawn = draws[seed][:count]
+                rows = readings.at_layer(main, drawn)
+                facts = {"layer": main, "texts": len(drawn), "teacher": teacher, "seed": seed, "count": count}
+                ridge, found = weigh(rows, readings.teachers(teacher, drawn), vectors, taught)
+                told = {"weight": found.weight, "before": found.before, "after": found.after}
+                add(f"head, {kind} too, weighed", ridge.head()(tested), **facts, **told)
+                add(f"head, {kind} alone", (tested - rows.mean(0)) @ alone, **facts)
+
+    if only:
+        order = np.random.default_rng(0).permutation(len(away))
+        away = [away[i] for i in order]
+        for teacher in ("prompt", "prompt and encoder"):
+            for part in only:
+                {"curve": curve, "general": general}[part](teacher)
+        score_all()
+        print(name, task.name, len(rows), flush=True)
+        return rows
     for teacher in ("prompt", "prompt and encoder"):
         for seed in SEEDS:
             drawn = [fit[i] for i in np.random.default_rng([seed, 1]).permutation(len(fit))]
@@ -238,6 +305,19 @@ def score_task(name: str, place: Path, data: Path, out: Path, small: bool = Fals
     score_all()
     print(name, task.name, len(rows), flush=True)
     return rows
+
+
+def fit_many(vectors: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
+    """The matrix of the head of many texts: the same as `Ridge` has, with the products on the GPU where there is one."""
+    rows, *said = (torch.tensor(given, dtype=torch.float64, device=DEVICE) for given in (vectors, *teachers))
+    rows, said = rows - rows.mean(0), [torch.nn.functional.normalize(given - given.mean(0), dim=-1) for given in said]
+    target = torch.cat(said, 1) / len(said) ** 0.5
+    target -= target.mean(0)
+    _, directions = np.linalg.eigh((target.T @ target).cpu().numpy())
+    known = General((rows.T @ rows).cpu().numpy(), (rows.T @ target).cpu().numpy() @ directions[:, ::-1][:, :WIDTH])
+    matrix = Ridge(np.zeros((1, rows.shape[1])), np.zeros((1, known.cross.shape[1])), general=known, weight=1).head().matrix
+    assert matrix is not None
+    return matrix
 
 
 def _scaled(readings: Readings, layer: int, which: Sequence[int], fitted: Sequence[int]) -> np.ndarray:
@@ -311,12 +391,13 @@ def table(files: Sequence[Path]) -> None:
 def main() -> None:
     """Read, score, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["read", "score", "train", "table"])
-    parser.add_argument("names", nargs="+", help="models, or files of rows")
+    parser.add_argument("step", choices=["general", "read", "score", "train", "table"])
+    parser.add_argument("names", nargs="*", help="models, or files of rows")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     parser.add_argument("--out", type=Path, default=Path("readings"))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=["curve", "general"], default=[], help="of `score`: these rows alone")
     parser.add_argument(
         "--teacher", default="prompt and encoder", help="of `train`: prompt, prompts, encoder, or with 'and encoder'"
     )
@@ -325,6 +406,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.step == "table":
         table([Path(name) for name in args.names])
+    elif args.step == "general":
+        write_general(args.out)
     elif args.step == "read":
         for name in args.names:
             read(name, args.data, args.out, args.small)
@@ -333,11 +416,13 @@ def main() -> None:
             train(name, args.data, args.out, args.teacher, args.seed, dict(args.options))
     else:
         every = places(args.data, args.small)
-        jobs = [(name, place, args.data, args.out, args.small) for name in args.names for place in every]
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # the workers share the cores
+            os.environ[name] = str(max(1, (os.cpu_count() or 1) // args.workers))
+        jobs = [(name, place, args.data, args.out, args.small, args.only) for name in args.names for place in every]
         with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as workers:
             found = pd.DataFrame([row for rows in workers.map(score_task, *zip(*jobs, strict=True)) for row in rows])
         for name, of in found.groupby("model"):
-            of.to_csv(args.out / f"{name}.csv", index=False, float_format="%.4f")
+            of.to_csv(args.out / f"{name}{'.general' if args.only else ''}.csv", index=False, float_format="%.4f")
 
 
 if __name__ == "__main__":

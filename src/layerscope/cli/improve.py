@@ -56,6 +56,9 @@ class ImproveSettings(shared.CommandOptions):
     train: bool = option(
         False, "--train", panel=CHOICE, help="Train the blocks below a head too: half of them, or as many as --budget allows."
     )
+    general: bool = option(
+        False, "--general", panel=CHOICE, help="Heads learn from 2,000 general texts too, as far as these help: if you have few."
+    )
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
     texts: bool = shared.TEXTS

@@ -6,6 +6,7 @@ a layer predicts, in closed form. A head without a matrix subtracts a mean and d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,13 +64,34 @@ def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
 
     Inner products then are the mean of the teachers' similarities. Only the `width` main directions are kept.
     """
-    parts = [unit(given.astype(np.float64) - given.mean(0, dtype=np.float64)) for given in teachers]
-    joined = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
-    joined -= joined.mean(0)
-    if joined.shape[1] <= width:
-        return joined
-    _, directions = np.linalg.eigh(joined.T @ joined)
-    return joined @ directions[:, ::-1][:, :width]
+    return make_targets(teachers, width=width)[0]
+
+
+def make_targets(*parts: Sequence[np.ndarray], width: int = WIDTH) -> list[np.ndarray]:
+    """The targets of texts of several kinds, each centered on its own mean, in directions that they share."""
+    found = []
+    for teachers in parts:
+        each = [unit(given.astype(np.float64) - given.mean(0, dtype=np.float64)) for given in teachers]
+        joined = np.concatenate(each, axis=1) / np.sqrt(len(each))
+        found.append(joined - joined.mean(0))
+    if found[0].shape[1] <= width:
+        return found
+    _, directions = np.linalg.eigh(sum((rows.T @ rows for rows in found[1:]), found[0].T @ found[0]))
+    return [rows @ directions[:, ::-1][:, :width] for rows in found]
+
+
+@dataclass(frozen=True)
+class General:
+    """What a head learns from texts of other kinds: their vectors' products with each other (D, D) and with the target (D, K)."""
+
+    gram: np.ndarray
+    cross: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: np.ndarray, target: np.ndarray) -> General:
+        """Of vectors (texts, D), centered on their own mean, and their target (texts, K)."""
+        rows = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
+        return cls(rows.T @ rows, rows.T @ target)
 
 
 def with_classes(head: Head, texts: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Head:
@@ -96,23 +118,29 @@ class Ridge:
     """The regression from vectors (texts, D) to a target (texts, K), with one penalty, and what it says of texts left out.
 
     What a regression would have predicted without some of its texts follows from the one with all of them. So heads are judged
-    on texts that they were not fitted on, and no text is lost to the fit.
+    on texts that they were not fitted on, and no text is lost to the fit. Every `general` text counts `weight` as much as one of
+    these; it is never left out.
     """
 
-    def __init__(self, vectors: np.ndarray, target: np.ndarray, penalty: float = PENALTY) -> None:
+    def __init__(
+        self, vectors: np.ndarray, target: np.ndarray, penalty: float = PENALTY, general: General | None = None,
+        weight: float = 0.0,
+    ) -> None:  # fmt: skip
         self.mean = vectors.mean(0, dtype=np.float64)
         self.rows, self.target = vectors.astype(np.float64) - self.mean, target - target.mean(0)
         count, width = self.rows.shape
-        self.unit = max(float((self.rows**2).sum()) / width, 1e-30)
-        if count < width:  # the directions that the texts span are enough
-            values, left = np.linalg.eigh(self.rows @ self.rows.T)
-            self.values = np.maximum(values, 0)
-            self.basis = self.rows.T @ (left / np.sqrt(np.maximum(self.values, 1e-12 * self.unit)))
+        if general is None and count < width:  # the directions that the texts span are enough
+            gram = self.rows @ self.rows.T
         else:
-            values, self.basis = np.linalg.eigh(self.rows.T @ self.rows)
-            self.values = np.maximum(values, 0)
+            gram = self.rows.T @ self.rows + (0 if general is None else weight * general.gram)
+        self.unit = max(float(gram.trace()) / width, 1e-30)
+        values, self.basis = np.linalg.eigh(gram)
+        self.values = np.maximum(values, 0)
+        if len(gram) < width:
+            self.basis = self.rows.T @ (self.basis / np.sqrt(np.maximum(self.values, 1e-12 * self.unit)))
         self.turned, self.shrink = self.rows @ self.basis, 1 / (self.values + penalty * self.unit)
-        self.solved = self.shrink[:, None] * (self.turned.T @ self.target)
+        cross = self.turned.T @ self.target
+        self.solved = self.shrink[:, None] * (cross if general is None else cross + weight * (self.basis.T @ general.cross))
         self.rest = self.target - self.turned @ self.solved  # what is left unexplained
         self.free = np.maximum(1 - (self.turned**2) @ self.shrink, 1e-9)  # what is not a text's own doing in its prediction
 
@@ -121,31 +149,41 @@ class Ridge:
         return Head(self.mean, self.basis @ self.solved)
 
     def unseen(self) -> np.ndarray:
-        """Every text's prediction (texts, K) by the head fitted on all others."""
-        return np.asarray(self.target - self.rest / self.free[:, None])
+        """Every text's prediction (texts, K) by the head fitted on all others, and centered on them."""
+        n, y = len(self.target), self.target
+        return np.asarray(y - self.rest / np.maximum(self.free - 1 / n, 1e-9)[:, None] + y / max(n - 1, 1))
 
-    def unseen_similarities(self, block: int = 512) -> np.ndarray:
+    def unseen_similarities(self, block: int = 512, first: int | None = None) -> np.ndarray:
         """The cosine of every two texts (texts, texts) by the head fitted on neither of them; the diagonal means nothing.
 
-        With hat matrix H and residuals r, leaving out texts i and j changes their predictions to y − (I − H)⁻¹ r of the two.
+        Only the `first` texts, where that is given. With hat matrix H, that of the mean included, and residuals r, leaving out
+        texts i and j changes their predictions to y − (I − H)⁻¹ r of the two, less the mean of the others' targets. With the mean
+        of all, the others would tell what was left out: what they lack of zero.
         """
-        target, rest, free = self.target, self.rest, self.free
+        n = len(self.target)
+        target, rest, free, turned = (rows[:first] for rows in (self.target, self.rest, self.free - 1 / n, self.turned))
+        free = np.maximum(free, 1e-9)
         y, z, r = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1)
-        out = np.empty((len(target), len(target)), dtype=np.float32)
+        out, share = np.empty((len(target), len(target)), dtype=np.float32), 1 / max(n - 2, 1)
         for start in range(0, len(target), block):  # i runs over some rows, j over all columns
             i = slice(start, start + block)
-            hat = (self.turned[i] * self.shrink) @ self.turned.T
+            hat = (turned[i] * self.shrink) @ turned.T + 1 / n
             a, b = free[i, None], free[None, :]
-            det = np.maximum(a * b - hat**2, 1e-12)
-            yr, ry, rr = target[i] @ rest.T, rest[i] @ target.T, rest[i] @ rest.T
-            crossed = (b * ry + hat * z[None, :] + a * yr + hat * z[i, None]) / det  # each one's error on the other's target
+            det = np.maximum(a * b - hat**2, 1e-12 * a * b)
+            yy, yr, ry, rr = target[i] @ target.T, target[i] @ rest.T, rest[i] @ target.T, rest[i] @ rest.T
+            # products of targets y and errors e, of i first
+            ye, ey = (a * yr + hat * z[i, None]) / det, (b * ry + hat * z[None, :]) / det
+            own, other = (b * z[i, None] + hat * yr) / det, (a * z[None, :] + hat * ry) / det
             errors = (hat * (b * r[i, None] + a * r[None, :]) + (a * b + hat**2) * rr) / det**2
-            mine = y[i, None] - 2 * (b * z[i, None] + hat * yr) / det
-            mine += (b**2 * r[i, None] + 2 * b * hat * rr + hat**2 * r[None, :]) / det**2
-            theirs = y[None, :] - 2 * (a * z[None, :] + hat * ry) / det
-            theirs += (a**2 * r[None, :] + 2 * a * hat * rr + hat**2 * r[i, None]) / det**2
-            lengths = np.maximum(mine, 1e-30) * np.maximum(theirs, 1e-30)
-            out[i] = (target[i] @ target.T - crossed + errors) / np.sqrt(lengths)
+            mine = (b**2 * r[i, None] + 2 * b * hat * rr + hat**2 * r[None, :]) / det**2
+            theirs = (a**2 * r[None, :] + 2 * a * hat * rr + hat**2 * r[i, None]) / det**2
+            # and of the mean of the others' targets, less its sign, s = share (y of i + y of j)
+            si, sj = share * (y[i, None] + yy - own - ey), share * (yy + y[None, :] - ye - other)
+            ss = share**2 * (y[i, None] + 2 * yy + y[None, :])
+            product = yy - ye - ey + errors + si + sj + ss
+            mine += y[i, None] - 2 * own + 2 * si + ss
+            theirs += y[None, :] - 2 * other + 2 * sj + ss
+            out[i] = product / np.sqrt(np.maximum(mine, 1e-30) * np.maximum(theirs, 1e-30))
         return out
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
+from layerscope.improving.general import SOURCES
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Teacher
+from layerscope.improving.heads import Teacher, weigh
 from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -65,13 +67,14 @@ class Fitted:
     head: Head
     texts: int
     total: int
+    general: dict[str, Any] | None = None  # what general texts count in a head, where there were some
 
     @classmethod
-    def of(cls, sample: Sample, texts: int, head: Head) -> Fitted:
+    def of(cls, sample: Sample, texts: int, head: Head, general: dict[str, Any] | None = None) -> Fitted:
         """The same, saying over which texts."""
         every = sample.total
         words = f"all {every:,} texts" if texts == every else f"{texts:,} of {every:,} texts (drawn at random)"
-        return cls(replace(head, fitted_on=f"{words} of {sample.name}"), texts, every)
+        return cls(replace(head, fitted_on=f"{words} of {sample.name}"), texts, every, general)
 
 
 class _SumPass(EncodePass):
@@ -119,19 +122,33 @@ def center(
 
 @dataclass(frozen=True)
 class Taught:
-    """What a head learns from: texts, their plain vectors (texts, D) at its layer, what its teachers (`words`) say (texts, K)."""
+    """What a head learns from: texts, their plain vectors (texts, D) at its layer, and what each of its teachers says of them.
+
+    `words` names the teachers; `general` are the vectors of general texts and what the teachers say of those.
+    """
 
     texts: list[str]
     plain: np.ndarray
-    target: np.ndarray
+    teachers: list[np.ndarray]
     words: str
+    general: tuple[np.ndarray, list[np.ndarray]] | None = None
+
+    @property
+    def target(self) -> np.ndarray:
+        """What the teachers say together (texts, K)."""
+        return make_target(*self.teachers)
 
     def head(self, sample: Sample, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
         """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers of their classes (m,)."""
-        head = Ridge(self.plain, self.target).head()
+        if self.general is None:
+            ridge, facts = Ridge(self.plain, self.target), None
+        else:
+            ridge, found = weigh(self.plain, self.teachers, *self.general, len(sample.texts))
+            facts = {"texts": len(sample.general), "corpora": list(SOURCES), **asdict(found)}
+        head = ridge.head()
         if labeled is not None:
             head = with_classes(head, self.plain, *labeled)
-        return Fitted.of(sample, len(self.texts), head)
+        return Fitted.of(sample, len(self.texts), head, facts)
 
 
 def read_taught(
@@ -139,14 +156,17 @@ def read_taught(
     layer: int, sample: Sample, count: int, bar: Progress,
 ) -> Taught:  # fmt: skip
     """What a head at a layer learns from on `count` texts: the sample and further ones. All readings go to the store."""
+
+    def read(texts: Sequence[str]) -> tuple[np.ndarray, list[np.ndarray]]:
+        plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
+        prompted = [reader.vectors_at(one, teacher.layer, texts, bar, f"its teacher, {teacher.words([one])}") for one in prompts]
+        if len(prompted) > 1:  # together they count as much as the encoder
+            prompted = [make_target(*prompted, width=sum(rows.shape[1] for rows in prompted))]
+        encoded = encode(texts)
+        return plain, prompted if encoded is None else [*prompted, encoded]
+
     texts = [*sample.texts, *sample.rest(count)]
-    plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
-    prompted = [reader.vectors_at(one, teacher.layer, texts, bar, f"its teacher, {teacher.words([one])}") for one in prompts]
-    if len(prompted) > 1:  # together they count as much as the encoder
-        prompted = [make_target(*prompted, width=sum(rows.shape[1] for rows in prompted))]
-    encoded = encode(texts)
-    target = make_target(*prompted, *([] if encoded is None else [encoded]))
-    return Taught(texts, plain, target, teacher.words(prompts))
+    return Taught(texts, *read(texts), teacher.words(prompts), read(sample.general) if sample.general else None)
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -7,21 +7,69 @@ not the heads that it judges: it would favor its own pupils.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target, unit
+from layerscope.core.heads import LEAST_TEXTS, General, Ridge, make_target, make_targets, unit
 from layerscope.core.readout import HEAD, Readout
+from layerscope.core.statistics import student_interval
+from layerscope.errors import DataError
+from layerscope.selection.judges.agreement import Neighborhoods, similarities
 
 READOUT = Readout(centering=HEAD)
 """How a head's layer is read: the plain text, the mean of its final-normed tokens."""
 
 TOGETHER, MORE_PROMPTS, MOST_NUMBERS = ("one-word", "topic", "intent"), 2, 10**8
 """Two of these prompts teach a student beside the best, unless texts × width is more (`benchmarks/results/heads.md`)."""
+
+WEIGHTS = (0.03, 0.1, 0.3, 1.0)
+"""What a general text may count in a head, beside one of the user's."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What a general text counts in a head, and the agreement on texts not fitted on, without general texts and with them."""
+
+    weight: float
+    before: float
+    after: float
+
+
+def weigh(
+    vectors: np.ndarray,
+    teachers: Sequence[np.ndarray],
+    general: np.ndarray,
+    taught: Sequence[np.ndarray],
+    judged: int | None = None,
+) -> tuple[Ridge, Weighed]:
+    """The regression from a user's texts and general ones, by vectors (texts, D) and what teachers say of each.
+
+    What a general text counts is what makes the `judged` first texts of the user, when they are left out, agree most with their
+    teachers; nothing, where that is not shown to be better, unless the user's are too few for a head of their own.
+    """
+    own = make_target(*teachers)
+    reference = Neighborhoods.of(similarities(own[:judged]))
+
+    def agreement(ridge: Ridge) -> np.ndarray:
+        cosines = torch.as_tensor(ridge.unseen_similarities(first=judged)).to(reference.ranks.device)
+        return np.asarray(reference.agreement(cosines.fill_diagonal_(-torch.inf)).cpu(), dtype=np.float64)
+
+    best, few = Ridge(vectors, own), len(vectors) < LEAST_TEXTS
+    before = agreement(best)
+    found = Weighed(0.0, float(before.mean()), -1.0 if few else float(before.mean()))
+    target, other = make_targets(teachers, taught)
+    products = General.of(general, other)
+    for weight in WEIGHTS:
+        ridge = Ridge(vectors, target, general=products, weight=weight)
+        after = agreement(ridge)
+        if after.mean() > found.after and (few or student_interval(after - before).low > 0):
+            best, found = ridge, Weighed(weight, found.before, float(after.mean()))
+    return best, found
 
 
 @dataclass(frozen=True)
@@ -59,18 +107,27 @@ def find_teacher(judgment: ScoredCandidates, readouts: Sequence[Readout], layers
 class Heads:
     """A head at every layer, from its vectors `raw` (layers, texts, D) to the target (texts, K).
 
-    Whatever is said of the texts themselves is said by heads that were not fitted on them.
+    Whatever is said of the texts themselves is said by heads that were not fitted on them. Of general texts `general` gives the
+    vectors (texts, D) at a place, `taught` is their target, and each counts `weight`.
     """
 
     teacher: Teacher
     raw: np.ndarray
     target: np.ndarray
+    general: Callable[[int], np.ndarray] | None = None
+    taught: np.ndarray | None = None
+    weight: float = 0.0
+
+    def _fit(self, place: int) -> Ridge:
+        if self.general is None or self.taught is None:
+            return Ridge(self.raw[place], self.target)
+        return Ridge(self.raw[place], self.target, general=General.of(self.general(place), self.taught), weight=self.weight)
 
     def similarities(self, place: int) -> np.ndarray | None:
         """Cosines of every two texts by the head fitted on neither; None where all texts have the same vector."""
         if all_equal(self.raw[place]):
             return None
-        found = Ridge(self.raw[place], self.target).unseen_similarities()
+        found = self._fit(place).unseen_similarities()
         np.fill_diagonal(found, -np.inf)
         return found
 
@@ -78,13 +135,15 @@ class Heads:
     def crossed(self) -> np.ndarray:
         """(layers, texts, K): every text's vector by the head fitted on all others."""
         return np.stack(
-            [np.full(self.target.shape, np.nan) if all_equal(rows) else Ridge(rows, self.target).unseen() for rows in self.raw]
+            [
+                np.full(self.target.shape, np.nan) if all_equal(rows) else self._fit(place).unseen()
+                for place, rows in enumerate(self.raw)
+            ]
         ).astype(np.float32)
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Vectors (layers, texts, K) of other texts, from theirs (layers, texts, D), by heads fitted on all of these."""
-        heads = (Ridge(rows, self.target).head() for rows in self.raw)
-        return np.stack([head(rows).astype(np.float32) for head, rows in zip(heads, raw, strict=True)])
+        return np.stack([self._fit(place).head()(rows).astype(np.float32) for place, rows in enumerate(raw)])
 
 
 def all_equal(rows: np.ndarray) -> bool:
@@ -92,12 +151,28 @@ def all_equal(rows: np.ndarray) -> bool:
     return bool(np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, np.abs(rows).max()))
 
 
-def fit_heads(teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray) -> Heads | None:
-    """Heads at every layer; None where there is nothing to learn from, or too little of it."""
-    if teacher is None or raw.shape[1] < LEAST_TEXTS:
+def fit_heads(
+    teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray, general: Callable[[int], np.ndarray] | None = None,
+    taught: np.ndarray | None = None,
+) -> Heads | None:  # fmt: skip
+    """Heads at every layer; None where there is nothing to learn from, or too little of it.
+
+    `general` gives the vectors of general texts at a place, and `taught` is what the prompt says of them.
+    """
+    if teacher is None or (raw.shape[1] < LEAST_TEXTS and general is None):
         return None
     target = make_target(prompted)
-    return Heads(teacher, raw, target) if np.isfinite(target).all() and np.abs(unit(target)).max() > 0 else None
+    if not np.isfinite(target).all() or not np.abs(unit(target)).max() > 0:
+        return None
+    if general is not None and taught is not None:
+        place = len(raw) // 3  # where heads do well
+        if not np.isfinite(taught).all() or all_equal(taught) or all_equal(general(place)):
+            raise DataError("the general texts teach nothing: all have the same vector, or none. Leave out general=.")
+        weight = weigh(raw[place], [prompted], general(place), [taught])[1].weight
+        if weight:
+            target, taught = make_targets([prompted], [taught])
+            return Heads(teacher, raw, target, general, taught, weight)
+    return Heads(teacher, raw, target)
 
 
 def with_heads(judgment: ScoredCandidates, heads: ScoredCandidates) -> ScoredCandidates:

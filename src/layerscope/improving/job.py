@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,9 +30,10 @@ from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.cost import estimate_reading
 from layerscope.improving.fitting import check_center_on
+from layerscope.improving.general import COUNT, general_texts
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, search_templates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Heads, find_teacher, fit_heads
+from layerscope.improving.heads import Heads, Teacher, find_teacher, fit_heads
 from layerscope.improving.holding import agreement_elsewhere, compare_speeds
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, prefers_plain_text, second_opinion
 from layerscope.improving.lesson import check_settings
@@ -93,6 +94,7 @@ def improve(
     center_on: str = "auto",
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
+    general: bool = False,
     texts: bool = True,
     layout: str = "pca",
     tokenizer: Any = None,
@@ -127,6 +129,8 @@ def improve(
       random ones as take a quarter of the time of the choice). `time`: minutes to read further texts for the fit, instead.
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
+    - `general`: heads learn from 2,000 texts of the catalogue as well, which helps where you have few; how much these count is
+      chosen on texts of yours that are left out. They are read once per model.
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
       `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
     - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the map lays them out, `pca` or
@@ -156,9 +160,13 @@ def improve(
         require("train=", "train", "datasets", "accelerate", "sentence_transformers")
         check_settings(train if isinstance(train, Mapping) else {})
     if queries is not None or pairs is not None:
-        check_search(queries, labels=labels, time=time, train=train, center_on=center_on, layout=layout != PCA)
+        check_search(queries, labels=labels, time=time, train=train, general=general, center_on=center_on, layout=layout != PCA)
     names = search_templates(templates) if queries is not None else offered(templates, labels is not None)
     make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
+    if general and train is not False:
+        raise InvalidValueError(
+            "general= is for heads; a training learns from your texts alone. Leave out one of general= and train=."
+        )
     judge = find_judge(judge, labels is not None)
     place = None if out is None else Path(out)
     if place is not None and not (place / MANIFEST).is_file():  # a run that is there may be this very one
@@ -172,6 +180,8 @@ def improve(
         drawn = draw_sample(data, size=sample, more=more, **given) if asked is None else asked.documents_as_sample()
         if train is not False:
             check_trainable(drawn)
+        if general:
+            drawn = replace(drawn, general=tuple(general_texts([*drawn.texts, *drawn.more], COUNT, offline)))
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -181,8 +191,8 @@ def improve(
         own = not isinstance(judge, str | LoadedModel)
         told = None if asked is None else asked.key
         settings = Settings(
-            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told
-        )
+            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told, general
+        )  # fmt: skip
         facts = {"command": "improve", "model": loaded.name, "data": drawn.name, "layerscope": VERSION}
         try:
             with Logs(log, beside(out), facts) as logs:
@@ -285,20 +295,30 @@ class ImproveJob:
         """A head at every layer, taught by what was judged best; None where nothing can teach."""
         layers, texts = self.reader.layers, self.sample.texts
         teacher = find_teacher(judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name)
-        few = len(texts) < LEAST_TEXTS
+        few = len(texts) < LEAST_TEXTS and not self.sample.general
         found, why = None, "no prompt that could teach beats today's"
         if few:
             why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}"
         elif teacher is not None:
             candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
             prompted = candidates.raw(teacher.readout, teacher.layer)
-            found = fit_heads(teacher, np.stack([candidates.raw(Readout(), layer) for layer in layers]), prompted)
+            raw = np.stack([candidates.raw(Readout(), layer) for layer in layers])
+            found = fit_heads(teacher, raw, prompted, *self._read_general(teacher))
             why = "the prompt that should teach says the same of all texts"
         if found is None and self.settings.trains:
             raise LayerscopeError(f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=.")
         if found is None and self.settings.budget is not None:  # who asks for a light model expects one
             self.notes.append(f"no head was fitted: {why}.")
         return found
+
+    def _read_general(self, teacher: Teacher) -> tuple[Callable[[int], np.ndarray], np.ndarray] | tuple[()]:
+        """General texts at any layer, and what the teacher says of them; all layers, for whichever teaches the next time."""
+        if not self.sample.general:
+            return ()
+        wanted = by_template([HEAD_READOUT, teacher.readout])
+        self.reader.read(wanted, self.sample.general, self.bar, f"{self.model.name} reads general texts")
+        known = StoredCandidates(self.reader.spaces, [], self.reader.layers, {TEXTS: self.sample.general})
+        return lambda place: known.raw(Readout(), self.reader.layers[place]), known.raw(teacher.readout, teacher.layer)
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
@@ -375,6 +395,7 @@ class ImproveJob:
             **evidence_of(panel, choice),
             "teacher": trained["teacher"] if trained else teacher,
             "trained": trained,
+            "general": None if chosen.fitted is None else chosen.fitted.general,
             "speedup": speeds["now"] / speeds["today"],
             "encoder": panel.trained_encoder,
             "texts_per_second": speeds,

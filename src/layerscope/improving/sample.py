@@ -38,7 +38,8 @@ _UNKNOWN = 0.1  # a judge that does not know more of the tokens than this does n
 class Sample:
     """Distinct texts drawn at random; `total` is how many distinct ones there are.
 
-    `more` are further ones, drawn likewise, for centering. What was drawn from is not held: `rest` reads it again.
+    `more` are further ones, drawn likewise, for centering. What was drawn from is not held: `rest` reads it again. `general` are
+    texts of the catalogue, not of the user.
     """
 
     texts: tuple[str, ...]
@@ -48,6 +49,7 @@ class Sample:
     more: tuple[str, ...] = ()
     stream: Iterable[str] = ()
     keys: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64), repr=False)
+    general: tuple[str, ...] = ()
 
     def rest(self, count: int) -> Iterator[str]:
         """`count` texts less those of the sample: drawn at random as long as there are such, else all, as they come."""

@@ -13,6 +13,7 @@ from rich.table import Table
 from layerscope.core.readout import how_read
 from layerscope.core.templates import names_of
 from layerscope.improving.choose import front
+from layerscope.improving.general import general_words
 from layerscope.improving.result import Improved
 from layerscope.improving.words import right_neighbors, sentence
 from layerscope.terminal import Console, print_facts, print_notes
@@ -37,6 +38,8 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
             lines.append(("trained", evidence["trained"]["words"]))
         elif evidence.get("teacher"):
             lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
+        if evidence.get("general"):
+            lines.append(("general texts", general_words(evidence["general"])))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
         lines += [*_encoder_itself(evidence), *_elsewhere(evidence), *_front_lines(result)]
     centered = texts.get("centered_on")
