@@ -24,15 +24,7 @@ from layerscope.core.plugins import Registry
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
-from layerscope.packages import (
-    Package,
-    extract_folder,
-    extract_members,
-    fetch_package,
-    file_sha256,
-    join_files,
-    publish,
-)
+from layerscope.packages import Package, extract_folder, extract_members, fetch_package, file_sha256, join_files, publish
 
 log = logging.getLogger("layerscope")
 

@@ -106,12 +106,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
-def run_batches(
-    lengths: Sequence[int],
-    process: Callable[[list[int]], None],
-    tokens: int,
-    most: int | None = None,
-) -> int:
+def run_batches(lengths: Sequence[int], process: Callable[[list[int]], None], tokens: int, most: int | None = None) -> int:
     """Call `process` with lists of item indices until every item is done; returns the token budget that worked.
 
     A batch that runs out of memory is split in two and tried again; `process` must leave no trace of a batch that failed.

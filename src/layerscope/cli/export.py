@@ -100,10 +100,7 @@ def export_command(
         "(default: chosen by --choice, or plain/mean/applied)",
     ),
     choice: Path | None = option(
-        None,
-        "--choice",
-        panel=DATA,
-        help="Evaluation, profile or `select --json` file that decides the layer and the readout.",
+        None, "--choice", panel=DATA, help="Evaluation, profile or `select --json` file that decides the layer and the readout."
     ),
     center_on: str | None = option(None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."),
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in the --center-on file."),
@@ -121,10 +118,7 @@ def export_command(
     quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),
     out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
     push: str | None = option(
-        None,
-        "--push",
-        panel=RESULT,
-        help="Send the folder to the hub as user/name, private; an exported MODEL as it is.",
+        None, "--push", panel=RESULT, help="Send the folder to the hub as user/name, private; an exported MODEL as it is."
     ),
     public: bool = option(False, "--public", panel=RESULT, help="With --push: let everybody read it."),
     yes: bool = option(False, "--yes", panel=RESULT, help="With --push: do not ask first."),
@@ -144,13 +138,7 @@ def export_command(
         _push(Exported.load(model), push, public, yes, output)
         return
     done = export(
-        model,
-        _layer(layer),
-        choice=choice,
-        overwrite=output.overwrite,
-        offline=offline,
-        model_options=loading.as_dict(),
-        **given,
+        model, _layer(layer), choice=choice, overwrite=output.overwrite, offline=offline, model_options=loading.as_dict(), **given
     )
     from layerscope.exporting.describing import print_export
 

@@ -10,12 +10,4 @@ over_models({name: correlate(t.metrics, t.scores) for name, t in tables_by_model
 from layerscope.correlation.pooled import ModelCorrelations, over_models
 from layerscope.correlation.study import Correlations, Tables, correlate, from_runs, same_tasks
 
-__all__ = [
-    "Correlations",
-    "ModelCorrelations",
-    "Tables",
-    "correlate",
-    "from_runs",
-    "over_models",
-    "same_tasks",
-]
+__all__ = ["Correlations", "ModelCorrelations", "Tables", "correlate", "from_runs", "over_models", "same_tasks"]

@@ -126,8 +126,5 @@ _ENTRIES = (
 )
 
 CORPORA = Catalogue(
-    CorpusEntry,
-    "layerscope.corpora",
-    own=_ENTRIES,
-    hint="A file of texts or a hub dataset (org/name) can be given too.",
+    CorpusEntry, "layerscope.corpora", own=_ENTRIES, hint="A file of texts or a hub dataset (org/name) can be given too."
 )

@@ -64,10 +64,7 @@ def limit_hub_waits() -> None:
     client = get_session()
     hooks = client.event_hooks
     if _limit_time not in hooks["request"]:
-        client.event_hooks = {
-            "request": [*hooks["request"], _limit_time],
-            "response": [*hooks["response"], _refuse_long_waits],
-        }
+        client.event_hooks = {"request": [*hooks["request"], _limit_time], "response": [*hooks["response"], _refuse_long_waits]}
 
 
 def _limit_time(request: Any) -> None:

@@ -72,10 +72,7 @@ item_kinds.add(
 
 item_kinds.add(
     ItemKind(
-        "sounds",
-        load_sounds,
-        ("limit",),
-        refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."},
+        "sounds", load_sounds, ("limit",), refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."}
     )
 )
 

@@ -17,10 +17,7 @@ from layerscope.maps import map_key
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 
-SCORINGS = {
-    "mteb": "mteb's own code",
-    "device": "layerscope's batched code, with mteb's draws, seeds and objectives",
-}
+SCORINGS = {"mteb": "mteb's own code", "device": "layerscope's batched code, with mteb's draws, seeds and objectives"}
 
 Texts = Mapping[str, Sequence[str]]
 """The texts of each task."""

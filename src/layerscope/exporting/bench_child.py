@@ -37,11 +37,7 @@ def _windows_peak_bytes() -> int:
     names = ("peak", "now", "peak_paged", "paged", "peak_other", "other", "pagefile", "peak_pagefile")
 
     class Counters(ctypes.Structure):
-        _fields_ = (
-            ("size", ctypes.c_ulong),
-            ("faults", ctypes.c_ulong),
-            *((name, ctypes.c_size_t) for name in names),
-        )
+        _fields_ = (("size", ctypes.c_ulong), ("faults", ctypes.c_ulong), *((name, ctypes.c_size_t) for name in names))
 
     told = Counters(size=ctypes.sizeof(Counters))
     library = ctypes.CDLL("kernel32")

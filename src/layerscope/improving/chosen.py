@@ -59,12 +59,7 @@ class Chosen:
         return pooled if self.fitted is None else self.fitted.head(pooled).astype(np.float32)
 
     def save(
-        self,
-        place: Path,
-        overwrite: bool,
-        offline: bool,
-        why: str = "",
-        also: Callable[[Path], None] | None = None,
+        self, place: Path, overwrite: bool, offline: bool, why: str = "", also: Callable[[Path], None] | None = None
     ) -> Path:
         """Write the sentence-transformers folder, verified in a fresh process."""
         head = None if self.fitted is None else self.fitted.head

@@ -15,12 +15,7 @@ from layerscope.errors import ModelError, UnknownNameError
 
 log = logging.getLogger(__name__)
 
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
 def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:

@@ -24,14 +24,7 @@ from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
-from layerscope.probing.frozen import (
-    ModelItems,
-    ModelReader,
-    Parts,
-    Read,
-    ReadWork,
-    read_by_workers,
-)
+from layerscope.probing.frozen import ModelItems, ModelReader, Parts, Read, ReadWork, read_by_workers
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
 from layerscope.probing.states import StateCache, default_budget, plan_storage

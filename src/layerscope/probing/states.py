@@ -44,12 +44,7 @@ class CachedStates:
     """States that were computed once: a tensor (layers, items, tokens, D), on a device or mapped from a file."""
 
     def __init__(
-        self,
-        states: Tensor,
-        mask: Tensor | None,
-        device: torch.device,
-        shift: Tensor | None = None,
-        scale: Tensor | None = None,
+        self, states: Tensor, mask: Tensor | None, device: torch.device, shift: Tensor | None = None, scale: Tensor | None = None
     ) -> None:
         """`shift` and `scale` (layers, D) undo what half precision was stored under."""
         self.states, self.mask, self.device = states, mask, device

@@ -224,13 +224,7 @@ class ShardWork(Work[int, tuple[Shard, int]]):
     under_way = 2
 
     def __init__(
-        self,
-        recipe: ModelRecipe,
-        items: Items,
-        sites: Sequence[Site],
-        config: ProfileConfig,
-        plan: Plan,
-        batch_size: int | None,
+        self, recipe: ModelRecipe, items: Items, sites: Sequence[Site], config: ProfileConfig, plan: Plan, batch_size: int | None
     ) -> None:
         self.recipe, self.sites, self.config, self.batch_size = recipe, list(sites), config, batch_size
         self.items = items.packed()

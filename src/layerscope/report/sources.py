@@ -200,7 +200,7 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     blocks = int(table["layer"].max())
     has_norm = not family.startswith("bert") and where != "imagenet"  # image models return their states without it
     warnings = [
-        "published values: the paper's released code and its conventions (see docs/conventions.md); no intervals were published.",
+        "published values: the paper's released code and its conventions (see docs/conventions.md); no intervals were published."
     ]
     if has_norm:
         warnings.append("published metrics have the final norm at the last layer only: that point is another kind of vector.")

@@ -18,18 +18,7 @@ from layerscope.errors import RunFolderError, clean_values
 from layerscope.store.atomic import plain
 
 # The keys of the answer that programs read, in this order; the rest follows.
-KEYS = (
-    "layer",
-    "site",
-    "readout",
-    "expected_gain",
-    "ci_low",
-    "ci_high",
-    "risk_of_loss",
-    "tied",
-    "rule",
-    "blocks_saved",
-)
+KEYS = ("layer", "site", "readout", "expected_gain", "ci_low", "ci_high", "risk_of_loss", "tied", "rule", "blocks_saved")
 NOTHING = Interval(0.0, 0.0, 0.0)
 
 MOST_RISK = 1 / 3

@@ -154,11 +154,7 @@ class EmbeddingStore:
         if sum(info.bytes for info in others) >= excess:  # or else they would go for nothing
             for info in others:
                 if excess > 0 and self._remove(info):
-                    log.info(
-                        "embedding store: removed %s of %s to make room",
-                        describe_size(info.bytes),
-                        info.label,
-                    )
+                    log.info("embedding store: removed %s of %s to make room", describe_size(info.bytes), info.label)
                     excess -= info.bytes
         if excess > 0:
             raise RunFolderError(
@@ -193,10 +189,7 @@ class EmbeddingStore:
             mine.close()
         folder, away = self.folder(info.key), self.root / f"{_REMOVED}{info.key}-{secrets.token_hex(4)}"
         if in_use(folder, otherwise=lambda: os.rename(folder, away)):
-            log.info(
-                "embedding store: %s is in use by another process and stays",
-                info.label,
-            )
+            log.info("embedding store: %s is in use by another process and stays", info.label)
             return False
         shutil.rmtree(away, ignore_errors=True)
         self._total -= info.bytes

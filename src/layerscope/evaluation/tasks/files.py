@@ -169,10 +169,7 @@ def _classification(task: Any, rows: Rows, path: Path) -> dict[str, list[Any]]:
     labels = _column(rows, task.label_column_name, path, (int, str), "a label (a whole number or a string)")
     if len({isinstance(label, str) for label in labels}) > 1:
         raise DataError(f"{path}: the labels are partly numbers, partly strings. Use one kind throughout.")
-    return {
-        task.input_column_name: _column(rows, task.input_column_name, path, str, "a text"),
-        task.label_column_name: labels,
-    }
+    return {task.input_column_name: _column(rows, task.input_column_name, path, str, "a text"), task.label_column_name: labels}
 
 
 def _binary_codes(splits: Mapping[str, Mapping[str, list[Any]]], column: str) -> dict[Any, int] | None:
@@ -189,11 +186,7 @@ def _sts(task: Any, rows: Rows, path: Path) -> dict[str, list[Any]]:
     odd = next((number for number, score in enumerate(scores, 1) if not math.isfinite(score)), None)
     if odd is not None:
         raise DataError(f"{path}, row {odd}: 'score' must be a finite number, not {scores[odd - 1]}.")
-    return {
-        first: _column(rows, first, path, str, "a text"),
-        second: _column(rows, second, path, str, "a text"),
-        "score": scores,
-    }
+    return {first: _column(rows, first, path, str, "a text"), second: _column(rows, second, path, str, "a text"), "score": scores}
 
 
 def _pairs(task: Any, rows: Rows, path: Path) -> dict[str, list[Any]]:

@@ -153,13 +153,7 @@ def has_kernel(options: Options) -> bool:
 
 
 def prepare_gram(
-    gram: Tensor,
-    facts: TokenFacts,
-    options: Options,
-    *,
-    entropy: bool = True,
-    curvature: bool = True,
-    space: Space | None = None,
+    gram: Tensor, facts: TokenFacts, options: Options, *, entropy: bool = True, curvature: bool = True, space: Space | None = None
 ) -> PreparedTokens:
     """`prepare_tokens` from Gram matrices of states centered without the sink, in one kernel."""
     gpu, room = faster.on(gram.device), space or torch.empty_like

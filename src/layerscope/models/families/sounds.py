@@ -21,10 +21,7 @@ _BEFORE = Family(
 )
 # The base models norm after each sum; their encoder's own norm then comes before the first block.
 _AFTER = replace(
-    _BEFORE,
-    final_norm=None,
-    taps={"attn": "attention", "mid": "layer_norm", "mlp": "feed_forward"},
-    residual="post-norm",
+    _BEFORE, final_norm=None, taps={"attn": "attention", "mid": "layer_norm", "mlp": "feed_forward"}, residual="post-norm"
 )
 
 
