@@ -274,7 +274,8 @@ def score_task(name: str, place: Path, data: Path, out: Path, small: bool, only:
 
     if only:
         order = np.random.default_rng(0).permutation(len(away))
-        away = [away[i] for i in order]
+        tested = {normal(text) for text in task.texts}
+        away = [away[i] for i in order if normal(readings.texts[away[i]]) not in tested]
         for teacher in ("prompt", "prompt and encoder"):
             for part in only:
                 {"curve": curve, "general": general}[part](teacher)

@@ -48,19 +48,24 @@ def estimate_reading(
     early_views, views_of_all = (panel.texts(some, seed).values() for some in (texts[:first], texts))
     for parts_read in (early_views, [view[first:] for view in views_of_all]):
         every = [text for view in parts_read for text in view]
-        share = {name: reader.missing_share(name, kinds, every) for name, kinds in wanted.items()}
-        missing.append({name: computed[name] * share[name] for name in wanted})
+        shares = {name: reader.missing_share(name, kinds, every) for name, kinds in wanted.items()}
+        missing.append({name: computed[name] * shares[name] for name in wanted})
     totals = []  # all tokens, and those that the model has to be run on
     for early, late, whole in ((tokens, tokens, tokens), (*missing, computed)):
         read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
         parts = 0 if not panel.takes_second_opinion or not read else parts_of(many) * 1.7 * max(whole.values())
         totals.append(views * read + parts)
-    speed = reader.seconds_per_token(max(tokens, key=lambda name: tokens[name]), texts[:SCREEN])
+    longest, others = max(tokens, key=lambda name: tokens[name]), sample.general
+    for name in dict.fromkeys(["plain", longest]) if others else ():  # one kind of vectors is read of each
+        share = min(reader.missing_share(name, [kind], others) for kind in wanted[name])
+        totals[1] += len(others) * share * computed[name]
+    speed = reader.seconds_per_token(longest, texts[:SCREEN])
     seconds = totals[1] * speed
     expect(bar, REST * seconds + WRITING)
+    more = f" and {len(others):,} general ones" if others else ""
     announce(
         bar,
         f"about {format_duration(seconds)} of reading: {len(grid) * len(reader.layers)} layers × readouts of "
-        f"{reader.model.name} on {many} of {sample.total} texts, judged by {panel.name}; judging and writing come on top",
+        f"{reader.model.name} on {many} of {sample.total} texts{more}, judged by {panel.name}; judging and writing come on top",
     )
     return ReadingCost(tokens, computed, totals[0], speed, seconds)
