@@ -45,6 +45,10 @@ def catalogue(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     return texts
 
 
+def interrupt(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
 def map_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(WIDTH, 12))
 
@@ -142,8 +146,15 @@ def test_the_command_reads_general_texts_once(
     data, out = tmp_path / "texts.txt", tmp_path / "better"
     data.write_text("\n".join(FEW))
     words = ("--general", "--judge", "none", "--templates", "one-word", "--max-length", 96)
-    ended = run_main(monkeypatch, capsys, "improve", tmp_path / "model", "--data", data, "--out", out, *words)
+    words = ("improve", tmp_path / "model", "--data", data, "--out", out, *words)
+    with monkeypatch.context() as stopped:
+        stopped.setattr("layerscope.improving.fitting.weigh", interrupt)
+        assert run_main(monkeypatch, capsys, *words).code == 130
+    assert not out.exists()
+    ended = run_main(monkeypatch, capsys, *words)
     assert ended.code == 0, ended.err
+    (told,) = (line for line in ended.err.splitlines() if "reads general texts" in line)
+    assert "are there already" in told  # what a stopped run has read
     assert "general texts" in ended.out
     run = layerscope.load_run(out)
     found = run.manifest["evidence"]["general"]
