@@ -7,7 +7,7 @@ without labels; no text is in both. `read` keeps what the model and the encoder 
     python benchmarks/heads.py score NAME --data ../shared/data/mteb --out readings       # writes readings/NAME.csv
     python benchmarks/heads.py train MODEL --data ../shared/data/mteb --out readings      # readings/NAME.student.*.csv; a GPU
     python benchmarks/heads.py score NAME --only curve general     # writes readings/NAME.general.csv
-    python benchmarks/heads.py table readings/*.csv
+    python benchmarks/heads.py table readings/*.csv                # or `compact`, of what --only measured
 
 `general` (before `read`) writes readings/general.json: texts of the catalogue, which `read` then reads too. With --only, `score`
 measures how a head grows with texts of other domains (`curve`), and what general texts bring to few of one's own (`general`).
@@ -389,10 +389,28 @@ def table(files: Sequence[Path]) -> None:
             print(f"{told:60} {each.mean():6.2f}   least gain over today {gain:+.1f}   ({len(each)} tasks)")
 
 
+def compact(files: Sequence[Path]) -> None:
+    """The rows of `--only`, as tables by the number of texts: means over tasks and seeds, the least gain over today of any."""
+    rows = pd.concat([pd.read_csv(file) for file in files])
+    today = rows[rows["what"] == "today"].set_index(["model", "task"])["score"]
+    rows = rows.join(today.rename("today"), on=["model", "task"]).assign(gain=lambda of: of["score"] - of["today"])
+    for (name, teacher), of in rows.dropna(subset=["teacher"]).groupby(["model", "teacher"]):
+        for counts in (FEW, CURVE):
+            found = of[of["what"].str.contains("never seen|alike") == (counts is CURVE)]
+            print(f"\n| {name}, {teacher} | {' | '.join(f'{count:,}' for count in counts)} |\n|---|{'---|' * len(counts)}")
+            for what, some in found.groupby("what", sort=False):
+                each = [some[some["count"] == count] for count in counts]
+                cells = [f"{one['score'].mean():.1f} ({one['gain'].min():+.1f})" if len(one) else "" for one in each]
+                print(f"| {what} | {' | '.join(cells)} |")
+    told = rows.dropna(subset=["weight"]).groupby(["model", "what", "teacher", "count"])
+    facts = {"weight": ["median", "min", "max"], "before": "mean", "after": "mean"}
+    print(f"\n{told[list(facts)].agg(facts).round(3).to_string()}")
+
+
 def main() -> None:
     """Read, score, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["general", "read", "score", "train", "table"])
+    parser.add_argument("step", choices=["general", "read", "score", "train", "table", "compact"])
     parser.add_argument("names", nargs="*", help="models, or files of rows")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     parser.add_argument("--out", type=Path, default=Path("readings"))
@@ -405,8 +423,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--options", type=json.loads, default={}, help="of `train`: settings of the trainer, as JSON")
     args = parser.parse_args()
-    if args.step == "table":
-        table([Path(name) for name in args.names])
+    if args.step in ("table", "compact"):
+        (table if args.step == "table" else compact)([Path(name) for name in args.names])
     elif args.step == "general":
         write_general(args.out)
     elif args.step == "read":
