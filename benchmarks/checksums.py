@@ -47,7 +47,7 @@ def main() -> None:
     texts = [f"text {i} with some words " + "and more of them " * (i % 12) for i in range(parser.parse_args().texts)]
     clock = Clock()
     checked._crc = clock.timed(checked._crc)
-    verify.sha256 = folder.sha256 = clock.timed(verify.sha256)
+    verify.sha256_of = folder.sha256_of = clock.timed(verify.sha256_of)
     checked.checksum = clock.timed(checked.checksum)
     model = tiny_model("llama")
     with tempfile.TemporaryDirectory() as scratch:

@@ -35,6 +35,14 @@ def text_models(table: pd.DataFrame) -> list[str]:
             found = dips[(dips["step"] == step) & (dips["model"] == model)].sort_values("seed")
             layers = ", ".join(str(layer) for layer in found["layer"])
             lines.append(f"deepest dip, step {step}, {model} (layers {layers}): {over_seeds(found['value'])}")
+    entropies = table[(table["metric"] == "prompt_entropy") & (table["sink"] == "keep") & (table["model"] == "ar")]
+    curves = entropies.pivot(index=["seed", "layer"], columns="step", values="value").dropna()  # seeds with every step
+    middle = curves.index.get_level_values("layer").isin(range(3, 10))
+    span = curves[125].groupby("seed").agg(["min", "max"])
+    lines.append(f"prompt entropy at step 125, ar, lowest layer: {over_seeds(span['min'])}; highest: {over_seeds(span['max'])}")
+    rise = curves[LAST_STEP] - curves[0]
+    for name, part in (("layers 3 to 9", rise[middle]), ("the others", rise[~middle])):
+        lines.append(f"prompt entropy, ar, {name}, from step 0 to {LAST_STEP}: {over_seeds(part.groupby('seed').mean())}")
     last = table[(table["step"] == LAST_STEP) & (table["sink"] == "keep")]
     dip = last[last["metric"] == "valley_depth"].pivot(index="seed", columns="model", values="value")
     lines.append(f"deepest dip, autoregressive minus masked: {over_seeds(dip['ar'] - dip['mlm'])}")

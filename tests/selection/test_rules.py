@@ -54,6 +54,7 @@ def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:
     ("curves", "facts", "told"),
     [
         ({"prompt_entropy": valley_curve()}, {"tuned": "it has a pipeline"}, "it has a pipeline"),
+        ({"prompt_entropy": valley_curve()}, {"wordless": True}, "hardly made of words"),
         ({"infonce": [1.0] * 21}, {}, "neither prompt entropy nor the sink"),
         ({"prompt_entropy": [4.0] * 21}, {"tuning_known": False}, "anisotropy"),
         ({"prompt_entropy": [4.0] * 10 + [np.nan] + [4.0] * 10}, {}, "not measured at every layer"),

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import layerscope
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.selection import lines, select
 from layerscope.selection.budget import allowed_blocks, earliest
 from layerscope.selection.choice import KEYS
 from tests.selection.support import evaluation, profile, valley_curve
+from tests.tiny import tiny_model
 
 TUNED = [0.8] * 20 + [0.1]
 PLAIN = [0.8] * 21
@@ -44,6 +46,19 @@ def test_a_sentence_encoder_keeps_its_last_layer(anisotropy: list[float], facts:
     assert (choice.expected_gain, choice.risk_of_loss, choice.blocks_saved) == (0, 0, 0)
     assert "keep the last layer" in choice.headline()
     assert ("saves", "nothing") in lines(choice)
+
+
+def test_texts_without_words_are_told_by_their_profile_and_keep_the_last_layer() -> None:
+    model = tiny_model("llama")
+    texts = {
+        "codes": [f"CC(=O)O.{'C' * i}O>>CC(=O){'C' * i}" for i in range(1, 9)],
+        "words": [f"card number {'one ' * i}" for i in range(1, 9)],
+    }
+    runs = {kind: layerscope.profile(model, some, metrics=["prompt_entropy"], progress=False) for kind, some in texts.items()}
+    assert runs["codes"].manifest["corpus"]["lack_words"]
+    assert "lack_words" not in runs["words"].manifest["corpus"]
+    assert "hardly made of words" in select(runs["codes"]).reason
+    assert "hardly made of words" not in select(runs["words"]).reason
 
 
 def test_a_models_of_the_atlas() -> None:

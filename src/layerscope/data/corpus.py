@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,10 @@ from layerscope.errors import DataError, UnknownNameError, near_misses, one_line
 
 if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
+
+
+_WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’-])")
+_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # Thai to Burmese, Khmer, Japanese, Chinese
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,16 @@ class Corpus:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
+
+
+def lack_words(texts: Sequence[str]) -> bool:
+    """Whether most texts are hardly made of words: codes, formulas or sequences, of which a part does not mean the same.
+
+    >>> lack_words(["CC(=O)O.OCC>>CC(=O)OCC"] * 3), lack_words(["My card?"] * 3), lack_words(["这张卡什么时候到"] * 3)
+    (True, False, False)
+    """
+    sizes = [(sum(map(len, _WORD.findall(text))), len("".join(text.split()))) for text in texts if not _UNSPACED.search(text)]
+    return sum(3 * words < every for words, every in sizes) > len(texts) / 2
 
 
 def load_corpus(

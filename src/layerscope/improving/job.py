@@ -21,6 +21,7 @@ from layerscope.core.heads import LEAST_TEXTS, unit
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
+from layerscope.data.corpus import lack_words
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
 from layerscope.exporting.cutting import needs_filler
@@ -65,7 +66,6 @@ from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
-from layerscope.selection.judges.consistency import lack_words
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore

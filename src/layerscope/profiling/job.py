@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
 from layerscope.core.runs import read_back
 from layerscope.core.sites import whole_layers
-from layerscope.data.corpus import refuse_missing
+from layerscope.data.corpus import lack_words, refuse_missing
 from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine
@@ -285,10 +286,11 @@ class Job(ProfileTask):
         }
         engine = facts.get("engine") or {"name": self.engine.name}
         devices = engine.get("devices") or [str(self.device)]  # workers say where their models were
+        odd = {"lack_words": True} if lack_words(list(islice(getattr(self.items, "texts", ()), 1000))) else {}
         return command.make_manifest(
             Profile.kind,
             model=self.model.identity,
-            corpus={"name": self.items.name, "fingerprint": self.items.fingerprint, **self.items.source},
+            corpus={"name": self.items.name, "fingerprint": self.items.fingerprint, **self.items.source, **odd},
             conventions={
                 "layer": LAYER,
                 **Reading(config.final_norm, plan.max_length, anatomy.final_norm_name).as_conventions(),

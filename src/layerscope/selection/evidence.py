@@ -61,7 +61,7 @@ class Evidence:
     """Metric curves of one model and the final norm of the states measured.
 
     `tuned` says why the model seems trained for embedding at its last layer, if it does; `tuning_known` whether that can be seen.
-    `untrained`: its weights are as before any training.
+    `untrained`: its weights are as before any training. `wordless`: the texts measured are hardly made of words.
     """
 
     model: str
@@ -72,6 +72,7 @@ class Evidence:
     tuned: str | None = None
     tuning_known: bool = True
     untrained: bool = False
+    wordless: bool = False
     source: str = "profile"
     warnings: tuple[str, ...] = field(default=())
 
@@ -110,6 +111,7 @@ def from_run(run: Profile) -> Evidence:
         tuned=_tuned(run.manifest["model"], curves, reading.shows_output),
         tuning_known=reading.shows_output and "anisotropy" in curves,
         untrained=bool(run.manifest["model"].get("untrained")),
+        wordless=bool(run.manifest.get("corpus", {}).get("lack_words")),
         warnings=tuple(_short_of(run.manifest)),
     )
 

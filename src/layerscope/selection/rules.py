@@ -73,6 +73,8 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     last = evidence.n_blocks
     if evidence.untrained:  # its vectors are spread out, too, and mean nothing
         return _abstain(last, "the model's weights are as before any training, so no layer holds anything.", evidence.warnings)
+    if evidence.wordless:
+        return _abstain(last, "most texts are hardly made of words, and the rule is about language.", evidence.warnings)
     if evidence.tuned:
         return _abstain(last, f"{evidence.tuned}, so the model seems made for embedding at its last layer.", evidence.warnings)
     probability, seen, as_fitted = read_valley(evidence)

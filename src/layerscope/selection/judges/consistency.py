@@ -7,7 +7,6 @@ half of a text find its second half; and how surely (InfoNCE)? Candidates are ra
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,8 +25,6 @@ TEMPERATURE = 0.05
 BEST = 0.03
 LEAST_BEST = 5
 LEAST_WORDS = 4
-_WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’-])")
-_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # Thai to Burmese, Khmer, Japanese, Chinese
 ROUNDS = 1
 
 
@@ -35,16 +32,6 @@ def units(text: str) -> tuple[list[str], str]:
     """What a text is made of, and what joins it: words, or characters where there are fewer than four words."""
     words = text.split()
     return (words, " ") if len(words) >= LEAST_WORDS else (list(text), "")
-
-
-def lack_words(texts: Sequence[str]) -> bool:
-    """Whether most texts are hardly made of words: codes, formulas or sequences, of which a part does not mean the same.
-
-    >>> lack_words(["CC(=O)O.OCC>>CC(=O)OCC"] * 3), lack_words(["My card?"] * 3), lack_words(["这张卡什么时候到"] * 3)
-    (True, False, False)
-    """
-    sizes = [(sum(map(len, _WORD.findall(text))), len("".join(text.split()))) for text in texts if not _UNSPACED.search(text)]
-    return sum(3 * words < every for words, every in sizes) > len(texts) / 2
 
 
 def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
