@@ -103,8 +103,8 @@ class Compiling:
         begin = LaterTokens.__init__
         monkeypatch.setattr(Reducer, "_in_parts", lambda *_: False)  # a CPU has none to wait for
         monkeypatch.setattr(reduce, "is_entropy_ready", self.is_ready)
-        for module in (reduce, encoder):
-            monkeypatch.setattr(module, "room_for_matrices", lambda device: room)
+        monkeypatch.setattr(reduce, "room_for_matrices", lambda device: room)
+        monkeypatch.setattr(encoder, "room_while_compiling", lambda device, waiting: room - waiting)
 
         def note(later: LaterTokens, waiting: object, options: Options, solve: Callable[[], torch.Tensor]) -> None:
             def solve_late() -> torch.Tensor:
@@ -139,6 +139,17 @@ def test_not_more_is_put_off_than_there_is_room_for(model: LoadedModel, monkeypa
     compiling = Compiling(math.inf, monkeypatch, room=1)
     assert_same(want, job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
     assert compiling.put_off == 0
+
+
+def test_while_kernels_compile_a_quarter_of_free_memory_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(reduce, "total_memory", lambda device: 1000)
+    monkeypatch.setattr(reduce, "free_memory", lambda device: 800)
+    assert reduce.room_while_compiling(gpu, 0) == reduce.room_for_matrices(gpu) == 60
+    assert reduce.room_while_compiling(gpu, 50) == 200
+    monkeypatch.setattr(reduce, "free_memory", lambda device: 20)
+    assert [reduce.room_while_compiling(gpu, waiting) for waiting in (50, 58)] == [10, 5]
+    assert reduce.room_while_compiling(cpu, 0) == 0
 
 
 def open_texts(model: LoadedModel) -> ItemReader:

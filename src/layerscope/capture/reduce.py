@@ -44,7 +44,7 @@ from layerscope.metrics.tokens.norms import (
     without_token,
 )
 from layerscope.spectra import faster, map_concurrently
-from layerscope.spectra.execution import total_memory
+from layerscope.spectra.execution import free_memory, total_memory
 
 # what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
@@ -426,6 +426,15 @@ def compute_dtype(device: torch.device, options: Options) -> torch.dtype:
 def room_for_matrices(device: torch.device) -> int:
     """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at once."""
     return int(_SHARE_OF_MEMORY * total_memory(device)) if device.type == "cuda" else 0
+
+
+def room_while_compiling(device: torch.device, waiting: int) -> int:
+    """Bytes of Gram matrices of a further batch that may wait for a kernel beside `waiting` ones: a quarter of what is free.
+
+    Texts of mixed lengths need several kernels, and a host that waits for one of them cannot queue the next passes.
+    """
+    room = room_for_matrices(device) - waiting
+    return max(room, free_memory(device) // 4) if waiting and device.type == "cuda" else room
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site
-from layerscope.capture.reduce import LaterTokens, ReducedTensors, room_for_matrices
+from layerscope.capture.reduce import LaterTokens, ReducedTensors, room_while_compiling
 from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
 from layerscope.forward import BatchRunner, Plan, Prefetcher, read_rows
@@ -193,7 +193,8 @@ class ShardEncoder:
         return Shard(queued.pending.shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
 
     def _reduce(self, batch: Batch, token_level: bool) -> ReducedTensors:
-        room = room_for_matrices(self.model.device) - sum(later.size for later, _ in self._late) if self.on_device else 0
+        waiting = sum(later.size for later, _ in self._late)
+        room = room_while_compiling(self.model.device, waiting) if self.on_device else 0
         return self.reducer.reduce(batch, self.model.run, token_level, put_off=room)
 
 
