@@ -194,7 +194,7 @@ def tell_people(out: Path, run: dict[str, Any], count: int) -> str:
         places = shown[name][1]
         words = [f"{each:+.{places}f}".replace("-", "−") for each in (value, low, high)]
         middle = f"**{words[0]}**" if low > 0 or high < 0 else words[0]
-        return f"{middle} ({words[1]} to {words[2]})"
+        return middle if math.isnan(low) else f"{middle} ({words[1]} to {words[2]})"  # one seed has no interval
 
     arms = [arm for name, arm in by if name == "held_out_loss" and arm != "none"]
     none = ", ".join(f"{title} {float(by[name, 'none']['value']):.{places}f}" for name, (title, places) in shown.items())

@@ -41,6 +41,8 @@ from layer_penalties import middle_layers, token_entropies
 from torch import Tensor, nn
 from torch import _dynamo as dynamo
 
+from layerscope.core.statistics import spearman
+
 WEIGHTS = (0.001, 0.00316, 0.01, 0.0316, 0.1)  # the study of one strength had 0.05, which left the entropy at its floor
 SINK, WINDOW = 0.3, 64  # a head has a sink in a text if the first of so many tokens gets more than this in the mean
 SIZE = replace(arms.Size(), batch=64, steps=6000)
@@ -302,7 +304,8 @@ def described(
 def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     """What a CPU can say of models kept as weights (files of {number: weights} in the order of `all_jobs`): all at once.
 
-    Loss, entropy and sinks of `rows` held-out windows, and a probe of TREC's questions at the middle and the last layer.
+    Loss, entropy and sinks of `rows` held-out windows; at the middle and the last layer a probe of TREC's questions, similarity,
+    and texts found again without some of their words.
     """
     device, jobs, plan = torch.device("cpu"), all_jobs(options.weights, options.seeds), size.plan(0)
     data = arms.read(options.data, size, device)
@@ -330,16 +333,29 @@ def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> 
     interventions_table.write_table(table, options.out / "doses.csv")
     print("loss, entropy and sinks are written", flush=True)
     train_ids, train_labels, test_ids, test_labels = data.classes["TrecQuestions"]
-    texts = [*train_ids, *test_ids]
-    most = max(map(len, texts))
-    padded = torch.tensor([[*text, *[0] * (most - len(text))] for text in texts])  # what follows a text does not change it
-    inside = torch.tensor([[k < len(text) for k in range(most)] for text in texts])[None, :, :, None]
+    documents, first, second, judged = data.pairs
+
+    def pooled(one: Stack, texts: Sequence[list[int]]) -> np.ndarray:
+        """Mean vectors (layers, texts, width) after each block."""
+        most = max(map(len, texts))
+        padded = torch.tensor([[*text, *[0] * (most - len(text))] for text in texts])  # what follows a text does not change it
+        inside = torch.tensor([[k < len(text) for k in range(most)] for text in texts])[None, :, :, None]
+        states, _ = one.states(padded[None])
+        return np.stack([((x * inside).sum(2) / inside.sum(2))[0].double().numpy() for x in states[1:]])
+
     for i, model in enumerate(models):
-        states, _ = Stack([model], device).states(padded[None])
-        pooled = [((x * inside).sum(2) / inside.sum(2))[0].double().numpy() for x in states]
-        cut = len(train_ids)
-        scores = [100 * arms.probe(x[:cut], train_labels, x[cut:], test_labels) for x in pooled[1:]]
-        table[i] |= {"probe_middle": float(np.mean([scores[k - 1] for k in middle])), "probe_last": scores[-1]}
+        one, cut = Stack([model], device), len(train_ids)
+        questions = pooled(one, [*train_ids, *test_ids])
+        unit, whole, dropped = (arms._unit(pooled(one, texts)) for texts in (documents, *data.found))
+        near = (unit[:, first] * unit[:, second]).sum(-1)
+        scores = {
+            "probe": [arms.probe(x[:cut], train_labels, x[cut:], test_labels) for x in questions],
+            "similarity": spearman(near, np.tile(judged, (len(near), 1))),
+            "found_again": [arms.found_again(*both) for both in zip(whole, dropped, strict=True)],
+        }
+        for name, values in scores.items():
+            table[i][f"{name}_middle"] = 100 * float(np.mean([values[k - 1] for k in middle]))
+            table[i][f"{name}_last"] = 100 * float(values[-1])
         interventions_table.write_table(
             table[: i + 1], options.out / "doses.csv" if i + 1 == len(jobs) else options.out / "part.csv"
         )
