@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is first imported: a small SVD is 30 x slower with threads that fight
+os.environ["OMP_NUM_THREADS"] = "1"  # scikit-learn's threads wait for each other at full speed
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 from hypothesis import HealthCheck, settings

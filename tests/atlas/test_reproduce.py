@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from layerscope import atlas
-from layerscope.atlas.reproduce import Row, items, reproduce
+from layerscope.atlas.reproduce import Row, correlations, items, reproduce
 from layerscope.atlas.reproduce.base import score_means
 from layerscope.atlas.reproduce.scores import RULES, TABLE2_MODELS, best_with_all_tasks, lowest_metric
+from layerscope.correlation import correlate
 from layerscope.errors import UnknownNameError
 from tests.shared import shared_folder
 
@@ -37,6 +39,22 @@ TASKS = {
     "Pythia-410M": {"best": 32, "last": 32, "min_dime": 29, "min_infonce": 29, "min_entropy_dataset": 29},
     "LLM2Vec-8B": {"best": 31, "last": 32, "min_dime": 28, "min_infonce": 28, "min_entropy_dataset": 27},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_draws() -> Iterator[None]:
+    """Fewer curves by chance than `reproduce` draws: 199 of 999, and 100 of 2000 resamples. All are in `make slow`."""
+    caches = (correlations.model_correlations, correlations.models_together)
+    with pytest.MonkeyPatch.context() as patched:
+        own = correlations.correlate
+        patched.setattr(
+            correlations, "correlate", lambda *given, **how: own(*given, **{**how, "surrogates": 199, "bootstrap": 100})
+        )
+        for each in caches:
+            each.cache_clear()
+        yield
+    for each in caches:
+        each.cache_clear()
 
 
 @cache
@@ -292,6 +310,11 @@ def test_the_talk_on_a_model_done_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_every_item_at_once() -> None:
+def test_every_item_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlations, "correlate", correlate)  # with all draws
+    correlations.model_correlations.cache_clear()
+    correlations.models_together.cache_clear()
     rows = reproduce("all", "english")
     assert list(dict.fromkeys(row.item for row in rows)) == NAMES
+    strong = by_cell([row for row in rows if row.item == "fig3"])["Pythia-410m", "dcor: beyond chance"]
+    assert (strong.ours, strong.verdict) == (0, "not shown")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from layerscope.atlas.reproduce import correlations
+from layerscope.correlation import correlate
 from layerscope.data import Corpus
 from layerscope.profiling import profile
 from tests.cli.support import Cli, assert_refused
@@ -65,9 +68,12 @@ def test_reproduce(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "fig12.png").stat().st_size > 10_000
 
 
-def test_bars_are_drawn(cli: Cli, tmp_path: Path) -> None:
+def test_bars_are_drawn(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlations, "correlate", partial(correlate, surrogates=99, bootstrap=100))
+    correlations.model_correlations.cache_clear()
     assert cli("atlas", "reproduce", "fig9", "--convention", "english", "-o", "fig9.png").code == 0
     assert (tmp_path / "fig9.png").exists()
+    correlations.model_correlations.cache_clear()
 
 
 def test_mistakes_are_one_line(cli: Cli, tmp_path: Path) -> None:

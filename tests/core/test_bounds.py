@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -177,10 +178,23 @@ def test_verify_inflates_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert peak < 4 * LEAST
 
 
-def test_a_long_field_of_a_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "texts.csv").write_bytes(b"text" + b"a" * 2**26)
-    with pytest.raises(LayerscopeError, match="field larger than field limit"):
-        load_corpus(tmp_path / "texts.csv")
+def test_a_long_field_of_a_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MB are the limit; a field of that length takes seconds, so that a thousandth is taken for it."""
+    set_limit = csv.field_size_limit
+    before, asked = set_limit(), set()
+
+    def smaller(size: int | None = None) -> int:
+        asked.add(size)
+        return 0 if size is None else set_limit(size >> 10)
+
+    monkeypatch.setattr(csv, "field_size_limit", smaller)
+    (tmp_path / "texts.csv").write_bytes(b"text" + b"a" * 2**16)
+    try:
+        with pytest.raises(LayerscopeError, match="field larger than field limit"):
+            load_corpus(tmp_path / "texts.csv")
+    finally:
+        set_limit(before)
+    assert asked == {None, 2**26}
 
 
 def test_what_is_packed_as_usual_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,13 @@ def sampled(truth: np.ndarray, n: int, shared: float, seed: int) -> ScoredCandid
     """Means of n items per candidate, which share a part of each item's error; and those means on resampled items."""
     rng = np.random.default_rng(seed)
     items = truth[:, None] + shared * rng.normal(size=n) + rng.normal(size=(len(truth), n))
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=DRAWS) / n
-    return ScoredCandidates(items.mean(1), items @ counts.T)
+    return ScoredCandidates(items.mean(1), items @ weights(n))
+
+
+@cache
+def weights(n: int) -> np.ndarray:
+    """How often each of n items is in each draw. The items are new in every sample, so that the draws can be the same."""
+    return np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), size=DRAWS).T / n
 
 
 @pytest.mark.parametrize("shared", [0.0, 3.0])

@@ -41,7 +41,7 @@ SIMULATED = [m if m in ("spearman", "dcor") else pytest.param(m, marks=pytest.ma
 
 
 @lru_cache(maxsize=8)
-def unrelated(measure: str, trials: int = 1000) -> pd.DataFrame:
+def unrelated(measure: str, trials: int = 500) -> pd.DataFrame:
     rng = np.random.default_rng([11, MEASURES.index(measure)])
     return pd.DataFrame([one_model(measure, rng, 3) for _ in range(trials)])
 

@@ -95,9 +95,9 @@ def test_short_series_are_refused_by_name() -> None:
 
 def test_seeded() -> None:
     metrics, scores = tables()
-    pd.testing.assert_frame_equal(correlate(metrics, scores, **FEW).layers, correlate(metrics, scores, **FEW).layers)
-    other = correlate(metrics, scores, seed=1, **FEW).layers
-    assert not other["p"].equals(correlate(metrics, scores, **FEW).layers["p"])
+    first = correlate(metrics, scores, **FEW).layers
+    pd.testing.assert_frame_equal(first, correlate(metrics, scores, **FEW).layers)
+    assert not first["p"].equals(correlate(metrics, scores, seed=1, **FEW).layers["p"])
 
 
 def test_a_missing_task_does_not_move_the_mean() -> None:

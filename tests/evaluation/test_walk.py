@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.usefixtures("few_experiments"), pytest.mark.filterwarn
 
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Any]:
-    data = write_tasks(tmp_path / "data", pairs=60, texts=60)
+    data = write_tasks(tmp_path / "data", pairs=36, texts=36)
     return {"data_dir": data, "store": tmp_path / "store", "layers": [0, -1], "scoring_workers": 0, "scoring": "device"}
 
 

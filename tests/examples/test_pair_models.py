@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from pair_models import ANTIBODIES_MASKED, ANTIBODIES_NEXT, CONDITIONS, MODELS, SMILES, Checkpoint, symbol_tokenizer, write
+from pair_models import ANTIBODIES_MASKED, ANTIBODIES_NEXT, CONDITIONS, SMILES, Checkpoint, symbol_tokenizer, write
 
 import layerscope.catalogue as mechanism
 from layerscope.errors import ModelError
@@ -123,22 +123,21 @@ def test_what_is_no_symbol_is_left_out() -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pairs")
-    write([name for name in MODELS if name != "iglm"], folder)
-    return folder
+    return tmp_path_factory.mktemp("pairs")
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "printed"),
     [
-        ("rxnfp-pretrained", None),
+        pytest.param("rxnfp-pretrained", None, marks=pytest.mark.slow),
         # what the package's own description prints for this reaction
         ("rxnfp-ft", [-2.0174953937530518, 1.7602033615112305, -1.3323537111282349, -1.1095019578933716, 1.2254549264907837]),
-        ("rxnfp-ft-10k", None),
+        pytest.param("rxnfp-ft-10k", None, marks=pytest.mark.slow),
     ],
 )
 def test_real_reaction_models(folders: Path, name: str, printed: list[float] | None) -> None:
+    write([name], folders)
     model = load(folders / name, device="cpu")
     ids = torch.tensor(model.tokenize([REACTION]).ids)
     assert not (ids == model.tokenizer.unk_token_id).any()
@@ -151,6 +150,7 @@ def test_real_reaction_models(folders: Path, name: str, printed: list[float] | N
 
 @pytest.mark.real
 def test_real_masked_antibody_model_restores_conserved_residues(folders: Path) -> None:
+    write(["antiberty"], folders)
     ids = torch.tensor(load(folders / "antiberty", device="cpu").tokenize([HEAVY]).ids)
     with quiet():
         model = hf.AutoModelForMaskedLM.from_pretrained(folders / "antiberty").eval()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,17 @@ def reload_here(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dic
     return [dict(np.load(job["out"])) for job in jobs], {**facts, "layerscope_loaded": False}
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Verify in this process."""
+@contextmanager
+def verified_here() -> Iterator[None]:
+    """What is exported is verified in this process."""
     pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr(verifying, "reload", reload_here)
-    return reload_here
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(verifying, "reload", reload_here)
+        yield
+
+
+@pytest.fixture
+def here() -> Iterator[Callable[..., Any]]:
+    """Verify in this process."""
+    with verified_here():
+        yield reload_here

@@ -14,7 +14,7 @@ from layerscope.errors import ExportError, LayerscopeError
 from layerscope.exporting.pushing import pack, push
 from layerscope.models.sealed import damaged
 from tests.cli.support import assert_refused, run_main
-from tests.exporting.conftest import here
+from tests.exporting.conftest import here, verified_here
 from tests.faults.conftest import files, hub, other_files
 from tests.faults.hub import Hub, Repository, Request
 from tests.improving.test_improve import some_texts
@@ -35,7 +35,8 @@ def logged_in(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def improved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("improved") / "better"
     settings = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
-    layerscope.improve(tiny_model("llama"), TEXTS, out=out, **settings)
+    with verified_here():
+        layerscope.improve(tiny_model("llama"), TEXTS, out=out, **settings)
     return out
 
 

@@ -44,11 +44,11 @@ def loaded() -> Callable[[str], LoadedModel]:
 def test_templates_on_real_sentences(loaded: Callable[[str], LoadedModel], name: str, pattern: str) -> None:
     model, template = loaded(name), get_template(pattern)
     framed = frame_tokenizer(model, template, 256, verification_texts(brief=True))
-    sentences = [part.strip() + "." for text in load_corpus("lee").texts[:60] for part in text.split(".") if part.strip()]
+    sentences = [part.strip() + "." for text in load_corpus("lee").texts[:30] for part in text.split(".") if part.strip()]
     wanted = encode_template(model, template, sentences, 256)
     fitting = [i for i, one in enumerate(wanted) if not one.truncated]
     found = framed.ids(sentences)
-    assert len(fitting) > 400
+    assert len(fitting) > 200
     assert [found[i] for i in fitting] == [wanted[i].ids for i in fitting]
 
 

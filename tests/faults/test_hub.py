@@ -10,6 +10,7 @@ import logging
 import lzma
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -181,41 +182,47 @@ def test_a_token_is_never_told(
 LEAST = 2**20
 
 
-def published_bombs() -> dict[str, bytes]:
-    """Files of datasets that are small on the hub and large in memory, by their names there."""
+ROW = b'{"text": "the same words again and again"}\n'
+MANY = ROW * (4 * LEAST // len(ROW))
+
+
+def zstd(raw: bytes) -> bytes:
     import pyarrow as pa
 
-    row = b'{"text": "the same words again and again"}\n'
-    many = row * (4 * LEAST // len(row))
-    zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("train.jsonl", many)
-    shared = pd.DataFrame({"text": ["a" * (LEAST // 4)] * 600})
-    return {
-        "train.jsonl.gz": gzip.compress(many), "train.jsonl.bz2": bz2.compress(many), "train.jsonl.xz": lzma.compress(many),
-        "train.jsonl.zst": pa.compress(many, codec="zstd", asbytes=True), "train.zip": zipped.getvalue(),
-        "cell.parquet": packed(pd.DataFrame({"text": ["a" * 3 * LEAST]})), "shared.parquet": packed(shared),
-        "rows.parquet": packed(pd.DataFrame({"text": ["a"] * 600_000})),
-    }  # fmt: skip
+    return bytes(pa.compress(raw, codec="zstd", asbytes=True))
 
 
-def packed(table: pd.DataFrame) -> bytes:
+def zipped(raw: bytes) -> bytes:
     stream = io.BytesIO()
-    table.to_parquet(stream, compression="zstd")
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("train.jsonl", raw)
     return stream.getvalue()
+
+
+def packed(cells: list[str]) -> bytes:
+    stream = io.BytesIO()
+    pd.DataFrame({"text": cells}).to_parquet(stream, compression="zstd")
+    return stream.getvalue()
+
+
+# Files of datasets that are small on the hub and large in memory, by their names there. They are made where they are asked for.
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "train.jsonl.gz": lambda: gzip.compress(MANY), "train.jsonl.bz2": lambda: bz2.compress(MANY),
+    "train.jsonl.xz": lambda: lzma.compress(MANY), "train.jsonl.zst": lambda: zstd(MANY), "train.zip": lambda: zipped(MANY),
+    "cell.parquet": lambda: packed(["a" * 3 * LEAST]), "shared.parquet": lambda: packed(["a" * (LEAST // 4)] * 600),
+    "rows.parquet": lambda: packed(["a"] * 600_000),
+}  # fmt: skip
 
 
 _QUICK = ("train.jsonl.gz", "cell.parquet")  # one of each way of counting; the others every night
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in published_bombs()]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in BOMBS])
 def test_a_dataset_that_would_fill_the_memory_is_refused_before_it_is_unpacked(
     hub: Hub, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "_LEAST", LEAST)
-    hub.datasets["org/bomb"] = Repository({"main": {name: published_bombs()[name]}})
+    hub.datasets["org/bomb"] = Repository({"main": {name: BOMBS[name]()}})
     for load_it in (load_corpus, load_images) if name == "shared.parquet" else (load_corpus,):
         with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
             load_it("org/bomb")
@@ -227,7 +234,7 @@ def test_the_library_of_datasets_is_bounded_for_layerscope_alone(hub: Hub, monke
     import datasets
 
     monkeypatch.setattr(bounds, "_LEAST", LEAST)
-    hub.datasets["org/bomb"] = Repository({"main": {"cell.parquet": published_bombs()["cell.parquet"]}})
+    hub.datasets["org/bomb"] = Repository({"main": {"cell.parquet": BOMBS["cell.parquet"]()}})
     with pytest.raises(LayerscopeError, match="more than is read"):
         load_corpus("org/bomb")
     assert len(datasets.load_dataset("org/bomb", split="train")) == 1

@@ -22,6 +22,13 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory):
     return tmp_path_factory.mktemp("common")
 
 
+@pytest.fixture(autouse=True)
+def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast the models are says nothing here: one round over a few texts."""
+    monkeypatch.setattr("layerscope.improving.holding._TIMED", 4)
+    monkeypatch.setattr("layerscope.improving.holding._ROUNDS", 1)
+
+
 @pytest.fixture
 def stored(common_cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have read need not be read again: for tests that are not about reading."""

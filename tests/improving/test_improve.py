@@ -20,6 +20,7 @@ from layerscope.store.embeddings import text_key
 from layerscope.version import VERSION
 from tests.tiny import tiny_model
 
+pytestmark = pytest.mark.usefixtures("stored")
 WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass")
 
 
@@ -201,6 +202,7 @@ def codes(count: int = 40) -> list[str]:
     return ["".join(rng.choice(list("ACDEFGHIKLMN"), 30)) for _ in range(count)]
 
 
+@pytest.mark.usefixtures("here")
 def test_a_model_does_not_judge_itself_on_texts_without_words(llama, tmp_path):
     result = quick(llama, codes(), judge="none", out=tmp_path / "kept")
     assert (result.choice.layer, result.choice.readout) == (llama.n_blocks, Readout().name)
@@ -283,17 +285,14 @@ def test_off_a_terminal_every_stage_is_one_line_or_two():
     assert told[2] == "judging: all 2 readouts are there already"
 
 
-def test_the_time_is_estimated_before_anything_long(llama, judge, capsys):
-    quick(llama, some_texts(), judge=judge, progress=None)
+def test_the_time_is_estimated_before_anything_long_and_what_is_stored_takes_none(llama, judge, capsys, tmp_path):
+    quick(llama, some_texts(), judge=judge, progress=None, store=tmp_path / "store")
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("about ")
     assert "40 of 40 texts" in first
-
-
-def test_what_is_stored_takes_no_time(llama, judge, capsys):
-    quick(llama, some_texts(), judge=judge)
-    quick(llama, some_texts(), judge=judge, progress=None)
+    again = quick(llama, some_texts(), judge=judge, progress=None, store=tmp_path / "store")
     assert capsys.readouterr().err.startswith("about 0 s of reading: ")
+    assert again.manifest["seconds"]["estimated"] == 0
 
 
 def test_parts_that_are_not_stored_take_time(llama, judge, monkeypatch):

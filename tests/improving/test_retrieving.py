@@ -21,6 +21,7 @@ from tests.improving.test_improve import WORDS, judge
 from tests.tiny import tiny_model
 
 __all__ = ["judge"]
+pytestmark = pytest.mark.usefixtures("stored")
 
 MANY = [f"{word}{ending}" for word in WORDS for ending in ("", "s", "y", "ish")]
 

@@ -107,47 +107,6 @@ def test_a_student_learns_and_is_what_was_compared(llama, taught):
     assert done.model.identity["weights_sha256"] != llama.identity["weights_sha256"]
 
 
-def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, tmp_path, monkeypatch):
-    whole, asked = train(llama, taught), lessons.agreement
-
-    def stop(vectors, target):
-        if stop.looks == 2:
-            raise KeyboardInterrupt
-        stop.looks += 1
-        return asked(vectors, target)
-
-    stop.looks = 0
-    monkeypatch.setattr(lessons, "agreement", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(llama, taught, work=tmp_path)
-    (folder,) = tmp_path.glob("lesson-*")
-    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 10
-    assert Lesson(folder).best.name == f"best-{Lesson(folder).update()['best_step']}"
-    assert (Lesson(folder).best / "modules.json").exists()
-    monkeypatch.setattr(lessons, "agreement", asked)
-    resumed = train(llama, taught, work=tmp_path)
-    assert np.allclose(resumed.facts["curve"], whole.facts["curve"], atol=1e-4)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_that_was_not_finished_is_not_taken(llama, taught, tmp_path, monkeypatch):
-    asked, looks = lessons.agreement, []
-
-    def stop(vectors, target):
-        looks.append(1)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-        return asked(vectors, target)
-
-    monkeypatch.setattr(lessons, "agreement", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(llama, taught, work=tmp_path)
-    (folder,) = tmp_path.glob("lesson-*")
-    (folder / "checkpoint-12").mkdir()
-    (folder / "checkpoint-12" / "config.json").write_text("{", encoding="utf-8")
-    assert train(llama, taught, work=tmp_path).facts["curve"][-1][0] == 20
-
-
 @pytest.fixture(scope="module")
 def stopped(llama, taught, tmp_path_factory):
     """The folder of a training that was stopped after three looks and two checkpoints, and what it was begun with."""
@@ -167,6 +126,20 @@ def stopped(llama, taught, tmp_path_factory):
     plan = Lesson(folder).update()
     texts, facts = json.loads((folder / "texts.json").read_text()), {n: plan[n] for n in ("watched", "seed", "given", "device")}
     return folder, (texts, np.load(folder / "target.npy"), facts)
+
+
+def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, stopped, tmp_path):
+    folder = tmp_path / stopped[0].name
+    shutil.copytree(stopped[0], folder)
+    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 10
+    assert Lesson(folder).best.name == f"best-{Lesson(folder).update()['best_step']}"
+    assert (Lesson(folder).best / "modules.json").exists()
+    (folder / "checkpoint-12").mkdir()  # one that was not finished is not taken
+    (folder / "checkpoint-12" / "config.json").write_text("{", encoding="utf-8")
+    resumed = train(llama, taught, work=tmp_path)
+    assert np.allclose(resumed.facts["curve"], train(llama, taught).facts["curve"], atol=1e-4)
+    assert resumed.facts["curve"][-1][0] == 20
+    assert not list(tmp_path.iterdir())
 
 
 def sealed_again(folder: Path, **facts) -> None:

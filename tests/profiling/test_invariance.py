@@ -15,7 +15,16 @@ from tests.tiny import tiny_model
 OPTIONS = {"max_length": 40, "views": 2, "permutations": 4}
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "mamba", "bert", "roberta"])
+LIKE_THEM = (
+    "gpt2",
+    "gpt_neox",
+    "roberta",
+)  # in every test run: one that reads on, one that keeps a state, one that reads both ways
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "mamba", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in LIKE_THEM)]
+)
 def test_batch_size_and_order(family: str, texts: list[str]) -> None:
     model = tiny_model(family)
     shuffled = random.Random(1).sample(texts, len(texts))

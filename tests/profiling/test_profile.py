@@ -32,7 +32,7 @@ def run(texts: list[str]) -> Profile:
 @pytest.mark.parametrize("wrapped", [True, False], ids=["one model", "one module"])
 def test_threads_that_share_a_model_get_the_tables_of_one_after_the_other(texts: list[str], wrapped: bool) -> None:
     given = tiny_model("llama") if wrapped else build_tiny("llama")
-    corpora = [[f"{text} {i}" for text in texts for i in range(3)][k : 30 - k] for k in range(3)]
+    corpora = [[f"{text} {i}" for text in texts for i in range(2)][k : 20 - k] for k in range(3)]
     lengths = (8, 24, 32)
 
     def table(k: int) -> pd.DataFrame:

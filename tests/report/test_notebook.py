@@ -71,6 +71,7 @@ def correlations() -> Any:
     return layerscope.correlate(metrics, scores, measures=["dcor", "spearman"], surrogates=99, bootstrap=100)
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_a_profile_shows_its_valley_and_curves() -> None:
     shown = synthetic_run()._repr_html_()
     assert {"img", "table"} <= read(shown)
@@ -78,6 +79,7 @@ def test_a_profile_shows_its_valley_and_curves() -> None:
     assert "sink dropped" in shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_an_evaluation_shows_a_line_per_readout_and_the_best_layers() -> None:
     run = synthetic_evaluation("small", "llama", 6, ["STSBenchmark", "Topics"], READOUTS)
     shown = run._repr_html_()
@@ -93,6 +95,7 @@ def test_a_choice_says_what_it_rests_on() -> None:
     assert "It is the best." in shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_an_improvement_shows_neighbors_before_and_after() -> None:
     shown = synthetic_improvement()._repr_html_()
     assert "img" in read(shown)
@@ -100,6 +103,7 @@ def test_an_improvement_shows_neighbors_before_and_after() -> None:
     assert "after 1.2" in shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_probes_show_accuracy_by_layer() -> None:
     shown = synthetic_probe()._repr_html_()
     assert "img" in read(shown)
@@ -114,12 +118,14 @@ def test_a_study_shows_its_verdict_and_figure(tmp_path: Path) -> None:
     assert run.verdict[0].split(":")[-1].strip()[:20] in shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_a_sweep_shows_how_it_ended() -> None:
     shown = synthetic_sweep()._repr_html_()
     read(shown)
     assert "jobs in" in shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_correlations_show_what_chance_reaches() -> None:
     found = correlations()
     shown = found._repr_html_()
@@ -127,6 +133,7 @@ def test_correlations_show_what_chance_reaches() -> None:
     assert "p, all metrics" in shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:
     run = synthetic_run(EVIL)
     run.manifest["warnings"].append(EVIL)

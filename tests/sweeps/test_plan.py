@@ -111,8 +111,15 @@ def test_a_plan_in_a_file_does_not_say_where_else_to_write(
     with pytest.raises(PlanError, match="not in the folder that the command runs in"):
         sweep("plan.yaml", dry_run=True)
     assert not list(tmp_path.glob("elsewhere*"))
+
+
+def test_the_user_says_where_else_to_write(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    plan = {"models": ["controlled-ar"], "corpora": ["lee"], "out": "../elsewhere"}
+    Path("plan.yaml").write_text(json.dumps(plan))
     assert sweep("plan.yaml", out="mine", dry_run=True).path == Path("mine")
-    assert sweep(plan, dry_run=True).path == Path(plan["out"])  # a plan given in Python is the user's own
+    assert sweep(plan, dry_run=True).path == Path("../elsewhere")  # a plan given in Python is the user's own
 
 
 def test_a_plan_does_not_write_through_a_link(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,9 +100,8 @@ class Capture:
                 states = first_tensor(*found)
                 self._read(index, states if tap.scale is None else states * tap.scale)
 
-        def before(
-            _module: nn.Module, given: Any, named: Any = None
-        ) -> None:  # not given while another thread adds or removes it
+        # torch does not give `named` while another thread adds or removes the hook
+        def before(_module: nn.Module, given: Any, named: Any = None) -> None:
             read(given, named)
 
         def after(_module: nn.Module, _given: Any, output: Any) -> None:

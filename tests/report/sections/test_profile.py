@@ -92,6 +92,7 @@ def test_number(value: float, shown: str) -> None:
     assert number(value) == shown
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_in_a_notebook_nothing_from_outside_is_markup(run: Profile) -> None:
     run.manifest["warnings"].append("<b onclick=evil()>warning</b>")
     html = run._repr_html_()
@@ -104,6 +105,7 @@ def test_in_a_notebook_nothing_from_outside_is_markup(run: Profile) -> None:
     assert "&lt;img src=x&gt;" in html
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_a_notebook_says_what_it_shows(run: Profile) -> None:
     html = run._repr_html_()
     assert "valley at layer 2 (block.1)" in html
