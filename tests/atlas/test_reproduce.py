@@ -43,12 +43,12 @@ TASKS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def few_draws() -> Iterator[None]:
-    """Fewer curves by chance than `reproduce` draws: 199 of 999, and 100 of 2000 resamples. All are in `make slow`."""
+    """Fewer curves by chance than `reproduce` draws: 99 of 999, and 100 of 2000 resamples. All are in `make slow`."""
     caches = (correlations.model_correlations, correlations.models_together)
     with pytest.MonkeyPatch.context() as patched:
         own = correlations.correlate
         patched.setattr(
-            correlations, "correlate", lambda *given, **how: own(*given, **{**how, "surrogates": 199, "bootstrap": 100})
+            correlations, "correlate", lambda *given, **how: own(*given, **{**how, "surrogates": 99, "bootstrap": 100})
         )
         for each in caches:
             each.cache_clear()

@@ -152,7 +152,7 @@ CURVES: dict[str, Callable[[int], Callable[[np.random.Generator], np.ndarray]]] 
     "smoother": lambda n: _smooth(n, n / 4),
     "valleys and a last layer apart": lambda n: lambda rng: _valley(n, rng),
 }
-TRIALS = 150
+TRIALS = 300
 
 
 def _p(measure: str, x: np.ndarray, y: np.ndarray, seed: int, count: int = 99) -> float:
