@@ -39,6 +39,7 @@ def test_training_and_measuring_share_no_text(many: list[str]) -> None:
         split(Corpus.of(many[:20]))
 
 
+@pytest.mark.slow  # the next test trains in every run
 def test_contrastive_training_makes_views_more_alike(many: list[str], tmp_path: Path) -> None:
     model = tiny_model("llama")
     before = {name: weight.clone() for name, weight in model.module.state_dict().items()}

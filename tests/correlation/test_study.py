@@ -264,6 +264,8 @@ def test_the_page_and_the_command_say_one_thing_over_models() -> None:
 
     models = [("one", "llama", 6), ("two", "bert", 5), ("three", "gpt2", 7)]
     runs = [synthetic_run(*model) for model in models]
+    for run in runs:
+        run.table = run.table[run.table["metric"].isin(["prompt_entropy", "dime", "lidar"])]
     evaluations = [synthetic_evaluation(*model, tasks=["a", "b"]) for model in models]
     page = gather([*runs, *evaluations]).over_models
     assert page is not None

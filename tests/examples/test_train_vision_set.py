@@ -68,7 +68,9 @@ def test_train_read_and_load_again(prepared: Path, tmp_path: Path) -> None:
     assert all(p.dtype == torch.float32 for p in model.module.parameters()), "half precision is for the files only"
 
 
-@pytest.mark.parametrize("name", list(objectives.OBJECTIVES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "ar" else pytest.mark.slow) for name in objectives.OBJECTIVES]
+)
 def test_training_is_seeded_and_learns(prepared: Path, name: str) -> None:
     held = images.read(prepared, "digits").part(64)
     size = objectives.Size(8, 2, 10, width=16, blocks=2, heads=2)

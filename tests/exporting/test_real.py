@@ -39,8 +39,12 @@ def loaded() -> Callable[[str], LoadedModel]:
     return functools.cache(load)
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "minilm-l6"])
-@pytest.mark.parametrize("pattern", ["one-word", "query: {text}", "Summary of {text}:\n", "{text} In short,"])
+PATTERNS = ("one-word", "query: {text}", "Summary of {text}:\n", "{text} In short,")
+FRAMED = [*(("minilm-l6", pattern) for pattern in PATTERNS), ("smollm2-135m", "one-word"), ("smollm2-135m", "{text} In short,"),
+          *(pytest.param("smollm2-135m", pattern, marks=pytest.mark.slow) for pattern in PATTERNS[1:3])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pattern"), FRAMED)
 def test_templates_on_real_sentences(loaded: Callable[[str], LoadedModel], name: str, pattern: str) -> None:
     model, template = loaded(name), get_template(pattern)
     framed = frame_tokenizer(model, template, 256, verification_texts(brief=True))
