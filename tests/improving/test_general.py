@@ -131,7 +131,7 @@ def test_without_network_one_line_and_nothing_written(
     data, out = tmp_path / "texts.txt", tmp_path / "better"
     data.write_text("\n".join(FEW))
     words = ("improve", "smollm2-135m", "--data", data, "--out", out, "--general", "--offline")
-    assert_refused(run_main(monkeypatch, capsys, *words), "SmsSpam", "leave out --general")
+    assert_refused(run_main(monkeypatch, capsys, *words), "fetch SmsSpam TrecQuestions SentimentSnippets`", "leave out --general")
     assert not out.exists()
 
 

@@ -20,9 +20,8 @@ def general_texts(without: Iterable[str], count: int | None = None, offline: boo
     try:
         lists = [[row["text"] for row in TASKS.get(name).splits(offline=offline)["train"]] for name in SOURCES]
     except LayerscopeError as error:
-        raise DataError(
-            f"general= needs texts of the catalogue ({', '.join(SOURCES)}): {error} Or leave out general=."
-        ) from error
+        fetch = f"`layerscope fetch {' '.join(SOURCES)}` gets all that general= needs"
+        raise DataError(f"general= needs texts of the catalogue: {error} {fetch}; or leave out general=.") from error
     taken = {_plain(text) for text in without}
     found: dict[str, str] = {}
     for text in chain.from_iterable(zip(*lists, strict=False)):

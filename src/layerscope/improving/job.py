@@ -298,7 +298,7 @@ class ImproveJob:
         few = len(texts) < LEAST_TEXTS and not self.sample.general
         found, why = None, "no prompt that could teach beats today's"
         if few:
-            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}"
+            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}, or general texts as well (general=)"
         elif teacher is not None:
             candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
             prompted = candidates.raw(teacher.readout, teacher.layer)
