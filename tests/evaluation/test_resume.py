@@ -36,8 +36,10 @@ def runner() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def run_and_kill(runner: subprocess.Popen[str], given: dict[str, Any], notes: Path, stop: str, after: int) -> None:
-    """Start a run, wait until it has done so much, and kill it without warning."""
+def run_and_kill(
+    runner: subprocess.Popen[str], given: dict[str, Any], notes: Path, stop: str, after: int, how: int = signal.SIGKILL
+) -> None:
+    """Start a run, wait until it has done so much, and end it, without warning where `how` does not say otherwise."""
     assert runner.stdin is not None
     assert runner.stdout is not None
     mark = notes.with_suffix(f".{stop}")
@@ -48,8 +50,8 @@ def run_and_kill(runner: subprocess.Popen[str], given: dict[str, Any], notes: Pa
     while not mark.exists():
         assert not is_gone(process)
         time.sleep(0.05)
-    os.kill(process, signal.SIGKILL)
-    assert int(runner.stdout.readline()) == -signal.SIGKILL
+    os.kill(process, how)
+    assert int(runner.stdout.readline()) == -how
 
 
 def noted(notes: Path, what: str) -> list[int]:
@@ -77,7 +79,7 @@ def test_killed_while_encoding_and_while_scoring(runner: subprocess.Popen[str], 
     assert TEXTS // 2 <= len(noted(notes, "text")) < TEXTS
     assert not (tmp_path / "run" / "results").exists()
     run_and_kill(runner, {**given, "scoring_workers": 1}, notes, "job", JOBS // 2)
-    assert TEXTS <= len(noted(notes, "text")) < 1.05 * TEXTS
+    assert TEXTS <= len(noted(notes, "text")) <= 1.08 * TEXTS  # a chunk that was being encoded, and one that was being written
     scorers = noted(notes, "job")
     while not all(is_gone(process) for process in set(scorers)):  # workers do not outlive a run that was killed
         time.sleep(0.05)
@@ -98,3 +100,17 @@ def test_killed_while_encoding_and_while_scoring(runner: subprocess.Popen[str], 
     pd.testing.assert_frame_equal(run.scores, whole.scores, atol=1e-6, rtol=0)
     pd.testing.assert_frame_equal(run.gains, whole.gains, atol=1e-5, rtol=0)
     assert len(whole.scores) == JOBS
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_processes_in_the_middle_of_a_score(runner: subprocess.Popen[str], tmp_path: Path) -> None:
+    data, notes = write_tasks(tmp_path / "data", pairs=40), tmp_path / "notes"
+    given: dict[str, Any] = {
+        "tasks": ["Pairs"], "out": str(tmp_path / "run"), "data_dir": str(data), "store": str(tmp_path / "store"),
+        "readouts": READOUTS, "scoring_workers": 1, "scoring": "mteb",
+    }  # fmt: skip
+    run_and_kill(runner, given, notes, "job", 6, signal.SIGINT)  # its process sleeps on, for ten minutes
+    assert all(is_gone(process) for process in set(noted(notes, "job")))
+    assert len(list((tmp_path / "run" / "results").rglob("*.json"))) == 5  # those before it
+    assert len(evaluate(tiny_model(), **given).scores) == JOBS
+    assert len(noted(notes, "job")) == 6

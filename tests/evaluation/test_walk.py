@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -19,8 +22,10 @@ from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderEr
 from layerscope.evaluation import encode, pool, scoring, steps, walk
 from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import ChunkWork, EncodePass, TextEncoder
+from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.scoring import ScoringContext
 from layerscope.evaluation.walk import Means
+from layerscope.store import checked
 from tests.evaluation.support import TASKS, watch, write_tasks
 from tests.tiny import tiny_model
 
@@ -81,6 +86,7 @@ def test_steps_side_by_side_give_the_scores_of_one_after_the_other(
             assert ("encode", name) in [entry[:2] for entry in log[:i]]
     assert "encoding should take" in caplog.text
     assert run.manifest["estimate"]["encode"] > 0
+    assert run.manifest["estimate"]["memory_bytes"] > 2**20
     # nothing is scored but what the run asks for
     assert len([entry for entry in log if entry[0] == "score"]) == len(TASKS)
     in_steps.undo()
@@ -168,6 +174,17 @@ def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
     assert set(run.scores["task"]) == set(TASKS) - {"Ranking"}
     with pytest.raises(NonFiniteStatesError):
         evaluate(tiny_model(), ["Ranking"], **given)
+
+
+@pytest.mark.usefixtures("in_steps")
+def test_what_is_left_is_told_once_a_task_of_its_kind_was_scored(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    tasks = ["Pairs", "Sets"]
+    evaluate(tiny_model(), tasks, **given)
+    assert "at the speed so far" not in caplog.text  # a task of each kind
+    more = given["data_dir"] / "MorePairs"
+    shutil.copytree(given["data_dir"] / "Pairs", more)
+    evaluate(tiny_model(), [*tasks, "MorePairs"], **{**given, "store": given["store"].with_name("other")})
+    assert "1 task left: " in caplog.text
 
 
 @pytest.mark.usefixtures("in_steps")
@@ -259,7 +276,7 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
         return own(self, parts, vectors)
 
     monkeypatch.setattr(DeviceScoring, "_scored", stops)
-    monkeypatch.setattr(DeviceScoring, "_room", lambda self: 0)  # a layer at a time
+    monkeypatch.setattr(DeviceScoring, "room", lambda self: 0)  # a layer at a time
     monkeypatch.setattr(steps.Scorers, "apart", True, raising=False)
     assert len(evaluate(tiny_model(), ["Pairs", "Sets"], **given).scores) == 1
     assert scored == [1]
@@ -269,16 +286,21 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
     assert "finishing what is being scored" in caplog.text
 
 
-def test_a_process_that_died_is_told_when_more_is_asked_of_it() -> None:
-    jobs: Any = [type("Job", (), {"task": type("Task", (), {"name": "Pairs"})})]
+def one_job(folder: Path) -> Any:
+    """What a pool is given: a run with one text, and one job of its task."""
+    checked.write_array(texts_file(folder, "Pairs"), np.zeros((1, 32), np.uint8))
+    return SimpleNamespace(run=folder, width=2), [SimpleNamespace(task=SimpleNamespace(name="Pairs"))] * 12
+
+
+def test_a_process_that_died_is_told_when_more_is_asked_of_it(tmp_path: Path) -> None:
     with pool.ScoringPool(1) as scorers:
         scorers._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         assert scorers._pool.submit(os._exit, 1).exception() is not None
         with pytest.raises(LayerscopeError, match=r"a scoring process died.*fewer scoring_workers="):
-            scorers.score(None, jobs)  # type: ignore[arg-type]
+            scorers.score(*one_job(tmp_path))
 
 
-def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = list[str | None]()
 
     def submits(*arguments: Any) -> Any:
@@ -290,12 +312,35 @@ def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", submits)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    jobs: Any = [type("Job", (), {"task": type("Task", (), {"name": "Pairs"})})]
     with pool.ScoringPool(1) as scorers:
-        results = scorers.score(None, jobs)  # type: ignore[arg-type]
+        results = scorers.score(*one_job(tmp_path))
         assert (os.environ["OMP_NUM_THREADS"], os.environ.get("PYTHONSAFEPATH")) == ("7", None)
-        assert list(results) == [{}]
-    assert seen == ["1"]
+        assert next(iter(results)) == {}
+    assert set(seen) == {"1"}
+
+
+def test_as_many_processes_score_as_memory_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = list[int]()
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", lambda self, *arguments: started.append(self._max_workers))
+    context, jobs = one_job(tmp_path)
+    with pool.ScoringPool(3) as scorers:
+        for room in (24, 48, 10**6):  # three copies of a text of two numbers are 24 bytes
+            monkeypatch.setattr(pool, "_MOST_BYTES", room)
+            scorers.score(context, jobs)
+    assert sorted(set(started)) == [1, 2, 3]
+
+
+def test_layers_are_read_in_turns_where_memory_does_not_hold_them(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    given, sizes, own = {**given, "layers": None}, list[int](), DeviceScoring._scored
+    monkeypatch.setattr(DeviceScoring, "_scored", lambda self, parts, some: sizes.append(len(some)) or own(self, parts, some))
+    whole = evaluate(tiny_model(), TASKS, **given)
+    assert sizes == [tiny_model().n_blocks + 1] * len(TASKS)
+    sizes.clear()
+    monkeypatch.setattr(DeviceScoring, "room", lambda self: 2 * 60 * 32 * 4)  # two layers of sixty texts
+    turns = evaluate(tiny_model(), TASKS, **given)
+    assert len(sizes) > len(TASKS)
+    assert sum(sizes) == len(whole.scores)
+    pd.testing.assert_frame_equal(turns.scores, whole.scores, atol=1e-6, rtol=0)
 
 
 def test_a_single_score_is_made_in_this_process(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

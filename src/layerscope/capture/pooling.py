@@ -17,7 +17,7 @@ from torch import Tensor
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
-from layerscope.capture.reduce import non_finite_error
+from layerscope.capture.reduce import non_finite_error, stack_sites
 from layerscope.core.poolings import POOLINGS, SINK, Pooling
 from layerscope.core.sites import Site
 from layerscope.metrics.tokens.norms import find_sink
@@ -39,7 +39,7 @@ class Pooler:
         self._needs_sink = any(what == SINK or what != name for what, name in named.items())
         self._capture = Capture(anatomy, sites, "applied" if normed else "raw", self._on_state)
         self._batch: Batch | None = None
-        self._span = self._lengths = torch.empty(0)
+        self._span, self._dtype = torch.empty(0), torch.float32
         self._pooled: dict[int, Tensor] = {}
         self._sinks: dict[int, Tensor] = {}
 
@@ -57,19 +57,23 @@ class Pooler:
         width = batch.input_ids.shape[1]
         at = torch.arange(width)
         bounds = torch.tensor(list(spans))
-        self._span = (at >= bounds[:, :1]) & (at < bounds[:, 1:])
+        self._span = ((at >= bounds[:, :1]) & (at < bounds[:, 1:])).to(batch.input_ids.device)
         self._batch, self._pooled, self._sinks = batch, {}, {}
         try:
             self._capture.run(lambda: forward(batch))
-            stacked = torch.stack([self._pooled[i].cpu() for i in range(len(self.sites))]).float().numpy()
+            stacked = stack_sites(self._pooled)  # a GPU is waited for once, not at every site
+            if not bool(torch.isfinite(stacked).all()):
+                bad = next(i for i, some in enumerate(stacked) if not bool(torch.isfinite(some).all()))
+                raise non_finite_error(self.sites[bad], stacked[bad].transpose(0, 1).flatten(1), self._dtype)
             numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
             if self._needs_sink:
-                sinks = torch.stack([self._sinks[i].cpu() for i in range(len(self.sites))])
+                sinks = stack_sites(self._sinks).cpu()
                 inside = (sinks >= bounds[:, 0]) & (sinks < bounds[:, 1])
                 numbers["sink"] = torch.where(inside, sinks - bounds[:, 0], -1).numpy()
         finally:
             self._batch, self._pooled, self._sinks = None, {}, {}
-        return {kind: stacked[:, i] for i, kind in enumerate(self.kinds)}, numbers
+        vectors = stacked.cpu().numpy()
+        return {kind: vectors[:, i] for i, kind in enumerate(self.kinds)}, numbers
 
     def _on_state(self, index: int, raw: Tensor, normed: Tensor) -> None:
         batch = self._batch
@@ -81,9 +85,7 @@ class Pooler:
             self._sinks[index] = sink
         states = {"raw": raw, "applied": normed}
         pooled = torch.stack([_pool(what, self._poolings[what], states[norm], span, sink) for what, norm in self._parts])
-        if not bool(torch.isfinite(pooled).all()):
-            raise non_finite_error(self.sites[index], pooled.transpose(0, 1).flatten(1), raw.dtype)
-        self._pooled[index] = pooled
+        self._pooled[index], self._dtype = pooled.float(), raw.dtype
 
 
 def _pool(what: str, pooling: Pooling | None, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:

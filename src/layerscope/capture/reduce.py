@@ -175,7 +175,7 @@ class Reducer:
         try:
             self._capture.run(lambda: forward(batch))
             with torch.inference_mode():
-                pooled = _stacked(self._pooled).float()
+                pooled = stack_sites(self._pooled).float()
                 later = self._later()
                 if not later.is_ready() and later.size <= put_off:
                     return ReducedTensors(pooled, None, later)
@@ -203,9 +203,9 @@ class Reducer:
     def _token_values(self) -> Tensor | None:
         if not self._tokens:
             return None
-        tokens = _stacked(self._tokens)
+        tokens = stack_sites(self._tokens)
         if self.measured:
-            tokens = torch.cat([tokens, _stacked(self._own).to(tokens.device)], dim=1)
+            tokens = torch.cat([tokens, stack_sites(self._own).to(tokens.device)], dim=1)
         return tokens.transpose(0, 1)
 
     def check_values(self, values: dict[str, np.ndarray]) -> None:
@@ -454,7 +454,7 @@ def _as_given(states: Tensor) -> Tensor:
     return states if states.dtype == torch.float64 else states.float()
 
 
-def _stacked(by_site: dict[int, Tensor]) -> Tensor:
+def stack_sites(by_site: dict[int, Tensor]) -> Tensor:
     """Tensors of all sites as one; sites of a model spread over devices meet on the first one's."""
     home = by_site[0].device
     return torch.stack([by_site[i].to(home) for i in range(len(by_site))])

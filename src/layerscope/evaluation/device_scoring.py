@@ -7,6 +7,7 @@ own in mteb is scored by mteb.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -89,6 +90,7 @@ class DeviceScoring:
         parts = parts_of(task, task_rows(self.context, spec))
         facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
         batch: list[tuple[ScoreJob, np.ndarray]] = []
+        clock = time.perf_counter()
         for i, job in enumerate(jobs):
             if self.stopped.is_set():
                 return
@@ -96,13 +98,15 @@ class DeviceScoring:
                 batch.append((job, job_vectors(self.context, job)))
             except Undefined as reason:
                 yield self._written(job, {**undefined(task, str(reason)), **facts})
-            if batch and (i + 1 == len(jobs) or (len(batch) + 1) * batch[0][1].nbytes > self._room()):
+            if batch and (i + 1 == len(jobs) or (len(batch) + 1) * batch[0][1].nbytes > self.room()):
                 rows, converged = self._scored(parts, [vectors for _, vectors in batch])
+                made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(batch)}
                 for (job_, _), scored in zip(batch, rows, strict=True):
-                    yield self._finished(job_, {**facts, "converged": converged}, scored)
-                batch = []
+                    yield self._finished(job_, made, scored)
+                batch, clock = [], time.perf_counter()
 
-    def _room(self) -> int:
+    def room(self) -> int:
+        """Bytes of vectors that are read and scored together."""
         if self.device.type == "cuda":
             return min(_MOST_BYTES, int(torch.cuda.mem_get_info(self.device)[0] // _SHARE))
         return _HOST_BYTES
@@ -115,7 +119,7 @@ class DeviceScoring:
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
         shares = []
         for part in parts:
-            scores, items, ended = score_problem(stacked, part.problem, self._room() // 2)
+            scores, items, ended = score_problem(stacked, part.problem, self.room() // 2)
             shares += [] if ended is None else [ended]
             for i, score in enumerate(scores.tolist()):
                 out[i].append((part, score, items[i] if part.items else None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from layerscope.models.prefix import SharedPrefix
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20
-_PARTS = 25  # a run that is stopped repeats at most one of this many parts
+_PARTS = 25  # a run that is stopped repeats at most two of this many parts
 Vectors = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 """Vectors by kind (sites, texts, D), and numbers by name, of some texts."""
 
@@ -185,9 +186,14 @@ class EncodePass:
         return sorted((t for t, is_stored in zip(distinct, stored, strict=True) if not is_stored), key=lambda t: (-len(t), t))
 
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
-        """Encode texts and add them to the store, chunk by chunk: what is added survives whatever comes next."""
-        for part in self.parts(texts):
-            self.add(part, self.encoder.run(self.encoder.read(part), advance))
+        """Encode texts and add them to the store, a chunk while the next is encoded: what is added survives what comes next."""
+        with ThreadPoolExecutor(1) as writer:
+            added = writer.submit(lambda: None)
+            for part in self.parts(texts):
+                vectors = self.encoder.run(self.encoder.read(part), advance)
+                added.result()  # one at a time, so that memory holds two chunks at most; and its error, if any
+                added = writer.submit(self.add, part, vectors)
+        added.result()
 
     def add(self, texts: Sequence[str], encoded: Vectors) -> None:
         """Add the vectors and numbers of texts to the store."""

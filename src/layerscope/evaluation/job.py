@@ -157,7 +157,7 @@ class EvaluationJob(Means):
 
             scorer = DeviceScoring(plan.model.device, self.scoring_workers)
         with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
-            walk = Walk(self, folder.path, texts, turns, scorers)
+            walk = Walk(self, folder.path, texts, {name: facts[name]["task_type"] for name in texts}, turns, scorers)
             walk.go()
         shutil.rmtree(folder.path / TURNS, ignore_errors=True)
         counts, results, spaces = walk.counts, walk.results, walk.spaces

@@ -23,26 +23,11 @@ except ImportError:
 def model_meta(name: str, revision: str | None, width: int, experiment: dict[str, Any] | None) -> ModelMeta:
     """What mteb files a result under; the experiment's settings (layer, readout) go into its own slot for them."""
     label = name if "/" in name else f"layerscope/{name}"
-    return ModelMeta(
-        loader=None,
-        name=label,
-        revision=revision or "unknown",
-        release_date=None,
-        languages=None,
-        n_parameters=None,
-        memory_usage_mb=None,
-        max_tokens=None,
-        embed_dim=width,
-        license=None,
-        open_weights=True,
-        public_training_code=None,
-        public_training_data=None,
-        framework=["PyTorch"],
-        similarity_fn_name="cosine",
-        use_instructions=False,
-        training_datasets=None,
-        experiment_kwargs=experiment,
-    )
+    unknown = ["loader", "release_date", "languages", "n_parameters", "memory_usage_mb", "max_tokens", "license"]
+    unknown += ["public_training_code", "public_training_data", "training_datasets"]
+    known = {"name": label, "revision": revision or "unknown", "embed_dim": width, "experiment_kwargs": experiment}
+    known |= {"framework": ["PyTorch"], "similarity_fn_name": "cosine", "open_weights": True, "use_instructions": False}
+    return ModelMeta(**dict.fromkeys(unknown), **known)
 
 
 def texts_of(inputs: Iterable[dict[str, Any]]) -> list[str]:

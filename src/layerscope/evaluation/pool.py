@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -12,16 +14,22 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from layerscope.errors import LayerscopeError
+from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, quiet_mteb, run_job
+from layerscope.store.checked import CheckedArray
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
 # the current folder is not on the children's path: a user's socket.py is not imported
 _FOR_CHILDREN = (*_ONE_THREAD, "PYTHONSAFEPATH")
+COPIES = 3  # of a task's vectors in a process: as they are read, as mteb asks for them, and what it makes of them
+_MOST_BYTES = 2**34  # for all processes together
+_ended = threading.Event()  # of a child
 
 
 def _start() -> None:
     import torch
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -36,7 +44,11 @@ def _end_with(parent: Any) -> None:
 
 
 def _run_many(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
-    return [run_job(context, job) for job in jobs]
+    try:
+        return [] if _ended.is_set() else [run_job(context, job) for job in jobs]
+    except SystemExit:  # or the pool would hand it on and begin the next
+        _ended.set()
+        return []
 
 
 class ScoringPool(AbstractContextManager["ScoringPool"]):
@@ -46,21 +58,32 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
     """
 
     def __init__(self, workers: int) -> None:
-        self.workers = workers
+        self.workers = self._size = workers
         self._pool: ProcessPoolExecutor | None = None
 
     def __exit__(self, *error: object) -> None:
         if self._pool is not None:
+            for process in list(self._pool._processes.values()) if any(error) else ():
+                process.terminate()  # a result is written whole: none is waited for
             self._pool.shutdown(cancel_futures=True)
+
+    def fitting(self, vectors: int) -> int:
+        """How many processes may score a task at a time, by the bytes of its vectors at one layer."""
+        return max(1, min(self.workers, _MOST_BYTES // max(1, COPIES * vectors)))
 
     def score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         """Results of jobs, as they are done. Processes begin at once, this process when it is asked."""
         if self.workers == 0:
             return _score_here(context, jobs)
+        largest = max(CheckedArray.open(texts_file(context.run, job.task.name)).shape[0] for job in jobs) if jobs else 0
+        fit = self.fitting(4 * context.width * largest)
+        if self._pool is not None and self._size != fit:
+            self._pool.shutdown()  # after what is under way
+            self._pool = None
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"), _start)
+            self._size, self._pool = fit, ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start)
         with _children_start(), _deaths_told():
-            return _done([self._pool.submit(_run_many, context, part) for part in _parts(jobs, self.workers)])
+            return _done([self._pool.submit(_run_many, context, part) for part in _parts(jobs, fit)])
 
 
 def _score_here(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
@@ -80,9 +103,13 @@ def _children_start() -> Iterator[None]:
     """What children read when they start and load their libraries; this process and what else it starts do not keep it."""
     before = {name: os.environ[name] for name in _FOR_CHILDREN if name in os.environ}
     os.environ.update(dict.fromkeys(_FOR_CHILDREN, "1"))
+    # Ctrl-C, which they inherit blocked, is for this process, which then ends them
+    held = None if os.name == "nt" else signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        if held is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         for name in _FOR_CHILDREN:
             os.environ.pop(name, None)
         os.environ.update(before)

@@ -234,21 +234,10 @@ class Evaluation(WideTable, StoredRun):
             top = group.iloc[int(group["score"].argmax())]
             same = group[(group[READOUT_COLUMNS] == top[READOUT_COLUMNS]).all(axis=1)]
             last = same.iloc[int(same["layer"].argmax())]
-            rows.append(
-                {
-                    "task": task,
-                    "split": split,
-                    "subset": subset,
-                    "best": top["score"],
-                    "layer": int(top["layer"]),
-                    "readout": Readout.from_row(top.to_dict()).name,
-                    "last": last["score"],
-                    "gain": top["gain"],
-                    "default_last": top["score"] - top["gain_over_default"],
-                    "gain_over_default": top["gain_over_default"],
-                    "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
-                }
-            )
+            place = {"task": task, "split": split, "subset": subset, "best": top["score"], "layer": int(top["layer"])}
+            place |= {"readout": Readout.from_row(top.to_dict()).name, "last": last["score"], "gain": top["gain"]}
+            default = {"default_last": top["score"] - top["gain_over_default"], "gain_over_default": top["gain_over_default"]}
+            rows.append({**place, **default, "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist()})
         return pd.DataFrame(rows)
 
     def wide(self, readout: str | None = None) -> pd.DataFrame:
@@ -344,9 +333,8 @@ def gain_table(
                 over = _over_default(scored.score[i], draws, default)
                 place = [task, split, subset, *readout.columns.values(), layer, site]
                 rows.append([*place, scored.score[i], *gained[i], bool(tied[i]), *over])
-    return pd.DataFrame(rows, columns=GAIN_COLUMNS).sort_values(
-        ["task", "split", "subset", *READOUT_COLUMNS, "layer"], ignore_index=True
-    )
+    order = ["task", "split", "subset", *READOUT_COLUMNS, "layer"]
+    return pd.DataFrame(rows, columns=GAIN_COLUMNS).sort_values(order, ignore_index=True)
 
 
 def _over_default(

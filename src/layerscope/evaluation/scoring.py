@@ -10,7 +10,10 @@ import hashlib
 import json
 import logging
 import math
+import os
+import signal
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _ROWS = 65536  # of vectors that are changed at a time
+_QUIET: dict[str, Any] = {"show_progress_bar": False, "co2_tracker": False}
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ def quiet_mteb() -> None:
     import datasets
     from mteb.cache import result_cache
 
+    if os.name != "nt":
+        signal.siginterrupt(signal.SIGINT, True)  # with polars, which mteb loads, whoever waits would not hear of Ctrl-C
     datasets.disable_progress_bars()
     # mteb looks the versions of five packages up for every result that it writes, a sixth of the time of a small task
     versions = getattr(result_cache, "_get_package_versions", None)
@@ -172,7 +178,7 @@ def encoded_texts(task: Any) -> list[str]:
 
     collector = TextCollector()
     reseed(task)
-    mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
+    mteb.evaluate(collector, task, cache=None, **_QUIET)
     return list(collector.texts)
 
 
@@ -218,9 +224,10 @@ def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     stored = read_result(file)
     if stored is not None:
         return stored
-    base = job.place
+    base, clock = job.place, time.perf_counter()
     try:
         result = {**base, **_score(context, job), **({"scoring": "mteb", "left": context.left} if context.left else {})}
+        result["seconds"] = time.perf_counter() - clock
     except Exception as error:
         # a failure may pass (memory, a file in use): it is reported, not written, so that the next run tries again
         return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
@@ -253,17 +260,9 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     experiment = {"layer": job.layer, **job.readout.columns, "unit": context.unit, "data": _fingerprint(job.task)[:12]}
     view = LayerView(lookup, model_meta(context.model, context.revision, context.width, experiment))
     cache = mteb.ResultCache(Path(context.run) / "mteb")
+    options: dict[str, Any] = {"encode_kwargs": {"batch_size": 4096, "show_progress_bar": False}, **_QUIET}
     with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:
-        results = mteb.evaluate(
-            view,
-            task,
-            cache=cache,
-            overwrite_strategy="always",
-            prediction_folder=folder,
-            show_progress_bar=False,
-            co2_tracker=False,
-            encode_kwargs={"batch_size": 4096, "show_progress_bar": False},
-        )
+        results = mteb.evaluate(view, task, cache=cache, overwrite_strategy="always", prediction_folder=folder, **options)
         result = results.task_results[0]
         file = Path(folder) / task.prediction_file_name
         predictions = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -279,13 +278,8 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     if all(row["score"] is None for row in rows):
         why = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
         return {"status": "undefined", "reason": why, **facts, "scores": rows}
-    return {
-        "status": "scored",
-        **facts,
-        "dataset_revision": result.dataset_revision,
-        "mteb_version": result.mteb_version,
-        "scores": rows,
-    }
+    made = {"dataset_revision": result.dataset_revision, "mteb_version": result.mteb_version, "scores": rows}
+    return {"status": "scored", **facts, **made}
 
 
 def undefined(task: Any, reason: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 
 from layerscope.evaluation.encode import EncodePass
 from layerscope.evaluation.plan import Texts, Turn
-from layerscope.evaluation.pool import ScoringPool
+from layerscope.evaluation.pool import COPIES, ScoringPool
 from layerscope.evaluation.scoring import ScoreJob, ScoringContext
 
 if TYPE_CHECKING:
@@ -68,7 +68,11 @@ class Scorers(AbstractContextManager["Scorers"]):
         if not all(part.done() for part in self._parts):
             log.warning("finishing what is being scored.")
         self._thread.shutdown(cancel_futures=True)
-        self.pool.__exit__()
+        self.pool.__exit__(*error)
+
+    def memory(self, vectors: int) -> int:
+        """About the bytes of memory that scores take at a time, by those of the largest task at one layer."""
+        return self.device.room() + 2 * vectors if self.device else COPIES * vectors * self.pool.fitting(vectors)
 
     def start(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Results:
         """Results of jobs, as they are done."""

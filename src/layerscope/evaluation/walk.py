@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from layerscope.capture import Site
-from layerscope.core.formatting import describe_size, format_duration
+from layerscope.core.formatting import count_of, describe_size, format_duration
 from layerscope.core.readout import kinds_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import ModelError, RunFolderError, os_advice
 from layerscope.evaluation import steps
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
-from layerscope.evaluation.plan import EvaluationPlan, Turn
+from layerscope.evaluation.plan import EvaluationPlan, Texts, Turn
 from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, read_result, reason_of
 from layerscope.evaluation.steps import Results, Scorers, Step, steps_of, time_encoding, work_of
 from layerscope.progress import Progress
@@ -89,15 +90,15 @@ class Means:
 class Walk:
     """The steps of a run, and what they left: counts, jobs and results, the tasks that could not be encoded, the vectors."""
 
-    def __init__(self, means: Means, run: Path, texts: dict[str, list[str]], turns: Sequence[Turn], scorers: Scorers) -> None:
-        self.means, self.run, self.texts, self.turns, self.scorers = means, run, texts, turns, scorers
+    def __init__(self, means: Means, run: Path, texts: Texts, types: dict[str, str], turns: list[Turn], scorers: Scorers) -> None:
+        self.means, self.run, self.texts, self.types, self.turns, self.scorers = means, run, texts, types, turns, scorers
         # workers load the model for every step: all tasks of a turn are one
         whole = [Step(turn, turn.tasks) for turn in turns]
         self.steps = steps_of(turns, texts, means.plan.max_length) if means.recipe is None else whole
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
         self.jobs, self.results, self.failed = list[ScoreJob](), list[dict[str, Any]](), dict[str, str]()
         self.spaces, self.seconds, self.estimate = dict[str, Space](), {"encode": 0.0, "score": 0.0}, dict[str, float]()
-        self._counted, self._under_way = set[str](), list[tuple[Step, Results, int]]()
+        self._counted, self._under_way, self._work = set[str](), list[tuple[Step, Results, int]](), 0
         self._stores = {turn: means.store if len(turns) == 1 else EmbeddingStore(self._folder(turn), None) for turn in turns}
 
     def go(self) -> None:
@@ -139,6 +140,7 @@ class Walk:
                 self.seconds["encode"] += time.perf_counter() - clock
             self._under_way.append((step, self.scorers.start(self._context(step), unscored), len(unscored)))
             self._finish(1 if self.scorers.apart else 0)
+            self._tell_left(queue)
         self._finish()
         if problem is not None and not self.results:
             raise problem
@@ -170,6 +172,7 @@ class Walk:
 
     def _encode(self, step: Step) -> None:
         every, at = self._texts(step), self._at(step)
+        self._work += work_of(every, self.means.plan.max_length)
         count, spaces = at.encode(every, step.turn.sites)
         self.counts["encoded"] += count
         self.counts["store_bytes"] = max(self.counts.get("store_bytes", 0), at.store.size())
@@ -204,7 +207,7 @@ class Walk:
         self.seconds["score"] += time.perf_counter() - clock
 
     def _estimate(self, todo: Sequence[Step]) -> None:
-        """Say what encoding takes before it begins, by some texts under every template. What scores take is not known."""
+        """Say what encoding takes before it begins, by some texts under every template."""
         longest, seconds = self.means.plan.max_length, 0.0
         seen, passes = set[str](), list[list[tuple[EncodePass, list[str]]]]()
         for step in todo:
@@ -216,12 +219,28 @@ class Walk:
             seconds += rate * sum(work_of(missing, longest) for _, missing in some)
             self.counts["encoded"] += count
         if seconds:
-            self.estimate = {"encode": seconds, "disk_bytes": max(turn.bytes for turn in self.turns)}
-            more = "goes on beside it" if self.scorers.apart else "comes on top"
-            size = describe_size(int(self.estimate["disk_bytes"]))
+            vectors = 4 * self.means.plan.model.width * max(len(self.texts[name]) for step in todo for name in step.tasks)
+            disk, memory = max(turn.bytes for turn in self.turns), self.scorers.memory(vectors)
+            self.estimate = {"encode": seconds, "disk_bytes": disk, "memory_bytes": memory}
             log.warning(
-                f"encoding should take {format_duration(seconds)}, and {size} of disk. Scoring {more}, and is not estimated."
+                f"encoding should take {format_duration(seconds)} and {describe_size(disk)} of disk, scoring up to "
+                f"{describe_size(memory)} of memory. What scoring takes is said once tasks of every kind were scored."
             )
+
+    def _tell_left(self, queue: Sequence[tuple[Step, Sequence[ScoreJob]]]) -> None:
+        """Say what the other tasks take, by what such tasks took so far, where one of every kind was scored."""
+        took: dict[str, list[float]] = {}
+        for result in (one for one in self.results if "seconds" in one):
+            took.setdefault(self.types[result["task"]], []).append(result["seconds"] / len(self.texts[result["task"]]))
+        left = [job.task.name for _, jobs in queue for job in jobs]
+        if not self.estimate or not left or not {self.types[name] for name in left} <= set(took):
+            return
+        score = sum(fmean(took[self.types[name]]) * len(self.texts[name]) for name in left) / max(1, self.scorers.pool.workers)
+        work = sum(work_of(self._texts(step), self.means.plan.max_length) for step, jobs in queue if jobs)
+        encode = self.seconds["encode"] * work / max(1, self._work)
+        both = max(encode, score) if self.scorers.apart else encode + score
+        s = [format_duration(some) for some in (both, encode, score)]
+        log.warning(f"{count_of(len(set(left)), 'tasks')} left: {s[0]} (encoding {s[1]}, scoring {s[2]}) at the speed so far.")
 
 
 def _ends_all(error: Exception) -> bool:

@@ -173,28 +173,19 @@ class TaskSpec:
         metadata = task.metadata
         exact, reason = self._exact(task)
         own = {} if self.source != "package" else catalogue.TASKS.get(self.name).facts()
+        kind = {"name": self.name, "task_type": metadata.type, "main_score": metadata.main_score}
+        parts = {"splits": list(task.eval_splits), "subsets": list(task.hf_subsets)}
+        data = {"dataset": metadata.dataset.get("path"), "revision": metadata.dataset.get("revision")}
+        # the sample has the name that it has in the manifests of earlier versions
+        drawn = {"limit": self.sample, "seed": self.seed if self.sample is not None else None, **counts(task)}
         return {
-            "name": self.name,
-            "task_type": metadata.type,
-            "main_score": metadata.main_score,
-            "splits": list(task.eval_splits),
-            "subsets": list(task.hf_subsets),
-            "dataset": metadata.dataset.get("path"),
-            "revision": metadata.dataset.get("revision"),
-            "source": self.source,
-            "path": self.path,
-            "limit": self.sample,  # the name that it has in the manifests of earlier versions
-            "seed": self.seed if self.sample is not None else None,
-            **counts(task),
-            "fingerprint": fingerprint(task),
-            "exact": exact,
-            "exact_reason": reason,
+            **kind, **parts, **data, "source": self.source, "path": self.path, **drawn,
+            "fingerprint": fingerprint(task), "exact": exact, "exact_reason": reason,
             "stand_ins": {split: file.stand_in for split, file in self._stand_ins()},
             "license": own.get("license", metadata.license),
             "citation": own.get("citation", (metadata.bibtex_citation or "").strip() or None),
-            "superseded_by": metadata.superseded_by,
-            **getattr(task, "data_notes", {}),
-        }
+            "superseded_by": metadata.superseded_by, **getattr(task, "data_notes", {}),
+        }  # fmt: skip
 
     def _exact(self, task: Any) -> tuple[bool | None, str]:
         """Whether the data are MTEB's own split, as far as that can be known."""
