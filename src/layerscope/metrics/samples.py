@@ -8,6 +8,7 @@ samples (permutations, resamples, folds): it follows `keys` where given (a hash 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -208,14 +209,16 @@ class _Vectors:
         """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them. Then shuffled.
 
         Folds take every so-manyth sample. In the order of a coordinate that dominates, each fold would hold the same mix of it,
-        far more alike than folds of independent samples are, and intervals would come out too narrow.
+        far more alike than folds of independent samples are, and intervals would come out too narrow. The shuffle follows the
+        ranks of another coordinate: one shuffle for all data would be a lucky or unlucky one for all of them.
         """
         heads = np.concatenate([_array(_flat(b)[:, :8], 2) for b, _ in self._blocks])
         order = np.lexsort(heads.T[::-1])
         if (heads[order][1:] == heads[order][:-1]).all(-1).any():
             whole = np.concatenate([_array(_flat(b), 2) for b, _ in self._blocks])
             order = np.lexsort(whole.T[::-1])
-        return order[np.random.default_rng(len(order)).permutation(len(order))]
+        ranks = heads[order][:, -1].argsort(kind="stable")
+        return order[np.random.default_rng([len(order), zlib.crc32(ranks.tobytes())]).permutation(len(order))]
 
     def blocks(self, whole: int | None = None) -> Iterator[Tensor]:
         """Float64 blocks in order of arrival: for what does not depend on order.
