@@ -118,10 +118,16 @@ def test_compression_is_told_as_its_table_has_it() -> None:
     assert doses.loc[("held_out_loss", "compress, per step of strength"), "low"] > 0
     compressed = doses[doses.index.get_level_values("arm").str.startswith("compress")]
     assert len(compressed.loc["held_out_loss"]) == 6
-    assert not (compressed.loc[["probe_middle", "probe_last"], "low"] > 0).any()
+    scored = [name for name in set(doses.index.get_level_values("quantity")) if re.match("probe|similarity|found_again", name)]
+    assert len(scored) == 6
+    assert not (compressed.loc[scored, "low"] > 0).any()
+    single = doses.loc[scored].drop(["none"], level="arm")
+    single = single[~single.index.get_level_values("arm").str.contains("per step")]
+    assert (len(single), (single["high"] < 0).sum(), (single["low"] > 0).sum()) == (60, 4, 0)
     none = doses.xs("none", level="arm")["value"]
     page = (ROOT / "docs/studies/penalties.md").read_text()
     assert f"{none['sink_heads']:.0f} % of the heads" in page
+    assert "heads with a sink 52 %" in (RESULTS / "doses/longer.txt").read_text()
     assert f"{none['first_longest']:.1f} times as long" in page
     assert rows.loc["held_out_loss", "difference_low"] > 0
     scores = rows[rows.index.str.contains("probe|similarity|found_again") & ~rows.index.str.contains("layer")]
