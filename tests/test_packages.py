@@ -147,6 +147,7 @@ def test_the_source_names_no_other_host() -> None:
     """What is asked for is on the hub (whose client knows its address), on the package index or in Debian's archive."""
     asked = {"files.pythonhosted.org", "deb.debian.org", "snapshot.debian.org", "127.0.0.1"}
     shown = {"ai.google.dev", "example.org"}  # terms that a person is sent to; a text that a tokenizer is tried on
-    source = sorted(Path(packages.__file__).parent.rglob("*.py"))
+    roots = [Path(packages.__file__).parent, *(Path(__file__).parents[1] / "packages").glob("*/src")]
+    source = [path for root in roots for path in sorted(root.rglob("*.py"))]
     found = {host for path in source for host in re.findall(r"https?://([\w.-]+)", path.read_text(encoding="utf-8"))}
     assert found - shown == asked
