@@ -32,7 +32,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
 def test_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None)
     assert install_command("mteb") == "pip install 'layerscope[mteb]'"
-    assert install_package("layerscope-zoo") == "pip install layerscope-zoo"
+    assert install_package("layerscope-zoo") == "pip install -U layerscope-zoo"
     assert str(MissingExtraError("drawing figures", "report")).endswith("Install it with: pip install 'layerscope[report]'")
 
 
@@ -41,7 +41,7 @@ def test_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     (checkout / "packages" / "layerscope-zoo").mkdir(parents=True)
     installed(monkeypatch, {"url": checkout.as_uri(), "dir_info": {"editable": True}})
     assert install_command("mteb") == f"pip install -e '{checkout}[mteb]'"
-    assert install_package("layerscope-zoo") == f"pip install '{checkout / 'packages' / 'layerscope-zoo'}'"
+    assert install_package("layerscope-zoo") == f"pip install -U '{checkout / 'packages' / 'layerscope-zoo'}'"
     assert f"pip install -e '{checkout}[report]'" in str(MissingExtraError("drawing figures", "report"))
 
 

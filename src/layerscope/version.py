@@ -50,7 +50,7 @@ def install_command(extra: str) -> str:
 
 
 def install_package(name: str) -> str:
-    """The line that installs another package of this repository: from the checkout, where layerscope came from one."""
+    """The line that installs or upgrades a package of this repository: from the checkout, where layerscope came from one."""
     source = _source()
     folder = source / "packages" / name if source is not None else None
-    return f"pip install '{folder}'" if folder is not None and folder.is_dir() else f"pip install {name}"
+    return f"pip install -U '{folder}'" if folder is not None and folder.is_dir() else f"pip install -U {name}"

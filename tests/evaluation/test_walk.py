@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -278,7 +279,8 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
     monkeypatch.setattr(DeviceScoring, "_scored", stops)
     monkeypatch.setattr(DeviceScoring, "room", lambda self: 0)  # a layer at a time
     monkeypatch.setattr(steps.Scorers, "apart", True, raising=False)
-    assert len(evaluate(tiny_model(), ["Pairs", "Sets"], **given).scores) == 1
+    with pytest.raises(LayerscopeError, match=r"3 scores did not come back. What was scored is kept"):  # never fewer, silently
+        evaluate(tiny_model(), ["Pairs", "Sets"], **given)
     assert scored == [1]
     assert "finishing" not in caplog.text
     with steps.Scorers(0, None, apart=False) as scorers:
@@ -298,6 +300,21 @@ def test_a_process_that_died_is_told_when_more_is_asked_of_it(tmp_path: Path) ->
         assert scorers._pool.submit(os._exit, 1).exception() is not None
         with pytest.raises(LayerscopeError, match=r"a scoring process died.*fewer scoring_workers="):
             scorers.score(*one_job(tmp_path))
+
+
+class Ends:
+    """A job during which its process is told to end."""
+
+    task = SimpleNamespace(name="Pairs")
+
+    def file(self, context: Any) -> Path:
+        sys.exit(1)
+
+
+def test_a_process_that_is_told_to_end_leaves_no_score_out(tmp_path: Path) -> None:
+    context, _ = one_job(tmp_path)
+    with pool.ScoringPool(1) as scorers, pytest.raises(LayerscopeError, match="a scoring process died"):
+        list(scorers.score(context, [Ends()]))
 
 
 def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
 
 
-_WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’-])")
+_WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’।،؛؟-])")
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # Thai to Burmese, Khmer, Japanese, Chinese
 
 
@@ -89,9 +90,11 @@ class Corpus:
 def lack_words(texts: Sequence[str]) -> bool:
     """Whether most texts are hardly made of words: codes, formulas or sequences, of which a part does not mean the same.
 
-    >>> lack_words(["CC(=O)O.OCC>>CC(=O)OCC"] * 3), lack_words(["My card?"] * 3), lack_words(["这张卡什么时候到"] * 3)
-    (True, False, False)
+    >>> [lack_words([one] * 3) for one in ("CC(=O)O.OCC>>CC(=O)OCC", "My card?", "这张卡什么时候到", "मेरा कार्ड अभी तक नहीं आया।")]
+    [True, False, False, False]
     """
+    # vowel signs and joiners are parts of words, though no letters
+    texts = ["".join(c for c in text if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf")) for text in texts]
     sizes = [(sum(map(len, _WORD.findall(text))), len("".join(text.split()))) for text in texts if not _UNSPACED.search(text)]
     return sum(3 * words < every for words, every in sizes) > len(texts) / 2
 

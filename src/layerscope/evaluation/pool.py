@@ -23,7 +23,6 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 _FOR_CHILDREN = (*_ONE_THREAD, "PYTHONSAFEPATH")
 COPIES = 3  # of a task's vectors in a process: as they are read, as mteb asks for them, and what it makes of them
 _MOST_BYTES = 2**34  # for all processes together
-_ended = threading.Event()  # of a child
 
 
 def _start() -> None:
@@ -45,10 +44,9 @@ def _end_with(parent: Any) -> None:
 
 def _run_many(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
     try:
-        return [] if _ended.is_set() else [run_job(context, job) for job in jobs]
-    except SystemExit:  # or the pool would hand it on and begin the next
-        _ended.set()
-        return []
+        return [run_job(context, job) for job in jobs]
+    except SystemExit:  # the pool would hand it on and begin the next: a process that is told to end dies, which is told
+        os._exit(1)
 
 
 class ScoringPool(AbstractContextManager["ScoringPool"]):
@@ -58,7 +56,7 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
     """
 
     def __init__(self, workers: int) -> None:
-        self.workers = self._size = workers
+        self.workers = self.size = workers
         self._pool: ProcessPoolExecutor | None = None
 
     def __exit__(self, *error: object) -> None:
@@ -77,11 +75,11 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
             return _score_here(context, jobs)
         largest = max(CheckedArray.open(texts_file(context.run, job.task.name)).shape[0] for job in jobs) if jobs else 0
         fit = self.fitting(4 * context.width * largest)
-        if self._pool is not None and self._size != fit:
+        if self._pool is not None and self.size != fit:
             self._pool.shutdown()  # after what is under way
             self._pool = None
         if self._pool is None:
-            self._size, self._pool = fit, ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start)
+            self.size, self._pool = fit, ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start)
         with _children_start(), _deaths_told():
             return _done([self._pool.submit(_run_many, context, part) for part in _parts(jobs, fit)])
 

@@ -19,7 +19,7 @@ from layerscope.core.formatting import count_of, describe_size, format_duration
 from layerscope.core.readout import kinds_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
-from layerscope.errors import ModelError, RunFolderError, os_advice
+from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation import steps
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.plan import EvaluationPlan, Texts, Turn
@@ -98,7 +98,7 @@ class Walk:
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
         self.jobs, self.results, self.failed = list[ScoreJob](), list[dict[str, Any]](), dict[str, str]()
         self.spaces, self.seconds, self.estimate = dict[str, Space](), {"encode": 0.0, "score": 0.0}, dict[str, float]()
-        self._counted, self._under_way, self._work = set[str](), list[tuple[Step, Results, int]](), 0
+        self._counted, self._under_way, self._work = set[str](), list[tuple[Step, Results, int]](), 0.0
         self._stores = {turn: means.store if len(turns) == 1 else EmbeddingStore(self._folder(turn), None) for turn in turns}
 
     def go(self) -> None:
@@ -172,8 +172,8 @@ class Walk:
 
     def _encode(self, step: Step) -> None:
         every, at = self._texts(step), self._at(step)
-        self._work += work_of(every, self.means.plan.max_length)
         count, spaces = at.encode(every, step.turn.sites)
+        self._work += work_of(every, self.means.plan.max_length) * count / max(1, len(every) * len(spaces))
         self.counts["encoded"] += count
         self.counts["store_bytes"] = max(self.counts.get("store_bytes", 0), at.store.size())
         keys = [text_key(text) for text in every if text not in self._counted]
@@ -204,6 +204,9 @@ class Walk:
             for result in started:
                 self.results.append(result)
                 self.means.bar.advance(1)
+                count -= 1
+            if count:
+                raise LayerscopeError(f"{count_of(count, 'scores')} did not come back. What was scored is kept: run it again.")
         self.seconds["score"] += time.perf_counter() - clock
 
     def _estimate(self, todo: Sequence[Step]) -> None:
@@ -235,9 +238,9 @@ class Walk:
         left = [job.task.name for _, jobs in queue for job in jobs]
         if not self.estimate or not left or not {self.types[name] for name in left} <= set(took):
             return
-        score = sum(fmean(took[self.types[name]]) * len(self.texts[name]) for name in left) / max(1, self.scorers.pool.workers)
+        score = sum(fmean(took[self.types[name]]) * len(self.texts[name]) for name in left) / max(1, self.scorers.pool.size)
         work = sum(work_of(self._texts(step), self.means.plan.max_length) for step, jobs in queue if jobs)
-        encode = self.seconds["encode"] * work / max(1, self._work)
+        encode = self.seconds["encode"] * work / self._work if self._work else 0.0
         both = max(encode, score) if self.scorers.apart else encode + score
         s = [format_duration(some) for some in (both, encode, score)]
         log.warning(f"{count_of(len(set(left)), 'tasks')} left: {s[0]} (encoding {s[1]}, scoring {s[2]}) at the speed so far.")

@@ -151,6 +151,6 @@ def catalogue() -> dict[str, ModelEntry]:
 
 
 def check_zoo(name: str) -> None:
-    """An error that says how to install the model, if it is one of the zoo and the zoo is not installed."""
+    """An error that says how to install the model, if it is one of the zoo and the installed zoo, if any, has it not."""
     if name in ZOO_MODELS and name not in catalogue():
-        raise ModelError(f"{name} is in the package {ZOO}, which is not installed. Run: {install_package(ZOO)}")
+        raise ModelError(f"{name} is in the package {ZOO}, which is not installed or too old. Run: {install_package(ZOO)}")

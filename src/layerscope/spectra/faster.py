@@ -43,6 +43,6 @@ def _package() -> ModuleType | None:
         which = "layerscope-gpu" if offered < INTERFACE else "layerscope"
         raise LayerscopeError(
             f"layerscope-gpu offers the interface {offered}, and this layerscope calls {INTERFACE}: {which} is too old. "
-            f"{install_package(which).replace('install', 'install -U', 1)}"
+            f"{install_package(which)}"
         )
     return layerscope_gpu
