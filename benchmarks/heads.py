@@ -267,9 +267,9 @@ def score_task(name: str, place: Path, data: Path, out: Path, small: bool, only:
                 drawn = draws[seed][:count]
                 rows = readings.at_layer(main, drawn)
                 facts = {"layer": main, "texts": len(drawn), "teacher": teacher, "seed": seed, "count": count}
-                ridge, found = weigh(rows, readings.teachers(teacher, drawn), vectors, taught)
+                made, found = weigh(rows, readings.teachers(teacher, drawn), vectors, taught)
                 told = {"weight": found.weight, "before": found.before, "after": found.after}
-                add(f"head, {kind} too, weighed", ridge.head()(tested), **facts, **told)
+                add(f"head, {kind} too, weighed", made(tested), **facts, **told)
                 add(f"head, {kind} alone", (tested - rows.mean(0)) @ alone, **facts)
 
     if only:

@@ -141,6 +141,47 @@ def test_not_more_is_put_off_than_there_is_room_for(model: LoadedModel, monkeypa
     assert compiling.put_off == 0
 
 
+def test_after_memory_ran_out_what_was_put_off_is_computed_first(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_config(max_length=24, metrics=["prompt_entropy", "dataset_entropy"])
+    want = Job(model, Corpus.of(TEXTS), settings).run(MemoryStore(), Silent())
+    compiling, own, computed = Compiling(math.inf, monkeypatch), Reducer.reduce, []
+
+    def full_once(self: Reducer, *given: object, **more: object) -> object:
+        computed.append(compiling.put_off)
+        if len(computed) == 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return own(self, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reducer, "reduce", full_once)
+    got = Job(model, Corpus.of(TEXTS), settings, batch_size=4).run(MemoryStore(), Silent())
+    assert computed[:3] == [0, 0, 1]  # the first batch's, before a half of the second is tried
+    assert_same(want, got)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_what_was_put_off_outlives_memory_that_ran_out(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: 9)  # one shard, which the tables ask for
+    want = job(model).run(MemoryStore(), Silent())
+    compiling, own, tried = Compiling(math.inf, monkeypatch), LaterTokens.__init__, []
+
+    def full_once(later: LaterTokens, *given: object) -> None:
+        own(later, *given)  # type: ignore[arg-type]
+        solve = later.solve
+
+        def solve_again() -> torch.Tensor:
+            tried.append(solve)
+            if len(tried) == 1:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return solve()
+
+        later.solve = solve_again
+
+    monkeypatch.setattr(LaterTokens, "__init__", full_once)
+    got = job(model).run(MemoryStore(), Silent())
+    assert (len(tried), compiling.put_off) == (2, 1)
+    assert_same(want, got)
+
+
 def test_while_kernels_compile_a_quarter_of_free_memory_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     monkeypatch.setattr(reduce, "total_memory", lambda device: 1000)

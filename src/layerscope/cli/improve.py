@@ -57,7 +57,7 @@ class ImproveSettings(shared.CommandOptions):
         False, "--train", panel=CHOICE, help="Train the blocks below a head too: half of them, or as many as --budget allows."
     )
     general: bool = option(
-        False, "--general", panel=CHOICE, help="Heads learn from 2,000 general texts too, as far as these help: if you have few."
+        False, "--general", panel=CHOICE, help="Heads learn from 2,000 general English texts too: if you have few."
     )
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)

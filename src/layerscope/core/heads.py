@@ -34,13 +34,14 @@ and the number of labels from which on it counts so much; fewer count less (`ben
 class Head:
     """`mean` (D,) is subtracted, then `matrix` (D, K) is applied if there is one, and `shift` (K,) added if there is one.
 
-    `fitted_on` says over which texts.
+    `fitted_on` says over which texts, `beside` on which others the matrix was fitted as well.
     """
 
     mean: np.ndarray
     matrix: np.ndarray | None = None
     fitted_on: str = ""
     shift: np.ndarray | None = None
+    beside: str = ""
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Vectors (…, D) to (…, K), in double precision."""

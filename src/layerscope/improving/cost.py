@@ -58,7 +58,7 @@ def estimate_reading(
     longest, others = max(tokens, key=lambda name: tokens[name]), sample.general
     for name in dict.fromkeys(["plain", longest]) if others else ():  # one kind of vectors is read of each
         share = min(reader.missing_share(name, [kind], others) for kind in wanted[name])
-        totals[1] += len(others) * share * computed[name]
+        totals[1] += len(others) * share * reader.computed_tokens({name: wanted[name]}, others[:SCREEN])[name]
     speed = reader.seconds_per_token(longest, texts[:SCREEN])
     seconds = totals[1] * speed
     expect(bar, REST * seconds + WRITING)

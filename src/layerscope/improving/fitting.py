@@ -17,7 +17,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
-from layerscope.improving.general import SOURCES
+from layerscope.improving.general import SOURCES, general_names
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Teacher, weigh
@@ -74,7 +74,8 @@ class Fitted:
         """The same, saying over which texts."""
         every = sample.total
         words = f"all {every:,} texts" if texts == every else f"{texts:,} of {every:,} texts (drawn at random)"
-        return cls(replace(head, fitted_on=f"{words} of {sample.name}"), texts, every, general)
+        beside = f"{general_names(general)} that count {general['weight']:g} each" if general and general["weight"] else ""
+        return cls(replace(head, fitted_on=f"{words} of {sample.name}", beside=beside), texts, every, general)
 
 
 class _SumPass(EncodePass):
@@ -138,14 +139,16 @@ class Taught:
         """What the teachers say together (texts, K)."""
         return make_target(*self.teachers)
 
-    def head(self, sample: Sample, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
-        """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers of their classes (m,)."""
+    def head(self, sample: Sample, judged: float, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
+        """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers of their classes (m,).
+
+        General texts counted `judged` in the heads that were judged; in this one, with its layer and teachers, they are weighed.
+        """
         if self.general is None:
-            ridge, facts = Ridge(self.plain, self.target), None
+            head, facts = Ridge(self.plain, self.target).head(), None
         else:
-            ridge, found = weigh(self.plain, self.teachers, *self.general, len(sample.texts))
-            facts = {"texts": len(sample.general), "corpora": list(SOURCES), **asdict(found)}
-        head = ridge.head()
+            head, found = weigh(self.plain, self.teachers, *self.general, len(sample.texts))
+            facts = {"texts": len(sample.general), "corpora": list(SOURCES), "judged": judged, **asdict(found)}
         if labeled is not None:
             head = with_classes(head, self.plain, *labeled)
         return Fitted.of(sample, len(self.texts), head, facts)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
+from layerscope.catalogue import Published
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.evaluation.tasks.catalogue import TASKS
 
@@ -13,6 +14,16 @@ SOURCES = ("SmsSpam", "TrecQuestions", "SentimentSnippets")
 """Text messages; questions; tweets, reviews and editorials. What `evaluate` scores on is not taken."""
 
 COUNT = 2000
+
+WEIGHTS = (0.03, 0.1, 0.3, 1.0)
+"""What a general text may count in a head, beside one of the user's."""
+
+
+def general_key() -> dict[str, Any]:
+    """What decides which texts these are, by the sha256 of their files, and what they may count; nothing is fetched."""
+    origins = {name: cast(Published, TASKS.get(name).origin) for name in SOURCES}
+    sources = {name: [file.sha256 for file in origin.files] for name, origin in origins.items()}
+    return {"texts": COUNT, "sources": sources, "weights": list(WEIGHTS)}
 
 
 def general_texts(without: Iterable[str], count: int | None = None, offline: bool = False) -> list[str]:
@@ -30,13 +41,18 @@ def general_texts(without: Iterable[str], count: int | None = None, offline: boo
     return list(found.values())[:count]
 
 
+def general_names(found: Mapping[str, Any]) -> str:
+    """How many general texts there are, and of which corpora."""
+    return f"{found['texts']:,} general texts ({', '.join(found['corpora'])})"
+
+
 def general_words(found: Mapping[str, Any]) -> str:
-    """What general texts count in a head, and what that brings."""
-    told = f"{found['texts']:,} general texts ({', '.join(found['corpora'])}) count "
-    if not found["weight"]:
-        return f"{told}nothing: they do not help these"
+    """What general texts count in the head that is exported, and what that brings; and in those judged, where it differs."""
     gain = f"agreement with the teachers on texts not fitted on {found['before']:.3f} → {found['after']:.3f}"
-    return f"{told}{found['weight']:g} as much as yours each: {gain}"
+    told = f"{found['weight']:g} as much as yours each: {gain}, the largest of {len(WEIGHTS)} weights"
+    judged = found.get("judged", found["weight"])
+    other = "" if judged == found["weight"] else f"; {judged:g} in the heads that were judged"
+    return f"{general_names(found)} count {told if found['weight'] else 'nothing: they do not help these'}{other}"
 
 
 def _plain(text: str) -> str:

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.heads import LEAST_TEXTS, General, Ridge, make_target, make_targets, unit
+from layerscope.core.heads import LEAST_TEXTS, PENALTY, General, Head, Ridge, make_target, make_targets, unit
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.statistics import student_interval
 from layerscope.errors import DataError
+from layerscope.improving.general import WEIGHTS
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 
 READOUT = Readout(centering=HEAD)
@@ -27,13 +28,13 @@ READOUT = Readout(centering=HEAD)
 TOGETHER, MORE_PROMPTS, MOST_NUMBERS = ("one-word", "topic", "intent"), 2, 10**8
 """Two of these prompts teach a student beside the best, unless texts × width is more (`benchmarks/results/heads.md`)."""
 
-WEIGHTS = (0.03, 0.1, 0.3, 1.0)
-"""What a general text may count in a head, beside one of the user's."""
-
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a general text counts in a head, and the agreement on texts not fitted on, without general texts and with them."""
+    """What a general text counts in a head, and the agreement on texts not fitted on, without general texts and with them.
+
+    `after` is the largest of the weights', on the texts that chose the weight.
+    """
 
     weight: float
     before: float
@@ -46,29 +47,29 @@ def weigh(
     general: np.ndarray,
     taught: Sequence[np.ndarray],
     judged: int | None = None,
-) -> tuple[Ridge, Weighed]:
-    """The regression from a user's texts and general ones, by vectors (texts, D) and what teachers say of each.
+) -> tuple[Head, Weighed]:
+    """The head from a user's texts and general ones, by vectors (texts, D) and what teachers say of each.
 
     What a general text counts is what makes the `judged` first texts of the user, when they are left out, agree most with their
-    teachers; nothing, where that is not shown to be better, unless the user's are too few for a head of their own.
+    teachers; nothing, where that is not shown to be better, unless these are too few for a head of their own.
     """
     own = make_target(*teachers)
     reference = Neighborhoods.of(similarities(own[:judged]))
 
-    def agreement(ridge: Ridge) -> np.ndarray:
+    def tried(target: np.ndarray, general: General | None = None, weight: float = 0.0) -> tuple[Head, np.ndarray]:
+        ridge = Ridge(vectors, target, PENALTY, general, weight)  # larger than all vectors: not kept for the next weight
         cosines = torch.as_tensor(ridge.unseen_similarities(first=judged)).to(reference.ranks.device)
-        return np.asarray(reference.agreement(cosines.fill_diagonal_(-torch.inf)).cpu(), dtype=np.float64)
+        agreement = reference.agreement(cosines.fill_diagonal_(-torch.inf)).cpu()
+        return ridge.head(), np.asarray(agreement, dtype=np.float64)
 
-    best, few = Ridge(vectors, own), len(vectors) < LEAST_TEXTS
-    before = agreement(best)
+    (best, before), few = tried(own), len(own[:judged]) < LEAST_TEXTS  # those judged: as for the heads that are judged
     found = Weighed(0.0, float(before.mean()), -1.0 if few else float(before.mean()))
     target, other = make_targets(teachers, taught)
     products = General.of(general, other)
     for weight in WEIGHTS:
-        ridge = Ridge(vectors, target, general=products, weight=weight)
-        after = agreement(ridge)
+        head, after = tried(target, products, weight)
         if after.mean() > found.after and (few or student_interval(after - before).low > 0):
-            best, found = ridge, Weighed(weight, found.before, float(after.mean()))
+            best, found = head, Weighed(weight, found.before, float(after.mean()))
     return best, found
 
 

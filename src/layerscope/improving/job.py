@@ -21,9 +21,11 @@ from layerscope.core.heads import LEAST_TEXTS, unit
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
+from layerscope.core.sites import site_of
 from layerscope.data.corpus import lack_words
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
+from layerscope.evaluation.encode import readout_vectors
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
@@ -68,7 +70,7 @@ from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import EmbeddingStore
+from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
@@ -130,7 +132,8 @@ def improve(
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
     - `general`: heads learn from 2,000 texts of the catalogue as well, which helps where you have few; how much these count is
-      chosen on texts of yours that are left out. They are read once per model.
+      chosen on texts of yours that are left out. They are English, and
+      read once per model, prompt and max_length.
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
       `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
     - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the map lays them out, `pca` or
@@ -180,8 +183,6 @@ def improve(
         drawn = draw_sample(data, size=sample, more=more, **given) if asked is None else asked.documents_as_sample()
         if train is not False:
             check_trainable(drawn)
-        if general:
-            drawn = replace(drawn, general=tuple(general_texts([*drawn.texts, *drawn.more], COUNT, offline)))
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -230,6 +231,7 @@ class ImproveJob:
     notes: list[str] = field(default_factory=list)
     screened: dict[str, float] = field(default_factory=dict)
     estimated: float = 0.0
+    no_head: str = "no head was chosen"  # or why none could be
 
     def run(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
@@ -265,6 +267,9 @@ class ImproveJob:
             if self.settings.trains or self.settings.budget is not None:
                 raise LayerscopeError(f"train= and budget= need a judge, and {_NO_WORDS}")
             return self._left_alone(out, overwrite, _NO_WORDS)
+        if self.settings.general:  # fetched now that nothing refuses the run
+            known = [*self.sample.texts, *self.sample.more, *([] if self.labels is None else self.labels.texts)]
+            self.sample = replace(self.sample, general=tuple(general_texts(known, COUNT, self.offline)))
         grid = self._grid()
         cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
         self.estimated = cost.seconds
@@ -307,8 +312,10 @@ class ImproveJob:
             why = "the prompt that should teach says the same of all texts"
         if found is None and self.settings.trains:
             raise LayerscopeError(f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=.")
-        if found is None and self.settings.budget is not None:  # who asks for a light model expects one
-            self.notes.append(f"no head was fitted: {why}.")
+        if found is None:
+            self.no_head = f"no head was fitted: {why}"
+        if found is None and self.settings.budget is not None and not self.settings.general:  # a light model was expected
+            self.notes.append(f"{self.no_head}.")
         return found
 
     def _read_general(self, teacher: Teacher) -> tuple[Callable[[int], np.ndarray], np.ndarray] | tuple[()]:
@@ -317,8 +324,12 @@ class ImproveJob:
             return ()
         wanted = by_template([HEAD_READOUT, teacher.readout])
         self.reader.read(wanted, self.sample.general, self.bar, f"{self.model.name} reads general texts")
-        known = StoredCandidates(self.reader.spaces, [], self.reader.layers, {TEXTS: self.sample.general})
-        return lambda place: known.raw(Readout(), self.reader.layers[place]), known.raw(teacher.readout, teacher.layer)
+        keys = [text_key(text) for text in self.sample.general]
+
+        def at(readout: Readout, layer: int) -> np.ndarray:  # one layer at a time: all would take gigabytes
+            return readout_vectors(self.reader.spaces[readout.template], keys, readout, site_of(layer))
+
+        return lambda place: at(Readout(), self.reader.layers[place]), at(teacher.readout, teacher.layer)
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
@@ -431,6 +442,7 @@ class ImproveJob:
 
     def _left_alone(self, out: Path | None, overwrite: bool, why: str = "") -> Improved:
         """A sentence encoder was trained for this: its own readout stays. With `why`, today's stays for that reason."""
+        self.no_head = "the model stays as it is"
         named = isinstance(self.given, (str, Path)) and not why
         folder = resolve(at_commit(self.given, self.model), offline=self.offline).path if named else None
         readout, blocks = own_readout(folder, self.model.width), self.model.n_blocks
@@ -452,6 +464,8 @@ class ImproveJob:
             neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
         if not self.settings.texts:
             neighbors, made = neighbors.iloc[:0], made and made.without_texts()
+        if self.settings.general and (chosen.fitted is None or chosen.fitted.general is None):
+            choice = replace(choice, warnings=(*choice.warnings, f"general= did nothing; {self.no_head}."))
         manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
         manifest["seconds"] = {"estimated": self.estimated, "taken": perf_counter() - self.clock}
 

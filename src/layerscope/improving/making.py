@@ -63,7 +63,7 @@ class Maker:
         """The chosen readout with its head or its mean."""
         if chosen.readout.centering == HEAD and heads is not None:
             taught = self._teach(heads.teacher, chosen.layer)
-            return replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
+            return replace(chosen, fitted=taught.head(self.sample, heads.weight, self._labeled(chosen)))
         if chosen.readout.centering != "none":
             return replace(chosen, fitted=self._center(candidates, chosen))
         return chosen

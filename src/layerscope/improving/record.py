@@ -14,7 +14,7 @@ from layerscope.core.identity import model_key, only_known
 from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.fitting import Fitted
-from layerscope.improving.general import COUNT, general_words
+from layerscope.improving.general import general_key, general_words
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample
@@ -81,7 +81,7 @@ class Settings:
             VERSION_KEY: VERSION,
             **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
             **({} if self.search is None else {"search": self.search}),
-            **({"general": True} if self.general else {}),
+            **({"general": general_key()} if self.general else {}),
         }
 
     def rule(self) -> dict[str, float]:
@@ -96,8 +96,6 @@ class Settings:
         }  # fmt: skip
         if self.labels is not None:
             told |= {"weight of labels": LABELS_SHARE, "share of classes in heads": CLASS_SHARE, "labels enough": ENOUGH_LABELS}
-        if self.general:
-            told["general texts"] = COUNT
         if self.own:  # a judge of its own kind decides alone
             return told
         if self.judge == NONE and self.labels is None:  # the model judges itself

@@ -57,7 +57,8 @@ class MemoryStore:
     def read(self, index: int) -> Shard:
         """A finished shard."""
         if index in self._later:
-            self._shards[index] = self._later.pop(index)()
+            self._shards[index] = self._later[index]()
+            del self._later[index]  # not before: if memory runs out, it is asked again
         return self._shards[index]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site
+from layerscope.capture.batches import is_out_of_memory
 from layerscope.capture.reduce import LaterTokens, ReducedTensors, room_while_compiling
 from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
@@ -81,6 +82,7 @@ class ShardEncoder:
         self.runner = BatchRunner(model, batch_size)
         self.empty_views = 0
         self._late: list[tuple[LaterTokens, Callable[[Tensor], None]]] = []  # with where they go
+        self._crowded = False  # whether memory ran out since what was put off was computed
 
     def run(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> Shard:
         """Encode one shard's items and their views. `advance(n)` is told of n more done."""
@@ -170,12 +172,10 @@ class ShardEncoder:
 
     def settled(self, wait: bool = False) -> bool:
         """Compute the token measures that are ready (all of them with `wait`), and say whether none is left."""
-        late, self._late = self._late, []
-        for later, put in late:
-            if wait or later.is_ready():
-                put(later.solve())
-            else:
-                self._late.append((later, put))
+        for one in list(self._late):
+            if wait or one[0].is_ready():
+                one[1](one[0].solve())
+                self._late.remove(one)  # not before: if memory runs out, it is computed the next time
         return not self._late
 
     def finish(self, queued: QueuedShard) -> Shard:
@@ -193,9 +193,15 @@ class ShardEncoder:
         return Shard(queued.pending.shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
 
     def _reduce(self, batch: Batch, token_level: bool) -> ReducedTensors:
+        if self._crowded:  # in the next attempt: the one that failed still holds its own memory
+            self._crowded = not self.settled(wait=True)
         waiting = sum(later.size for later, _ in self._late)
         room = room_while_compiling(self.model.device, waiting) if self.on_device else 0
-        return self.reducer.reduce(batch, self.model.run, token_level, put_off=room)
+        try:
+            return self.reducer.reduce(batch, self.model.run, token_level, put_off=room)
+        except (RuntimeError, MemoryError) as error:
+            self._crowded = is_out_of_memory(error)
+            raise
 
 
 def _index(numbers: list[int], device: torch.device) -> Tensor:
