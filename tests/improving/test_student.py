@@ -31,7 +31,7 @@ from tests.test_loggers import Kept
 
 TEXTS = some_texts(480)
 pytestmark = pytest.mark.usefixtures("stored")
-QUICK = {"max_steps": 20, "eval_steps": 5, "learning_rate": 2e-3, "save_steps": 5, "per_device_train_batch_size": 32}
+QUICK = {"max_steps": 20, "eval_steps": 5, "learning_rate": 2e-3, "save_steps": 5, "per_device_train_batch_size": 16}
 
 
 @pytest.fixture
@@ -97,7 +97,14 @@ def test_texts_read_by_length_give_the_vectors_of_the_whole_batch(side):
 
 def test_a_student_learns_and_is_what_was_compared(llama, taught):
     before = [parameter.clone() for parameter in llama.module.parameters()]
-    longer = {**QUICK, "max_steps": 60, "eval_steps": 30}
+    longer = {
+        **QUICK,
+        "max_steps": 40,
+        "eval_steps": 20,
+        "save_steps": 40,
+        "learning_rate": 4e-3,
+        "per_device_train_batch_size": 32,
+    }
     done = train(llama, taught, settings=longer)
     assert done.better
     assert done.facts["student"] > done.facts["head"] + 0.02
@@ -354,7 +361,7 @@ def test_a_budget_below_one_block_trains_nothing(llama, head_wins):
 
 
 def test_what_is_false_does_not_train(llama, head_wins):
-    assert improve(llama, some_texts(300), train=None).manifest["config"]["train"] is False
+    assert improve(llama, some_texts(60), train=None, sample=60).manifest["config"]["train"] is False
 
 
 def test_what_a_stopped_training_left_goes_with_the_next_run(tmp_path):

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,7 @@ class Lesson:
         except ImportError as error:
             raise MissingExtraError("training a student", "train") from error
         plan, (student, texts, target) = self.update(), self._open()
+        student.save_pretrained = partial(student.save_pretrained, create_model_card=False)  # nobody reads those of checkpoints
         learned, steps = len(texts) - plan["watched"], plan["most"]
         look, batch = max(1, steps // LOOKS), _batch(learned, student.device, plan["given"])
         given = {
@@ -373,7 +375,7 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
                     before, name = lesson.best, f"{BEST}-{step}"
                     shutil.rmtree(lesson.folder / name, ignore_errors=True)  # of a process that was killed while it wrote
                     with quiet():
-                        student.save_pretrained(str(lesson.folder / name), create_model_card=False)
+                        student.save_pretrained(str(lesson.folder / name))
                     lesson.note(name, curve=self.curve, best_step=step)
                     if before.name not in (name, START):
                         shutil.rmtree(before, ignore_errors=True)
