@@ -12,7 +12,7 @@ import pytest
 
 import layerscope
 from layerscope.errors import InvalidValueError, LayerscopeError, MissingExtraError, UnknownNameError
-from layerscope.loggers import LOGGERS, LogKind, Logs, TrackioLog, beside, by_step
+from layerscope.loggers import LOGGERS, LogKind, Logs, TrackioLog, by_step, logs_folder
 from tests.cli.support import assert_refused, run_main
 from tests.improving.test_improve import some_texts
 from tests.plugins.support import install
@@ -138,8 +138,8 @@ def test_a_run_in_the_current_folder(out: str, tmp_path: Path, monkeypatch: pyte
     here = tmp_path / "run" / ("inside" if out == ".." else "")
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
-    assert beside(out) == tmp_path / "run-logs"
-    assert beside("/").is_absolute()
+    assert logs_folder(out) == tmp_path / "run-logs"
+    assert logs_folder("/").is_absolute()
     if out == ".":
         layerscope.profile(tiny_model("llama"), TEXTS, metrics=["curvature"], out=out, log="tensorboard", progress=False)
         assert len(scalars(tmp_path / "run-logs")["profile/curvature"]) == 4

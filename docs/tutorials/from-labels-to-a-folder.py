@@ -49,10 +49,10 @@ choice = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts
 choice
 
 # %% [markdown]
-# With so few labels, *tied* layers cannot be told from the chosen one. That is useful: a tied layer further down makes a smaller model. `budget=0.5` asks for at most half of the blocks:
+# With so few labels, *tied* layers cannot be told from the chosen one. That is useful: a tied layer further down makes a smaller model. `max_blocks=0.5` asks for at most half of the blocks:
 
 # %%
-small = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts=READOUTS, budget=0.5)
+small = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts=READOUTS, max_blocks=0.5)
 print(f"whole: layer {choice.layer} of {choice.layers}, {choice.readout}")
 print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.blocks_saved} blocks need not run")
 

@@ -39,8 +39,8 @@ class Command:
     """One call of a command: how its models are loaded, and where they run.
 
     Making it checks the options and takes them out of `options`; what is left there is an error unless `takes_more`, which
-    names the parameters of the `function` too. Inside
-    `with` the hub's branches are pinned, `engine` is open within its bound of memory, and `bar` shows progress.
+    names the parameters of the `function` too. Inside `with` the hub's branches are pinned, `engine` is open within its bound of
+    memory, and `bar` shows progress.
     """
 
     engine: Engine

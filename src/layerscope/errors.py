@@ -163,7 +163,7 @@ class MissingExtraError(LayerscopeError):
 
 
 def require(what: str, extra: str, *packages: str) -> None:
-    """A `MissingExtraError` unless the packages that `what` needs, which an extra installs, can be imported."""
+    """Raise `MissingExtraError` unless all packages can be imported."""
     try:
         for package in packages:
             import_module(package)

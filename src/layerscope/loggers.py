@@ -232,7 +232,7 @@ class Logs:
         self._each("write", rows)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
-        """What is no number, for those that take it."""
+        """Facts that are not numbers, for loggers that accept them."""
         self._each("tell", facts)
 
     def close(self) -> None:
@@ -256,10 +256,10 @@ class Logs:
                 _log.warning("%s: not logged (%s: %s)", type(logger).__name__, type(error).__name__, one_line(str(error))[:200])
 
 
-def beside(out: str | Path | None) -> Path:
+def logs_folder(out: str | Path | None) -> Path:
     """The folder of event files of a run: beside its own, which holds nothing but the run.
 
-    >>> beside("runs/one").name
+    >>> logs_folder("runs/one").name
     'one-logs'
     """
     place = Path(os.path.abspath(out or PROJECT))  # `.` and `..` have no name of their own

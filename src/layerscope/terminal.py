@@ -51,7 +51,7 @@ _said: Callable[[str], str] = str
 
 
 def said_as(words: Callable[[str], str]) -> None:
-    """How notes and facts, which name parameters, are put into words from now on: the command line names its flags."""
+    """Set how notes and facts name parameters; the command line shows its flags."""
     global _said
     _said = words
 

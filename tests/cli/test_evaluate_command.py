@@ -106,7 +106,7 @@ def test_mistakes(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> 
     assert_refused(cli(*words, "--layers", "last"), "--layers takes whole numbers", "'last'")
     assert_refused(cli(*words, "--readouts", "plain/maen"), "unknown pooling 'maen'", "'mean'")
     assert_refused(cli(*words, "--readouts", "plain/cls"), "no CLS token", "mean, wmean, last, max")
-    assert_refused(cli(*words, "--readouts", "one-word/mean"), "'one-word' is read by last")
+    assert_refused(cli(*words, "--readouts", "one-word/mean"), "'one-word' supports pooling last")
     assert_refused(cli(*words, "--store-size", "lots"), "10GB", "'lots'")
     assert not (tmp_path / "run").exists()
 

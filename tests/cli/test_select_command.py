@@ -19,18 +19,18 @@ def test_the_atlas_as_text_and_json(cli: Cli) -> None:
     told = cli("select", "--atlas", "Pythia-410m")
     assert told.code == 0, told.err
     assert "Pythia-410m: read layer 20 of 24 (block.19)" in told.out
-    for name in ("rule", "why", "tied", "risk", "saves"):
+    for name in ("rule", "why", "near", "risk", "saves"):
         assert f"\n{name} " in told.out
     answer = json.loads(cli("select", "--atlas", "Pythia-410m", "--json").out)
     assert list(answer)[:10] == KEYS
     assert (answer["layer"], answer["site"], answer["rule"], answer["blocks_saved"]) == (20, "block.19", "evidence", 4)
 
 
-def test_a_run_with_a_rule_and_a_budget(cli: Cli, tmp_path: Path) -> None:
+def test_a_run_with_a_rule_and_a_bound(cli: Cli, tmp_path: Path) -> None:
     profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}).save(tmp_path / "run")
     answer = json.loads(cli("select", "run", "--rule", "fixed_depth:0.7", "--json").out)
     assert (answer["layer"], answer["expected_gain"]) == (14, None)
-    tight = json.loads(cli("select", "run", "--budget", "0.5", "--json").out)
+    tight = json.loads(cli("select", "run", "--max-blocks", "0.5", "--json").out)
     assert tight["layer"] <= 10
     assert tight["warnings"]
 
@@ -40,7 +40,7 @@ def test_refusals_are_one_line(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("select", "nowhere"), "holds no run")
     assert_refused(cli("select", "--atlas", "Pythia-411m"), "Pythia-410m")
     assert_refused(cli("select", "--atlas", "Pythia-410m", "--rule", "evidense"), "evidence")
-    assert_refused(cli("select", "--atlas", "Pythia-410m", "--budget", "3"), "share of the blocks")
+    assert_refused(cli("select", "--atlas", "Pythia-410m", "--max-blocks", "3"), "share of the blocks")
     assert_refused(cli("select", "--atlas", "Pythia-410m", "--labels", "x.csv"), "--labels takes one model")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from layerscope.data import augment, make_views
 from layerscope.data.augment import _NEIGHBORS, _SPACES, _chosen_words, _edit, _letters, _mistype, _split, views
-from layerscope.errors import DataError, MissingExtraError, UnknownNameError
+from layerscope.errors import InvalidValueError, MissingExtraError, UnknownNameError
 
 SENTENCE = "several letters make every single word here quite long enough although some words stay short of an"
 VOCABULARY = SENTENCE.split()
@@ -145,10 +145,10 @@ def test_speed() -> None:
 
 @pytest.mark.parametrize("n", [1, 0, 17, 2.0, True])
 def test_number_of_views(n: object) -> None:
-    with pytest.raises(DataError, match="from 2 to 16"):
+    with pytest.raises(InvalidValueError, match="from 2 to 16"):
         make_views(["a"], n, seed=0)  # type: ignore[arg-type]
     if n != 1:
-        with pytest.raises(DataError, match="from 1 to 16"):
+        with pytest.raises(InvalidValueError, match="from 1 to 16"):
             views("a", n, seed=0)  # type: ignore[arg-type]
 
 
@@ -156,9 +156,9 @@ def test_bad_arguments() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'nlpaug'"):
         make_views(["a"], 2, seed=0, augmenter="nlp-aug")
     for strength in (-0.1, 1.1, float("nan")):
-        with pytest.raises(DataError, match="strength is"):
+        with pytest.raises(InvalidValueError, match="strength is"):
             augment("a", seed=0, view=0, strength=strength)
-    with pytest.raises(DataError, match="nlpaug runs with its defaults"):
+    with pytest.raises(InvalidValueError, match="nlpaug runs with its defaults"):
         make_views(["a"], 2, seed=0, augmenter="nlpaug", strength=0.5)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerscope.data import Corpus, load_corpus
-from layerscope.errors import DataError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, UnknownNameError
 
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 
@@ -60,7 +60,7 @@ def test_limit_stops_reading() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 2.0, True, "3"])
 def test_bad_limit(limit: object) -> None:
-    with pytest.raises(DataError, match="limit is"):
+    with pytest.raises(InvalidValueError, match="limit is"):
         load_corpus(["a"], limit=limit)  # type: ignore[arg-type]
 
 

@@ -56,7 +56,6 @@ PROSE = {
     "scaling.md#1,000 models × 1,000,000 prompts": ["scaling/tables.md"],
     "selection.md#Which layer to read": ["selection.txt"],
     "alpha.md#alpha: entropy as a function of its order": ["studies/alpha.txt"],
-    "attention.md#attention: the sink by norm and the sink by attention": ["studies/attention.txt"],
     "compare.md#compare: any models against a base": ["studies/compare.txt"],
     "compare.md#Does the objective make the valley?": ["studies/compare-controlled.txt"],
     "extreme.md#extreme: repetition, noise, length": ["studies/extreme.txt"],
@@ -95,7 +94,7 @@ STATED = {
     "scaling-how.md#Precision on a GPU": ("10", "what tests hold it to"),
     "scaling-how.md#Memory": ("0.3", "a setting"),
     "selection.md#Ties": ("0.025", "a setting"),
-    "alpha.md#alpha: entropy as a function of its order": ("0.05 0.1", "settings"),
+    "alpha.md#alpha: entropy as a function of its order": ("0.05", "a setting"),
     "objective.md#Does the objective make the valley?": ("8.7", "how much text there is"),
     "objective.md#What came out": ("5", "what counts as a valley"),
     "penalties.md#Does compressing the middle make a model better?": ("0.05", "a setting"),
@@ -226,3 +225,19 @@ def test_a_number_is_looked_for_at_its_precision() -> None:
     line = (ROOT / "benchmarks/results/improve.csv").read_text().splitlines()[1].split(",")[2]
     assert not missing(f"| {float(line):.1f} |", files)
     assert missing("| 123456.7 | 98765.4 % |", files) == ["123456.7", "98765.4"]
+
+
+def test_every_result_says_where_it_comes_from() -> None:
+    """By its own words, or in the index: a command, a date and a commit."""
+    folder = ROOT / "benchmarks" / "results"
+    index = (folder / "README.md").read_text()
+    rows = [line.split("|")[1:5] for line in index.splitlines() if line.startswith("| `")]
+    told = {name for files, *_ in rows for name in re.findall("`(.+?)`", files)}
+    assert all(re.search(r"`.+`", row[1]) and re.search(r"\d{4}-\d\d-\d\d, [0-9a-f]{8}", row[3]) for row in rows)
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"README.md"}
+    assert told <= files
+    for name in sorted(files - told):
+        text = (folder / name).read_text()
+        dated = re.search(r"2026-\d\d-\d\d|\d\d? November 2026", text) or name.endswith(".csv")
+        assert dated, name
+        assert re.search(r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{7,8}\b", text), name

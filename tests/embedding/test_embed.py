@@ -137,7 +137,7 @@ def test_search_finds_what_is_there_and_reads_vectors_that_are_there(model, tmp_
     vectors = layerscope.encode(model, TEXTS, **ways)
     order = np.argsort(-(unit(vectors) @ unit(vectors)[4]))[:3]
     assert list(direct["text"]) == [TEXTS[i] for i in order]
-    with pytest.raises(DataError, match="read otherwise"):
+    with pytest.raises(DataError, match="and other settings"):
         layerscope.search(model, "x", file, **{**ways, "layers": 1})
     table = pq.read_table(file)
     pq.write_table(table.drop_columns("vector"), file)
@@ -265,7 +265,7 @@ def test_a_file_of_several_layers_is_searched_at_one_of_them(model, tmp_path: Pa
         assert list(found["text"]) == list(layerscope.search(model, TEXTS[4], TEXTS, layers=layer, top=3, progress=False)["text"])
     with pytest.raises(InvalidValueError, match="one layer"):
         layerscope.search(model, TEXTS[4], TEXTS, layers=[0, 2], progress=False)
-    with pytest.raises(DataError, match="read otherwise"):
+    with pytest.raises(DataError, match="and other settings"):
         layerscope.search(model, TEXTS[4], file, layers=1, progress=False)
 
 

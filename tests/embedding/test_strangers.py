@@ -172,7 +172,7 @@ def test_a_folder_with_another_head_or_tokenizer_is_another_model(encoder: Path,
             save_file({key: 2 * one for key, one in load_file(folder / name).items()}, folder / name, {"format": "pt"})
         else:
             (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), "truncation": None}, indent=1))
-        with pytest.raises(LayerscopeError, match="read otherwise"):
+        with pytest.raises(LayerscopeError, match="and other settings"):
             search(folder, "words", vectors, progress=False)
 
 

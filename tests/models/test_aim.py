@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerscope.errors import ModelError, UnknownNameError
+from layerscope.errors import InvalidValueError, ModelError, UnknownNameError
 from layerscope.models import ImageModel, load
 from layerscope.models.architectures import model_type_of
 from layerscope.models.architectures.aim import (
@@ -206,7 +206,7 @@ def test_what_a_damaged_folder_says(tmp_path: Path) -> None:
 def test_attention_is_checked(tmp_path: Path) -> None:
     folder = as_published(tmp_path / "aim")
     for wrong in ("sideways", "prefix", "causal:3"):
-        with pytest.raises(ModelError, match="bidirectional, causal or prefix:N"):
+        with pytest.raises(InvalidValueError, match="bidirectional, causal or prefix:N"):
             load(folder, attention=wrong)
     with pytest.raises(ModelError, match="does not fit"):
         load(folder, attention="prefix:99")

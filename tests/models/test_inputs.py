@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layerscope.data import Corpus
-from layerscope.errors import DataError, ModelError
+from layerscope.errors import InvalidValueError, ModelError
 from layerscope.models import LoadedModel, inputs, loaded
 from layerscope.models.inputs import ReadSettings, tokenizer_explained
 from layerscope.models.loaded import is_plain
@@ -88,7 +88,7 @@ def test_a_text_is_cut_by_characters_before_it_is_tokenized(texts: int, monkeypa
 
 def test_a_limit_below_the_special_tokens_is_refused() -> None:
     model = tiny_model("bert")
-    with pytest.raises(DataError, match=r"max_length 1 is too short for tiny-bert: .* adds 2 special tokens .* at least 3"):
+    with pytest.raises(InvalidValueError, match=r"max_length 1 is too short for tiny-bert: .* adds 2 special .* at least 3"):
         model.tokenize(["a text"], 1)
     assert [len(ids) for ids in model.tokenize(["a longer text"] * 2, 3).ids] == [3, 3]
 

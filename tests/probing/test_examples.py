@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.data.images import ImageSet
-from layerscope.errors import DataError, LayerscopeError
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError
 from layerscope.probing.examples import image_examples, make_split, read_images, read_task, read_texts, text_examples
 from tests.evaluation.support import write_tasks
 from tests.tiny_images import pictures
@@ -145,5 +145,5 @@ def test_the_datas_own_parts_are_kept() -> None:
 def test_one_class_cannot_be_probed() -> None:
     with pytest.raises(DataError, match="two classes"):
         make_split(np.zeros(50, dtype=int))
-    with pytest.raises(DataError, match="at least 2"):
+    with pytest.raises(InvalidValueError, match="at least 2"):
         make_split(np.arange(50) % 2, sample=1)

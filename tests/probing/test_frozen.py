@@ -106,12 +106,12 @@ def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path:
                 torch.testing.assert_close(found[:, :, :count][:, alive[:, :count]], wanted, **loose)
 
 
-def test_what_is_kept_follows_the_budget() -> None:
+def test_what_is_kept_follows_the_store_size() -> None:
     lengths = [10] * 100
     tokens, pooled = 3 * 100 * 10 * 8, 3 * 100 * 8
 
-    def how(budget: int, keep: str = "auto") -> dict[str, str]:
-        return plan_storage(["tokens", "mean"], 3, lengths, 8, keep, budget).how
+    def how(store_size: int, keep: str = "auto") -> dict[str, str]:
+        return plan_storage(["tokens", "mean"], 3, lengths, 8, keep, store_size).how
 
     assert how(4 * (tokens + pooled)) == {"mean": "float32", "tokens": "float32"}
     assert how(2 * tokens + 4 * pooled)["tokens"] == "float16"

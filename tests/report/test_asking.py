@@ -61,7 +61,7 @@ def test_what_is_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, improved: t
     assert "--model" in asker.answer("a text")["why"]
     missing = Asker(run, tmp_path / "nowhere", store)
     missing.prepare()
-    assert "not at hand" in missing.answer("a text")["why"]
+    assert "not available here" in missing.answer("a text")["why"]
     monkeypatch.setattr(asking, "load", lambda name, offline: tiny_model("llama", seed=9))
     other = Asker(run, "tiny", store)
     other.prepare()

@@ -70,7 +70,7 @@ def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> No
     choice = Choice(4, READOUTS[0], Interval(1.0, 0.0, 2.0), 0.1, (4,), "mine", 6, "small", "because")
     (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).marks
     assert (mark.layer, mark.rule, mark.reason) == (4, "mine", "because")
-    with pytest.raises(LayerscopeError, match="which is none of the runs: other"):
+    with pytest.raises(LayerscopeError, match="which is not among these runs: other"):
         gather([synthetic_run("other"), choice])
 
 

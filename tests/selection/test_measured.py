@@ -47,14 +47,14 @@ def test_layers_without_a_score_on_some_task_are_left_out() -> None:
     assert any("left out" in warning for warning in choice.warnings)
 
 
-def test_a_budget_takes_an_earlier_layer() -> None:
+def test_a_bound_takes_an_earlier_layer() -> None:
     made = evaluation({"a": [0.2, 0.60, 0.605, 0.61, 0.5]}, half=0.0001)
     assert select(made).layer == 3
     assert select(made, tolerance=0.6).layer == 2
     assert select(made, tolerance=2.0).layer == 1
-    tight = select(made, budget=0.25, tolerance=0.1)
+    tight = select(made, max_blocks=0.25, tolerance=0.1)
     assert tight.layer == 1
-    assert any("within the budget" in warning for warning in tight.warnings)
+    assert any("max_blocks=" in warning for warning in tight.warnings)
 
 
 def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
@@ -122,7 +122,7 @@ def test_a_last_layer_is_as_uncertain_as_the_others() -> None:
     assert found.draws.std(axis=-1).min() > 0.5  # points
 
 
-def test_under_a_budget_ties_are_those_of_the_scores_that_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_bound_ties_are_those_of_the_scores_that_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     made, rules = evaluation({"a": [0.2, 0.51, 0.525, 0.53, 0.2]}, half=0.03), []
 
     def spy(*given: object, rule: object = None, **more: object) -> object:
@@ -130,6 +130,6 @@ def test_under_a_budget_ties_are_those_of_the_scores_that_choose(monkeypatch: py
         return pick(*given, rule=rule, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr("layerscope.selection.measured.pick", spy)
-    assert select(made, budget=1.0).layer in (1, 2)
+    assert select(made, max_blocks=1.0).layer in (1, 2)
     # layer 1 ties with what was measured; in these scores it is far behind
     assert rules[0](np.array([20.0, 30.0, 52.0, 53.0, 20.0])) == 2

@@ -24,7 +24,7 @@ def test_lowest_takes_the_minimum_and_ties_within_intervals() -> None:
     made = evidence({"infonce": ([5.0, 3.0, 1.0, 1.1, 4.0], 0.2)})
     answer = get_rule("lowest_infonce")(made)
     assert answer.layer == 2
-    assert answer.tied == (2, 3)
+    assert answer.near == (2, 3)
     with pytest.raises(LayerscopeError, match="lowest_dime needs dime"):
         get_rule("lowest_dime")(made)
 
@@ -43,8 +43,8 @@ def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:
     late, early = rule(evidence({"prompt_entropy": valley_curve()})), rule(evidence({"prompt_entropy": [4.0] * 21}))
     assert 15 <= late.layer <= 18
     assert 1 <= early.layer <= 7
-    assert late.layer in late.tied
-    assert early.layer in early.tied
+    assert late.layer in late.near
+    assert early.layer in early.near
     assert late.forecast is not None
     low, high = late.forecast.interval(late.layer)
     assert low < late.forecast.gain[late.layer] < high

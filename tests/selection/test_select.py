@@ -1,4 +1,4 @@
-"""The public function: sources, budgets, and what comes back."""
+"""The public function: sources, bounds, and what comes back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import layerscope
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.selection import lines, select
-from layerscope.selection.budget import allowed_blocks, earliest
 from layerscope.selection.choice import KEYS
+from layerscope.selection.shallower import allowed_blocks, earliest
 from tests.selection.support import evaluation, profile, valley_curve
 from tests.tiny import tiny_model
 
@@ -78,7 +78,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (lambda: select(run, other), "different models"),
         (lambda: select(run, rule="measured"), "layerscope evaluate"),
         (lambda: select(other, rule="last"), "layerscope profile"),
-        (lambda: select(run, budget=1.5), "budget"),
+        (lambda: select(run, max_blocks=1.5), "max_blocks"),
         (lambda: select(run, tolerance=-1), "tolerance"),
         (lambda: select(3), "int"),
     ]:
@@ -89,14 +89,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "tolerance", "layer"),
+    ("max_blocks", "tolerance", "layer"),
     [(None, None, 4), (1.0, 0.0, 4), (None, 1.0, 3), (None, 3.0, 2), (0.6, 0.0, 3), (0.5, None, 2), (0.2, None, 1)],
 )
-def test_the_earliest_layer_within_tolerance_and_budget(budget: float | None, tolerance: float | None, layer: int) -> None:
+def test_the_earliest_layer_within_tolerance_and_bound(max_blocks: float | None, tolerance: float | None, layer: int) -> None:
     gain = np.array([-np.inf, -5.0, 1.0, 2.5, 3.0, 0.0])
-    chosen, warning = earliest(gain, 4, (4,), budget, tolerance)
+    chosen, warning = earliest(gain, 4, (4,), max_blocks, tolerance)
     assert chosen == layer
-    assert (warning is not None) == (budget in (0.6, 0.5, 0.2))
+    assert (warning is not None) == (max_blocks in (0.6, 0.5, 0.2))
 
 
 def test_ties_count_as_near_unless_a_tolerance_is_named() -> None:
@@ -106,15 +106,15 @@ def test_ties_count_as_near_unless_a_tolerance_is_named() -> None:
     assert [allowed_blocks(f, 30) for f in (None, 1.0, 0.5, 0.01)] == [30, 30, 15, 1]
 
 
-def test_a_budget_on_a_label_free_choice() -> None:
+def test_a_bound_on_a_label_free_choice() -> None:
     run = profile({"prompt_entropy": valley_curve(), "anisotropy": PLAIN})
-    free, tight = select(run), select(run, budget=0.5)
+    free, tight = select(run), select(run, max_blocks=0.5)
     assert tight.layer <= 10 < free.layer
     assert tight.blocks_saved >= 10
-    assert any("within the budget" in warning for warning in tight.warnings)
+    assert any("max_blocks=" in warning for warning in tight.warnings)
     assert tight.expected_gain is not None
     assert free.expected_gain is not None
     assert tight.expected_gain < free.expected_gain
-    fixed = select(run, rule="fixed_depth", budget=0.5)
+    fixed = select(run, rule="fixed_depth", max_blocks=0.5)
     assert (fixed.layer, fixed.expected_gain) == (10, None)
     assert any("allows 10 blocks" in warning for warning in fixed.warnings)

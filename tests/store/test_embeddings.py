@@ -407,10 +407,10 @@ def test_a_space_that_this_store_has_open_itself_is_pruned(tmp_path: Path) -> No
     assert not spaces["a"].folder.exists()
 
 
-def test_a_budget_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
+def test_a_limit_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
     filled(EmbeddingStore(tmp_path), "abc")
     each = EmbeddingStore(tmp_path).spaces()[0].bytes
-    store = EmbeddingStore(tmp_path, budget=int(4.5 * each))
+    store = EmbeddingStore(tmp_path, size_limit=int(4.5 * each))
     space = store.space({"name": "new"})
     wide = {KIND: vectors_of(range(10), width=256)}
     for start in range(4):
@@ -418,18 +418,18 @@ def test_a_budget_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
         assert store.size() <= 4.5 * each
     assert names(store.spaces()) == "new"
     assert space.texts == 40
-    with pytest.raises(RunFolderError, match=r"budget is 1\d\d.* KB.*store_size=.*float16.*prune"):
+    with pytest.raises(RunFolderError, match=r"limit is 1\d\d.* KB.*store_size=.*float16.*prune"):
         space.add(keys_of(range(90, 100)), wide, SITES)
     assert space.has(keys_of(range(40)), [KIND], SITES).all()
-    EmbeddingStore(tmp_path, budget=None).space({"name": "new"}).add(keys_of(range(90, 100)), wide, SITES)
+    EmbeddingStore(tmp_path, size_limit=None).space({"name": "new"}).add(keys_of(range(90, 100)), wide, SITES)
     assert EmbeddingStore(tmp_path).prune(keep_bytes=2 * each) == []  # `space` still holds it
-    with pytest.raises(ValueError, match="budget"):
-        EmbeddingStore(tmp_path, budget=-1)
+    with pytest.raises(ValueError, match="size_limit"):
+        EmbeddingStore(tmp_path, size_limit=-1)
 
 
 def test_nothing_is_dropped_for_a_chunk_that_will_not_fit_anyway(tmp_path: Path) -> None:
     filled(EmbeddingStore(tmp_path), "ab")
-    store = EmbeddingStore(tmp_path, budget=100_000)
+    store = EmbeddingStore(tmp_path, size_limit=100_000)
     with pytest.raises(RunFolderError, match="is full"):
         store.space({"name": "c"}).add(keys_of("x"), {KIND: np.zeros((3, 1, 10_000), dtype=np.float32)}, SITES)
     assert names(store.spaces()) == "abc"

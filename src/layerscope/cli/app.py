@@ -52,7 +52,8 @@ SAME_OPTION: tuple[tuple[str, ...], ...] = (
     ("--data", "--texts", "--corpus", "--dataset", "--images", "--tasks"),
     ("--out", "--output-dir", "--folder"),
     ("--overwrite", "--force"),
-    ("--store-size", "--budget"),
+    ("--max-blocks", "--budget"),
+    ("--store-size", "--cache-size"),
 )
 
 
@@ -68,7 +69,7 @@ class Plain:
         return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, unless an option is another command's, and this one has its like."""
+        """Parse arguments; hint at the equivalent where an option belongs to another command."""
         known = {name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
         own = takewhile(lambda arg: arg.startswith("-"), args) if isinstance(self, TyperGroup) else args  # a group's stand first
         for given in (arg.partition("=")[0] for arg in own if arg.startswith("--")):

@@ -35,7 +35,7 @@ class How(Texts):
         numbers = None if self.layers in (None, "all") else shared.parse_whole_numbers(self.layers, "layers")
         return {**self.given(), "layers": "all" if self.layers == "all" else numbers}
 
-    def words(self) -> list[str]:
+    def flags(self) -> list[str]:
         """The same in another command, which takes one layer: of several, the last."""
         layer = None if self.layers is None else "-1" if self.layers == "all" else self.layers.split(",")[-1].strip()
         given = {"--layers": layer, "--readout": self.readout, "--max-length": self.max_length}
@@ -64,7 +64,7 @@ def embed_command(
 
     given = shared.as_arguments(loading, running, output)
     done = embed(model, data, out, coordinates=coordinates, **how.as_dict(), **given)
-    then = f'layerscope search {shared.shell_quote(model)} "a question" {shared.shell_quote("--data", done, *how.words())}'
+    then = f'layerscope search {shared.shell_quote(model)} "a question" {shared.shell_quote("--data", done, *how.flags())}'
     output.tell({"out": str(done), **facts_of(done)}, done, then)
 
 
@@ -92,7 +92,7 @@ def search_command(
 
         print_frame(Console(highlight=False), rows, ["rank", "cosine", "text"])
 
-    same = shared.shell_quote(model, "--data", data, *how.words(), *(["--column", how.column] if how.column else []))
+    same = shared.shell_quote(model, "--data", data, *how.flags(), *(["--column", how.column] if how.column else []))
     output.show(rows, show, then="" if data.endswith(".parquet") else f"layerscope embed {same} --out vectors.parquet")
 
 

@@ -34,15 +34,15 @@ def select_command(
         help="measured (by scores), evidence (by a profile), last, fixed_depth[:0.8] or lowest_METRIC. "
         "(default: measured, else evidence)",
     ),
-    budget: float | None = option(None, panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
+    max_blocks: float | None = option(None, panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     tolerance: float | None = option(
-        None, panel=CHOICE, help="Points of score that an earlier layer may lose. (default with --budget: 1, or a tie)"
+        None, panel=CHOICE, help="Points of score that an earlier layer may lose. (default with --max-blocks: 1, or a tie)"
     ),
     seed: int = shared.seed_option("Seed of resampling and folds.", CHOICE),
     offline: bool = shared.OFFLINE,
 ) -> None:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels."""
-    common: dict[str, Any] = {"readouts": parse_list(readouts), "budget": budget, "tolerance": tolerance, "seed": seed}
+    common: dict[str, Any] = {"readouts": parse_list(readouts), "max_blocks": max_blocks, "tolerance": tolerance, "seed": seed}
     if labels is None:
         from layerscope.selection import select
 

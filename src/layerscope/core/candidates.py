@@ -14,7 +14,7 @@ import numpy as np
 from layerscope.core.statistics import Interval
 
 DRAWS = 500
-"""Resamples behind every interval and every tie."""
+"""Resamples behind every tie, and the intervals of what is compared."""
 
 Place = tuple[int, ...]
 _ROUNDING = 1e-12
@@ -50,7 +50,7 @@ class ScoredCandidates:
         return ScoredCandidates(self.score[which], draws, names, self.layers, self.judge, self.facts)
 
     def where(self, known: np.ndarray) -> ScoredCandidates:
-        """The same, undefined but for some of the candidates."""
+        """A copy in which all other candidates are undefined."""
         score = np.where(known, self.score, np.nan)
         draws = None if self.draws is None else np.where(known[..., None], self.draws, np.nan)
         return ScoredCandidates(score, draws, self.readouts, self.layers, self.judge, self.facts)

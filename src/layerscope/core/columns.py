@@ -1,6 +1,6 @@
 """The columns of the tables: what each is called, holds and means, defined once.
 
-The profile's table, its files, the page, sweeps, studies, shared results and the documentation read them from here: a column
+The profile's table, its files, the page, sweeps, studies and the documentation read them from here: a column
 that is added to `PROFILE` is in all of them.
 """
 

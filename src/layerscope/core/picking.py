@@ -41,7 +41,7 @@ Rule = Callable[[np.ndarray], int]
 
 @dataclass(frozen=True)
 class Picking:
-    """A choice, and how it came about: under which noises, of all that were drawn, the same is chosen."""
+    """A choice, and the noise draws under which it would be made again."""
 
     scored: ScoredCandidates
     places: list[Place]
@@ -90,7 +90,7 @@ class Picking:
         weight = np.log(np.maximum(np.interp(fine, steps, chance), _TINY))
 
         def below(center: float) -> float:
-            """The chance of a smaller lead than the one seen, at a true lead so many errors from it."""
+            """Probability of a smaller lead than observed, if the true lead is `center` standard errors away."""
             density = weight - 0.5 * (fine - center) ** 2
             density = np.exp(density - density.max())
             return float(density[fine < 0].sum() + 0.5 * density[fine == 0].sum()) / float(density.sum())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from layerscope.core.formatting import split_names
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.templates import SLOT, get_template, names_of
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, UnknownNameError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class Readout:
         """
         template, parts = _split(text.strip())
         if len(parts) > 4:
-            raise LayerscopeError(f"readout {text!r} has {len(parts) + 1} parts; it is template/pooling/norm/sink/centering.")
+            raise InvalidValueError(f"readout {text!r} has {len(parts) + 1} parts; it is template/pooling/norm/sink/centering.")
         return cls(template, *(parts or get_template(template).poolings[:1])).check()
 
     @classmethod
@@ -93,10 +93,10 @@ class Readout:
             if given not in valid:
                 raise UnknownNameError(kind, given, valid)
         if self.pooling not in template.poolings:
-            valid_here = ", ".join(template.poolings)
-            raise LayerscopeError(f"readout {self.name!r}: {template.name!r} is read by {valid_here}, not by {self.pooling!r}.")
+            here = ", ".join(template.poolings)
+            raise InvalidValueError(f"readout {self.name!r}: {template.name!r} supports pooling {here}, not {self.pooling!r}.")
         if not self.kinds:
-            raise LayerscopeError(f"readout {self.name!r}: {self.pooling!r} reads one token; there is no sink to drop from it.")
+            raise InvalidValueError(f"readout {self.name!r}: {self.pooling!r} reads a single token, so sink=drop does not apply.")
         return self
 
 
@@ -205,16 +205,16 @@ def parse_readouts(text: str | Sequence[str] | None, has_cls: bool, has_norm: bo
         else:
             readouts.append(_check_cls(Readout.parse(name), has_cls))
     if any(readout.centering == HEAD for readout in readouts):
-        raise LayerscopeError("a head is fitted by `improve`; score the folder that it writes. Here: centering none or corpus.")
+        raise InvalidValueError("a head is fitted by `improve`; score the folder that it writes. Here: centering none or corpus.")
     if not readouts:
-        raise LayerscopeError("no readouts given. Valid: default, all, TEMPLATE/all, or template/pooling/norm/sink/centering.")
+        raise InvalidValueError("no readouts given. Valid: default, all, TEMPLATE/all, or template/pooling/norm/sink/centering.")
     return list(dict.fromkeys(readouts))
 
 
 def _check_cls(readout: Readout, has_cls: bool) -> Readout:
     if POOLINGS.get(readout.pooling).needs_cls and not has_cls:
         valid = ", ".join(name for name in get_template(readout.template).poolings if not POOLINGS.get(name).needs_cls)
-        raise LayerscopeError(f"readout {readout.name!r}: this model has no CLS token. Poolings that it has: {valid}.")
+        raise InvalidValueError(f"readout {readout.name!r}: this model has no CLS token. Poolings that it has: {valid}.")
     return readout
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from layerscope.core.candidates import DRAWS
 from layerscope.core.statistics import Z95, Array, Interval
 
 LEAST_SHARE = 0.05
 """The least depth of a valley, as a share of its lower shoulder. Published models have at most 3 % or at least 8 %."""
-
-_DRAWS = 500
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,13 @@ def _noise(
         fall = samples[:, lower] - samples[:, place]
         reach = Z95 * float(fall.std(ddof=1)) / math.sqrt(count)
         scale, axes = np.linalg.eigh(np.atleast_2d(np.cov(samples, rowvar=False)) / count)
-        drawn = rng.standard_normal((_DRAWS, len(values))) * np.sqrt(np.maximum(scale, 0.0))
+        drawn = rng.standard_normal((DRAWS, len(values))) * np.sqrt(np.maximum(scale, 0.0))
         return drawn @ axes.T, (depth - reach, depth + reach)
     if low is not None and high is not None:
         sd = np.nan_to_num(np.maximum(np.asarray(high, float) - np.asarray(low, float), 0.0)) / (2 * Z95)
         if sd.any():
             reach = Z95 * math.hypot(float(sd[place]), float(sd[lower]))
-            return rng.standard_normal((_DRAWS, len(values))) * sd, (depth - reach, depth + reach)
+            return rng.standard_normal((DRAWS, len(values))) * sd, (depth - reach, depth + reach)
     return None, (math.nan, math.nan)
 
 

@@ -265,7 +265,7 @@ def related_curves(rest: Array, y: Array) -> Array:
 
 
 def found_at(
-    measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0, count: int = 24
+    measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0, count: int = 100
 ) -> Array:
     """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of `x`, are found at a level."""
     mixed = related_curves(surrogate_curves(x, count, seed + 1)["random phase"], y)

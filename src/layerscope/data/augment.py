@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from layerscope.core.closing import Closing
 from layerscope.data.workers import WorkerPool, cores_here
-from layerscope.errors import DataError, MissingExtraError, UnknownNameError
+from layerscope.errors import InvalidValueError, MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +62,7 @@ def augment(text: str, *, seed: int, view: int, strength: float = DEFAULT_STRENG
     'yLae rs in the mid dle ocren h9bj mnofwe.'
     """
     if not 0 <= strength <= 1:
-        raise DataError(f"strength is {strength!r}; it must be a share from 0 to 1 (0.3 in the paper).")
+        raise InvalidValueError(f"strength is {strength!r}; it must be a share from 0 to 1 (0.3 in the paper).")
     # Only random() is used: of the methods of Random it alone is promised to stay the same between Python versions.
     draw = random.Random(stream_key(text, seed, view, strength)).random
     foreign, words, long = _looked_at(text)
@@ -104,7 +104,7 @@ def make_views(
     if augmenter == "builtin":
         return [views(text, n_views, seed, strength) for text in texts]
     if strength != DEFAULT_STRENGTH:
-        raise DataError(f"strength is {strength!r}, but nlpaug runs with its defaults. Leave it out, or use 'builtin'.")
+        raise InvalidValueError(f"strength is {strength!r}, but nlpaug runs with its defaults. Leave it out, or use 'builtin'.")
     return [[nlpaug_view(text, seed=seed, view=view) for view in range(n_views)] for text in texts]
 
 
@@ -117,7 +117,7 @@ def stream_key(text: str, seed: int, view: int, strength: float) -> int:
 
 def _check_count(n: int, least: int) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= MAX_VIEWS:
-        raise DataError(f"the number of views is {n!r}; it must be a whole number from {least} to {MAX_VIEWS}.")
+        raise InvalidValueError(f"the number of views is {n!r}; it must be a whole number from {least} to {MAX_VIEWS}.")
 
 
 _Draw = Callable[[], float]

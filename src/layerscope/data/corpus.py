@@ -22,7 +22,7 @@ from layerscope.data.hub import read_hub
 from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, Row, read_file, read_table, table_columns
 from layerscope.data.specs import HubSpec, locate
-from layerscope.errors import DataError, UnknownNameError, near_misses, one_line
+from layerscope.errors import DataError, InvalidValueError, UnknownNameError, near_misses, one_line
 
 if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
@@ -121,7 +121,7 @@ def load_corpus(
     (('one text', 'another'), {'empty': 1})
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise DataError(f"limit is {limit!r}; it must be a whole number of texts, 1 or more.")
+        raise InvalidValueError(f"limit is {limit!r}; it must be a whole number of texts, 1 or more.")
     kind, label, records, own_filter = _open(spec, column, encoding, offline)
     chosen = text_filter or own_filter or "none"
     dropped: Counter[str] = Counter()

@@ -254,7 +254,7 @@ def csv_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) 
 
 
 def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
-    """What separates the fields: what the suffix says, unless only another one splits the header, and the rows as it does."""
+    """The delimiter: the suffix's default, unless only another one splits header and rows consistently."""
     # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))  # a field takes eight times its length while it is read
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","

@@ -70,7 +70,7 @@ def search(
         if file is not None and told and any(told.get(one) != value for one, value in asked.items()):
             model_told = told.get("model")
             who = clean_name(str(model_told.get("name"))) if isinstance(model_told, dict) else "another model"
-            raise DataError(f"the vectors in {data} are of {who}, read otherwise: search with what they were made with.")
+            raise DataError(f"{data} was embedded with {who} and other settings; use the same for searching.")
         encoder.prompt = QUERY
         vector = encoder.vectors(command.engine, [query], lambda n: None)[0][0]
         if file is not None and told:

@@ -229,24 +229,24 @@ def _told(row: Row) -> bytes:
 
 
 def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequence[str] = ()) -> Any:
-    """A table of texts, their other columns and vectors; a column of mixed kinds is told as text.
+    """A table of texts, their other columns and vectors; a column of mixed kinds is written as text.
 
     A column with a name that is needed here, also for what is `added` later, is called `…_given`.
     """
     import pyarrow as pa
 
-    def words(value: Any) -> str:
+    def as_text(value: Any) -> str:
         return str(value).encode("utf-8", "replace").decode()  # half of a character is none
 
     names, taken = dict.fromkeys(name for row in rows for name in row.others), {"text", *vectors, *added}
     columns: dict[str, Any] = {"text": pa.array([str(row.text) for row in rows])}
     for name in names:
         values = [row.others.get(name) for row in rows]
-        kept = words(f"{name}_given" if re.sub("(_given)+$", "", name) in taken else name)
+        kept = as_text(f"{name}_given" if re.sub("(_given)+$", "", name) in taken else name)
         try:
             columns[kept] = pa.array(values)
         except (pa.ArrowException, OverflowError, UnicodeError):
-            columns[kept] = pa.array([None if value is None else words(value) for value in values])
+            columns[kept] = pa.array([None if value is None else as_text(value) for value in values])
     for name, found in vectors.items():
         flat = pa.array(np.ascontiguousarray(found, dtype=np.float32).reshape(-1))
         columns[name] = pa.FixedSizeListArray.from_arrays(flat, found.shape[1])

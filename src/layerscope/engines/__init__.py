@@ -40,9 +40,7 @@ def open_engine(options: EngineOptions) -> Engine:
     named = [name for name, value in given.items() if value is not None]
     if isinstance(engine, Engine):
         if named:
-            raise InvalidValueError(
-                f"{named[0]} goes with an engine's name: an engine that is made already has its own settings."
-            )
+            raise InvalidValueError(f"{named[0]} cannot be combined with an engine object; set it when creating the engine.")
         return engine
     if engine not in ENGINES:
         raise UnknownNameError("engine", str(engine), ENGINES)

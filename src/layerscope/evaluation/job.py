@@ -22,7 +22,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.engines import Engine, LocalEngine
-from layerscope.errors import MissingExtraError, UnknownNameError, require
+from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
@@ -32,6 +32,7 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.walk import TURNS, Means, Walk
 from layerscope.maps import check_layout
 from layerscope.models import LoadedModel
+from layerscope.spectra import faster
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
@@ -96,7 +97,7 @@ def evaluate(
     if scoring not in (None, *SCORINGS):
         raise UnknownNameError("scoring", str(scoring), SCORINGS)
     if scoring == "device":
-        _require_device_scoring()
+        faster.require_scoring()
     check_layout(layout)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
@@ -146,8 +147,8 @@ class EvaluationJob(Means):
     def _run(self, session: Session) -> Evaluation:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
         texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar)
-        turns = plan.turns(texts, self.store.budget)
-        notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.budget)]
+        turns = plan.turns(texts, self.store.size_limit)
+        notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.size_limit)]
         for note in notes:
             log.warning(note)
         collected = time.perf_counter() - clock
@@ -189,23 +190,19 @@ class EvaluationJob(Means):
         return run
 
 
-def _in_turns(turns: Sequence[Turn], budget: int | None) -> str:
+def _in_turns(turns: Sequence[Turn], store_size: int | None) -> str:
     """What a user should know before a long run begins."""
     total, most = (describe_size(some(turn.bytes for turn in turns)) for some in (sum, max))
     return (
-        f"vectors take {total}, and the embedding store may have {describe_size(budget or 0)}: tasks are encoded and scored in "
+        f"vectors take {total}, and the store may have {describe_size(store_size or 0)}: tasks are encoded and scored in "
         f"{len(turns)} turns of at most {most}, and vectors go after their turn: no map is kept."
     )
-
-
-def _require_device_scoring() -> None:
-    require("scoring on a device", "gpu", "layerscope_gpu.scoring")
 
 
 def _scores_there() -> bool:
     """Whether a device can score: the arithmetic is layerscope-gpu's."""
     try:
-        _require_device_scoring()
+        faster.require_scoring()
     except MissingExtraError:
         return False
     return True

@@ -72,7 +72,7 @@ class EvaluationPlan:
             grouped.setdefault(readout.template, []).append(readout)
         return grouped
 
-    def turns(self, texts: Texts, budget: int | None) -> list[Turn]:
+    def turns(self, texts: Texts, store_size: int | None) -> list[Turn]:
         """How the tasks go through a store of limited size: all at once if they fit, else in turns, the largest first.
 
         A task that does not fit alone is read a few layers at a time. What does not fit even so is refused.
@@ -81,20 +81,20 @@ class EvaluationPlan:
         each = kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)  # bytes of a text at one site
         count = len({text for some in texts.values() for text in some})
         names = sorted(texts, key=lambda name: -len(texts[name]))
-        if budget is None or count * each * len(self.sites) <= budget:
+        if store_size is None or count * each * len(self.sites) <= store_size:
             return [Turn(tuple(texts), self.sites, count * each * len(self.sites))]
         out: list[Turn] = []
         for name in names:
             need = len(texts[name]) * each
-            fit = min(budget // max(1, need), len(self.sites))
+            fit = min(store_size // max(1, need), len(self.sites))
             if fit == 0:
                 raise LayerscopeError(
                     f"{len(self.readouts)} readouts of {len(texts[name])} texts take {describe_size(need)} at one layer, and the "
-                    f"embedding store may have {describe_size(budget)}. Raise store_size=, store float16 (store_dtype=), or give "
-                    "fewer readouts=: sample= finds the best on a part of each task."
+                    f"embedding store may have {describe_size(store_size)}. Raise store_size=, store float16 (store_dtype=), or "
+                    "give fewer readouts=: sample= finds the best on a part of each task."
                 )
             whole = need * len(self.sites)
-            if out and fit == len(self.sites) == len(out[-1].sites) and out[-1].bytes + whole <= budget:
+            if out and fit == len(self.sites) == len(out[-1].sites) and out[-1].bytes + whole <= store_size:
                 out[-1] = Turn((*out[-1].tasks, name), self.sites, out[-1].bytes + whole)
             else:
                 parts = [self.sites[i : i + fit] for i in range(0, len(self.sites), fit)]

@@ -78,9 +78,9 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
         if self._pool is not None and self.size != fit:
             self._pool.shutdown()  # after what is under way
             self._pool = None
-        if self._pool is None:
-            self.size, self._pool = fit, ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start)
         with _children_start(), _deaths_told():
+            if self._pool is None:  # it starts a process of its own, the tracker of what the others share
+                self.size, self._pool = fit, ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start)
             return _done([self._pool.submit(_run_many, context, part) for part in _parts(jobs, fit)])
 
 

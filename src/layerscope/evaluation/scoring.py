@@ -102,7 +102,7 @@ def _fingerprint(spec: TaskSpec) -> str:
 
 @lru_cache(maxsize=8)
 def _space(store: str, description: str, dtype: str) -> Space:
-    return EmbeddingStore(Path(store), budget=None).space(json.loads(description), dtype=dtype)
+    return EmbeddingStore(Path(store), size_limit=None).space(json.loads(description), dtype=dtype)
 
 
 @lru_cache(maxsize=2)

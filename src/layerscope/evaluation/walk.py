@@ -187,7 +187,7 @@ class Walk:
     def _make_room(self, step: Step) -> None:
         """Before a step of another turn: wait for what does not fit beside it, and remove the vectors of turns that are over."""
         turns = {step.turn, *(one.turn for one, *_ in self._under_way)}
-        if len(self.turns) > 1 and sum(turn.bytes for turn in turns) > (self.means.store.budget or 0):
+        if len(self.turns) > 1 and sum(turn.bytes for turn in turns) > (self.means.store.size_limit or 0):
             self._finish()
         kept = [self._folder(one.turn) for one, *_ in self._under_way]
         for folder in map(self._folder, self.turns[: self.turns.index(step.turn)]):
@@ -196,7 +196,7 @@ class Walk:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _finish(self, ahead: int = 0) -> None:
-        """Wait for what is being scored, but for so many steps."""
+        """Wait until at most `ahead` steps are still being scored."""
         clock = time.perf_counter()
         while len(self._under_way) > ahead:
             _, started, count = self._under_way.pop(0)

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from rich.table import Table
 
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json
@@ -27,7 +26,7 @@ from layerscope.exporting.draft import text_longer_than
 from layerscope.exporting.formats.sentence_transformers import modules_of
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
-from layerscope.terminal import Console
+from layerscope.terminal import Console, headed_table
 
 DEFAULT_LENGTHS = (32, 128)
 
@@ -114,7 +113,7 @@ def print_bench(measured: Bench) -> None:
     """One row per figure, the ratio last."""
     console = Console(highlight=False)
     one, other = measured.models[:2]
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = headed_table()
     table.add_column("")
     for name in (one["name"], other["name"], "ratio"):
         table.add_column(name, justify="right")

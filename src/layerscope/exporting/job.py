@@ -23,7 +23,7 @@ from layerscope.core.runs import MARKER, folder_name, refuse_newer
 from layerscope.core.templates import SLOT, get_template
 from layerscope.core.untrusted import read_json
 from layerscope.data.corpus import refuse_missing
-from layerscope.errors import ExportError, UnknownNameError
+from layerscope.errors import ExportError, InvalidValueError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
 from layerscope.exporting.draft import LONG, SHORT, Draft, Side, check_expressible, text_longer_than, verification_texts
@@ -280,7 +280,7 @@ def _check(model: LoadedModel, readout: Readout) -> None:
 def _length(model: LoadedModel, asked: int | None, evidence: ExportEvidence | None) -> int:
     length = asked if asked is not None else (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
     if length < 1:
-        raise ExportError(f"max_length must be at least 1, not {length}.")
+        raise InvalidValueError(f"max_length must be at least 1, not {length}.")
     return length if model.max_length is None else min(length, model.max_length)
 
 

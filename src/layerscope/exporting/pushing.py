@@ -15,7 +15,7 @@ from layerscope.core.formatting import describe_size
 from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.core.untrusted import read_json
 from layerscope.data.hub import hub_problem, limit_hub_waits
-from layerscope.errors import ExportError, LayerscopeError, one_line
+from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line
 from layerscope.models.sealed import check_export
 from layerscope.store import atomic, checked
 from layerscope.store.ours import FILES
@@ -113,7 +113,7 @@ def push(parcel: Parcel) -> str:
 
 
 def check_address(repo: str) -> None:
-    """Refuse what cannot be the name of a repository of somebody's."""
+    """Refuse an invalid repository name."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
@@ -122,7 +122,7 @@ def check_address(repo: str) -> None:
     except HFValidationError:
         named = False
     if not named:
-        raise ExportError(f"push= takes a name on the hub with its owner, such as user/name, not {repo!r}.")
+        raise InvalidValueError(f"push= takes a name on the hub with its owner, such as user/name, not {repo!r}.")
 
 
 def check_token() -> None:

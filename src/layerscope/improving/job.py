@@ -59,7 +59,7 @@ from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
-from layerscope.loggers import Log, Logs, beside, check_log
+from layerscope.loggers import Log, Logs, check_log, logs_folder
 from layerscope.maps import PCA, LayerMap, check_layout
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
@@ -196,7 +196,7 @@ def improve(
         )  # fmt: skip
         facts = {"command": "improve", "model": loaded.name, "data": drawn.name, "layerscope": VERSION}
         try:
-            with Logs(log, beside(out), facts) as logs:
+            with Logs(log, logs_folder(out), facts) as logs:
                 what: dict[str, Any] = {} if asked is None else {"asked": asked}
                 kind = JOBS["search" if what else "texts"]
                 job = kind(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work, logs, **what)

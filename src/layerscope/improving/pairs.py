@@ -64,7 +64,7 @@ class Asked:
         return np.asarray((self.relevant > 0).any(1))
 
     def halves(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Places of the queries to choose on and of those to tell the gain on; of queries with pairs half are in each."""
+        """Indices of the queries used to choose and of those used to report the gain; half of the paired ones in each."""
         order = np.random.default_rng(seed).permutation(len(self.queries))
         parts = [order[self.paired[order]], order[~self.paired[order]]]
         return tuple(np.sort(np.concatenate([part[i::2] for part in parts])) for i in (0, 1))  # type: ignore[return-value]

@@ -238,7 +238,7 @@ class DiME(Metric[ViewRows]):
         return keep
 
     def _keep(self, there: Sequence[ViewRows], rough: np.ndarray, moved: np.ndarray, paired: Tensor | None) -> None:
-        """Remember the values of data of which float32 gives what float64 gives; `paired` says where that is to be found out."""
+        """Cache values where float32 and float64 agree; with `paired`, doubtful ones are checked in float64."""
         terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
         moved = moved.copy()
         unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist() if paired is not None else []

@@ -170,7 +170,7 @@ class _Vectors:
         self._memo, self._by_keys = {}, {}
 
     def share_order(self, shared: dict[Any, Any]) -> None:
-        """Keep what follows from the keys alone in `found`, for vectors of the same prompts, by key, in the same blocks."""
+        """Cache in `shared` whatever depends on the keys alone, for vectors of the same prompts in the same blocks."""
         lengths = [len(block) for block, _ in self._blocks]
         if shared.setdefault("blocks", lengths) != lengths or any(keys is None for _, keys in self._blocks):
             raise ValueError("the vectors are not those of the same prompts by key, or came in other blocks")

@@ -21,7 +21,7 @@ from layerscope.core.sites import Site
 from layerscope.data.images.imageset import pillow
 from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
 from layerscope.data.items import Items
-from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import modules
 from layerscope.models.architectures import ATTENTIONS
 from layerscope.models.families import FAMILIES
@@ -90,7 +90,7 @@ class ImageModel(LoadedModel):
             if pooling not in IMAGE_POOLINGS:
                 raise UnknownNameError("image pooling", pooling, IMAGE_POOLINGS)
             if pooling == "class" and not self.anatomy.class_token:
-                raise LayerscopeError(f"{self.name} ({self.anatomy.family}) has no class token; pool with mean.")
+                raise InvalidValueError(f"{self.name} ({self.anatomy.family}) has no class token; use image_pooling=mean.")
             self.pooling = pooling
 
     def count_tokens(self, row: np.ndarray) -> int:
@@ -248,7 +248,7 @@ def _attention(text: str) -> tuple[str, int | None]:
     """`causal`, `bidirectional` or `prefix:N`."""
     kind, _, count = text.partition(":")
     if kind not in ATTENTIONS or (kind == "prefix") != count.isdigit():
-        raise ModelError(f"attention must be bidirectional, causal or prefix:N (N patches), not {text!r}.")
+        raise InvalidValueError(f"attention must be bidirectional, causal or prefix:N (N patches), not {text!r}.")
     return kind, int(count) if count else None
 
 

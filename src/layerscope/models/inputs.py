@@ -30,15 +30,15 @@ _TRIED = 4  # texts whose tokens are compared before a faster way is taken
 _CHARACTERS_PER_TOKEN, _CHARACTERS_AT_LEAST = 200, 20_000
 
 
-def cut_by_characters(texts: Sequence[str], limit: int | None) -> tuple[list[str], list[int]]:
-    """Texts without what lies far beyond their first `limit` tokens, and the numbers of those that were shortened.
+def cut_by_characters(texts: Sequence[str], longest: int | None) -> tuple[list[str], list[int]]:
+    """Texts without what lies far beyond their first `longest` tokens, and the numbers of those that were shortened.
 
     Tokenizing a book takes minutes where sixteen tokens of it are read. A shortened text that turns out to have no more than
-    `limit` tokens has to be tokenized whole.
+    `longest` tokens has to be tokenized whole.
     """
-    if limit is None:
+    if longest is None:
         return list(texts), []
-    most = limit * _CHARACTERS_PER_TOKEN + _CHARACTERS_AT_LEAST
+    most = longest * _CHARACTERS_PER_TOKEN + _CHARACTERS_AT_LEAST
     return [text[:most] if len(text) > most else text for text in texts], [i for i, text in enumerate(texts) if len(text) > most]
 
 
@@ -272,11 +272,11 @@ def tokenizer_explained(name: str) -> Iterator[None]:
         ) from error
 
 
-def serialized_tokenizer(model: Any, texts: list[str], limit: int | None) -> str | None:
+def serialized_tokenizer(model: Any, texts: list[str], longest: int | None) -> str | None:
     """A model's fast tokenizer for other processes; None where it has none, or where it alone gives other tokens."""
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
     serialized = backend.to_str()
-    here = model.tokenize(texts, limit).ids
-    return serialized if token_ids(open_tokenizer(serialized, limit), texts) == here else None
+    here = model.tokenize(texts, longest).ids
+    return serialized if token_ids(open_tokenizer(serialized, longest), texts) == here else None

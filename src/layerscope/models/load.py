@@ -172,10 +172,21 @@ def find_source(model: str | Path, offline: bool, model_options: Mapping[str, An
     return resolve(model, offline, **{name: model_options[name] for name in names if model_options.get(name)})
 
 
+def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a model that change its states, besides files; the default precision whether it was given or not.
+
+    >>> decisive_options({"device": "cpu", "bidirectional": True})
+    {'dtype': 'float32', 'bidirectional': 'True'}
+    """
+    elsewhere = ("device", "device_map", "adapters", "revision")
+    return {"dtype": "float32"} | {k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)}
+
+
 def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a model given by name, and its adapters, from others, by their files alone: nothing is loaded."""
+    """What tells a model given by name from others before it is loaded: its files, its adapters' and its options."""
     source = find_source(model, offline, options)
     return {
+        "options": decisive_options(options),
         "weights_sha256": source.weights_sha256(),
         "settings_sha256": source.settings_files_sha256(),
         "adapters": [files_sha256(adapting.locate(adapter, offline).path.glob("*")) for adapter in options.get("adapters") or ()],

@@ -17,7 +17,7 @@ from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
 from layerscope.capture.hooks import lock_of
 from layerscope.data.items import Items
-from layerscope.errors import DataError, ModelError
+from layerscope.errors import DataError, InvalidValueError, ModelError
 from layerscope.models import modules
 from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters, tokenizer_explained
 
@@ -211,29 +211,29 @@ class LoadedModel:
             raise DataError("tokenize takes a list of texts, and was given one string. Wrap it in a list.")
         if not texts:
             return Tokens()
-        limit = max_length if max_length is not None else self.max_length
+        longest = max_length if max_length is not None else self.max_length
         if self._tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
-        if limit is not None and limit < 1:
-            raise DataError(f"max_length must be at least 1, not {limit}.")
-        self._refuse_too_short(limit)
-        heads, long = cut_by_characters(texts, limit)
+        if longest is not None and longest < 1:
+            raise InvalidValueError(f"max_length must be at least 1, not {longest}.")
+        self._refuse_too_short(longest)
+        heads, long = cut_by_characters(texts, longest)
         with lock_of(self._tokenizer), tokenizer_explained(self.name):
-            encodings = self._encode(heads, limit)
+            encodings = self._encode(heads, longest)
             for i in (i for i in long if not encodings[i].overflowing):
-                encodings[i] = self._encode([texts[i]], limit)[0]
+                encodings[i] = self._encode([texts[i]], longest)[0]
         return Tokens(encodings)
 
-    def _encode(self, texts: list[str], limit: int | None) -> list[Any]:
+    def _encode(self, texts: list[str], longest: int | None) -> list[Any]:
         tokenizer = self._tokenizer
         if not getattr(tokenizer, "is_fast", False):
-            return self._encode_slowly(texts, limit)
-        cut = {} if limit is None else {"truncation": True, "max_length": limit}
+            return self._encode_slowly(texts, longest)
+        cut = {} if longest is None else {"truncation": True, "max_length": longest}
 
         def ask(some: list[str]) -> list[Any]:
             return list(tokenizer(some, **cut, **_IDS_ALONE).encodings)
 
-        if limit is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
+        if longest is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
             return ask(texts)
         # Its core alone can leave out offsets, which are not needed. Asking for some sets the core's truncation, which stays.
         core, some = tokenizer.backend_tokenizer, texts[:_TRIED]
@@ -241,15 +241,15 @@ class LoadedModel:
         same = tried.ids == wanted.ids and tried.truncated == wanted.truncated
         return core.encode_batch_fast(texts) if same else ask(texts)
 
-    def _refuse_too_short(self, limit: int | None) -> None:
-        """A tokenizer whose special tokens alone are more than the limit would not cut at all."""
+    def _refuse_too_short(self, longest: int | None) -> None:
+        """A tokenizer whose special tokens alone are more than `longest` would not cut at all."""
         count = getattr(self._tokenizer, "num_special_tokens_to_add", None)
-        if limit is None or count is None:
+        if longest is None or count is None:
             return
         special = int(count())
-        if limit < special:
-            raise DataError(
-                f"max_length {limit} is too short for {self.name}: its tokenizer adds {special} special tokens to every text. "
+        if longest < special:
+            raise InvalidValueError(
+                f"max_length {longest} is too short for {self.name}: its tokenizer adds {special} special tokens to every text. "
                 f"Give at least {special + 1}."
             )
 
@@ -261,11 +261,11 @@ class LoadedModel:
             encodings = self._encode(list(texts), None)
         return Tokens(encodings).ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
 
-    def _encode_slowly(self, texts: list[str], limit: int | None) -> list[Any]:
+    def _encode_slowly(self, texts: list[str], longest: int | None) -> list[Any]:
         """The way for slow tokenizers: everything first, then again for what was too long."""
-        encoded = [Encoded(list(ids), limit is not None and len(ids) > limit) for ids in self._slow_ids(texts)]
+        encoded = [Encoded(list(ids), longest is not None and len(ids) > longest) for ids in self._slow_ids(texts)]
         for i in (i for i, one in enumerate(encoded) if one.overflowing):
-            encoded[i] = Encoded(list(self._slow_ids(texts[i], truncation=True, max_length=limit)), True)
+            encoded[i] = Encoded(list(self._slow_ids(texts[i], truncation=True, max_length=longest)), True)
         return encoded
 
     def _slow_ids(self, texts: Any, **cut: Any) -> Any:
@@ -273,7 +273,7 @@ class LoadedModel:
 
 
 def is_plain(tokenizer: Any) -> bool:
-    """Whether nothing around a fast tokenizer's core changes what it is given or what it gives."""
+    """Whether the tokenizer only wraps its fast core, without changing input or output."""
     from transformers import PreTrainedTokenizerFast as Plain
 
     def own(name: str) -> bool:

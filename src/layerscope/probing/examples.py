@@ -274,7 +274,7 @@ def make_split(
         pool, test = _part(pool, labels, TEST_SHARE, rng)
     if sample is not None:
         if sample < 2:
-            raise DataError(f"sample must be at least 2 items, not {sample}.")
+            raise InvalidValueError(f"sample must be at least 2 items, not {sample}.")
         pool, test = _at_most(pool, labels, sample, rng), _at_most(np.asarray(test), labels, sample, rng)
     if validation is None:
         pool, validation = _part(pool, labels, VALIDATION_SHARE, rng)

@@ -27,7 +27,7 @@ from layerscope.probing.examples import Examples, Split, make_split, open_exampl
 from layerscope.probing.frozen import ModelItems, ModelReader, Parts, Read, ReadWork, read_by_workers
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
-from layerscope.probing.states import StateCache, default_budget, plan_storage
+from layerscope.probing.states import StateCache, default_store_size, plan_storage
 from layerscope.probing.training import ProbeRecipe, fit, head_count, pooling_of, probes
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
@@ -148,9 +148,9 @@ class ProbeJob:
         self.recipe = replace(recipe, batch=recipe.batch_for(len(self.split.train)))
         self.used = np.concatenate([self.split.train, self.split.validation, self.split.test])  # and kept in this order
         self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
-        self.budget = default_budget(model.device) if store_size is None else store_size
+        self.store_size = default_store_size(model.device) if store_size is None else store_size
         lengths = [source.lengths[i] for i in self.used]
-        self.plan = plan_storage(self.poolings, len(self.sites), lengths, model.width, keep, self.budget)
+        self.plan = plan_storage(self.poolings, len(self.sites), lengths, model.width, keep, self.store_size)
         self.config = {
             "model": model_key(model.identity),
             "data": examples.fingerprint,
@@ -233,7 +233,7 @@ def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) 
             "intervals": f"95 %: Wilson for accuracies; gains: {DRAWS} bootstrap draws of test items, the same for every layer",
             "chosen_layer": "best on the validation part; its gain over the last layer is judged on the test part",
             "tied_best": "not told from the best layer by that bootstrap, 95 % for all layers at once",
-            "kept": {**job.plan.facts(), "budget": job.budget},
+            "kept": {**job.plan.facts(), "store_size": job.store_size},
             "seed": recipe.seed,
             **{f"reading_{key}": value for key, value in job.source.facts().items()},
         },
@@ -264,9 +264,9 @@ def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
         out.append(f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better.")
     for kind, how in job.plan.how.items():
         if kind == "tokens" and how == "none":
-            out.append("the states were computed again in every epoch: they do not fit the budget.")
+            out.append("the states were computed again in every epoch: they do not fit store_size=.")
         elif kind == "tokens" and how == "float16":
-            out.append("the states were kept in half precision (scaled per layer and feature) to fit the budget.")
+            out.append("the states were kept in half precision (scaled per layer and feature) to fit store_size=.")
     for kind, count in job.examples.facts.get("dropped", {}).items():
         out.append(f"{count} items were left out: {kind}.")
     if job.examples.facts.get("contradicting_texts"):

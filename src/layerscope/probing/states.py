@@ -1,6 +1,6 @@
 """Where a probe's training finds states: stored after one pass, in memory or in files, or computed again in every epoch.
 
-A budget decides: all tokens in float32, in float16 where only that fits, or not at all, in which case every epoch runs the model
+`store_size` decides: all tokens in float32, in float16 where only that fits, or not at all: then every epoch runs the model
 again. Poolings with one vector per item are small and come first. A stopped run goes on with the states that are in its files.
 """
 
@@ -131,7 +131,7 @@ def statistics(states: States, layers: list[int], items: np.ndarray, batch: int)
     return Statistics(mean.float(), (variance + _EPS).sqrt().float())
 
 
-DEFAULT_BUDGET = 4 * 2**30
+DEFAULT_SIZE = 4 * 2**30
 STORAGE = ("auto", "float32", "float16", "none")
 _PARTS = 25  # a run that is stopped repeats at most one of this many parts
 _GPU_SHARE = 0.6
@@ -149,7 +149,9 @@ class StoragePlan:
         return {"states": dict(self.how), "bytes": self.bytes}
 
 
-def plan_storage(poolings: Sequence[str], layers: int, lengths: Sequence[int], width: int, keep: str, budget: int) -> StoragePlan:
+def plan_storage(
+    poolings: Sequence[str], layers: int, lengths: Sequence[int], width: int, keep: str, store_size: int
+) -> StoragePlan:
     """Decide what to keep; `keep` other than `auto` is taken at its word."""
     if keep not in STORAGE:
         raise UnknownNameError("way to keep states", keep, STORAGE)
@@ -158,7 +160,7 @@ def plan_storage(poolings: Sequence[str], layers: int, lengths: Sequence[int], w
     for pooling in sorted(poolings, key=lambda p: p == "tokens"):  # small ones first
         tokens = max(lengths) if pooling == "tokens" else 1
         numbers = layers * len(lengths) * tokens * width
-        fits = [kind for kind, size in (("float32", 4), ("float16", 2)) if used + numbers * size <= budget]
+        fits = [kind for kind, size in (("float32", 4), ("float16", 2)) if used + numbers * size <= store_size]
         # a pooled vector is always kept whole: half precision would save little
         wanted = keep if keep != "auto" and pooling == "tokens" else ((fits or ["none"])[0] if pooling == "tokens" else "float32")
         how[pooling] = wanted
@@ -309,9 +311,9 @@ class StateCache:
         return int(self._parts[-1]["stop"]) if self._parts else 0
 
 
-def default_budget(device: torch.device) -> int:
+def default_store_size(device: torch.device) -> int:
     """Bytes of states to keep where nothing is said: 4 GiB, or most of a GPU's free memory."""
-    return DEFAULT_BUDGET if device.type != "cuda" else int(_GPU_SHARE * free_memory(device))
+    return DEFAULT_SIZE if device.type != "cuda" else int(_GPU_SHARE * free_memory(device))
 
 
 def _near(store: Tensor, device: torch.device) -> Tensor:

@@ -143,7 +143,7 @@ def _check(config: ProfileConfig) -> None:
     if config.needs("views") and not 2 <= config.views <= 16:
         raise InvalidValueError(f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out.")
     if not config.metrics:
-        raise LayerscopeError("no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them.")
+        raise InvalidValueError("no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them.")
     if config.augmenter not in AUGMENTERS:
         raise UnknownNameError("augmenter", str(config.augmenter), AUGMENTERS)
     if config.seed < 0:

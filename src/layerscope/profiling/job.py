@@ -25,7 +25,7 @@ from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine
 from layerscope.forward import Plan, choose_shard_size, make_plan
-from layerscope.loggers import Log, Logs, beside, check_log
+from layerscope.loggers import Log, Logs, check_log, logs_folder
 from layerscope.maps import PCA, check_layout, map_key
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
@@ -145,7 +145,7 @@ def profile(
         if kind != "texts":
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
-        source = resolve_early(model, offline, asked.loading)
+        source = identify_files(model, offline, asked.loading) if isinstance(model, (str, Path)) else None
         items = open_items(data, kind, reading, offline)
         request: dict[str, Any] = {
             "model": source,
@@ -160,7 +160,7 @@ def profile(
             there = folder.manifest()
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
             is_there = same and folder.is_whole()
-        logs = Logs(log, beside(out), {"command": "profile", "data": items.name, "layerscope": VERSION})
+        logs = Logs(log, logs_folder(out), {"command": "profile", "data": items.name, "layerscope": VERSION})
         with logs:
             if is_there:
                 return _logged(read_back(Profile.kind, Profile.load, folder.path), logs)  # type: ignore[union-attr]
@@ -196,14 +196,6 @@ def _logged(run: Profile, logs: Logs) -> Profile:
         dropped = rows["sink"].map({"drop": "_sink_dropped"}).fillna("")
         logs.write(rows.assign(tag="profile/" + rows["metric"] + dropped, step=rows["layer"]).to_dict(orient="records"))
     return run
-
-
-def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> dict[str, Any] | None:
-    """What identifies a model given by name, without loading it: enough to tell whether a run is there already."""
-    if not isinstance(model, (str, Path)):
-        return None
-    named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map", "adapters", "revision")}
-    return {**identify_files(model, offline, model_options), **named}
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.core.heads import unit
-from layerscope.core.identity import model_key
+from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.sites import site_of
 from layerscope.core.templates import get_template
@@ -104,9 +104,9 @@ class Asker:
             model = load(self.model or str(told["name"]), offline=True)
         except LayerscopeError as error:
             raise LayerscopeError(
-                f"its model is not at hand ({one_line(str(error))}) Name it: `layerscope open RUN --model MODEL`."
+                f"the run's model is not available here: {one_line(str(error))} Name it with `layerscope open RUN --model MODEL`."
             ) from None
-        if model_key(model.identity) != model_key(told):
+        if not ModelIdentity.of(model.identity).same_as(ModelIdentity.of(told)):
             raise LayerscopeError(f"{model.name} has other weights or settings than the model of this run.")
         length = int(self.run.manifest["conventions"]["max_length"])
         sides: dict[str, _Side] = {}

@@ -67,7 +67,7 @@ def chosen_row(table: pd.DataFrame, choice: Any) -> str:
 
 
 def _order(name: str) -> tuple[Any, ...]:
-    """Plain text first, then prompts, heads last; of each the mean, as it is, before what is done to it."""
+    """Sort key: plain text, prompts, heads; within each, the unmodified mean first."""
     readout = Readout(*name.rsplit("/", 4))
     pooling = _POOLINGS.index(readout.pooling) if readout.pooling in _POOLINGS else len(_POOLINGS)
     rest = (pooling, readout.pooling, readout.final_norm, readout.centering != "none")

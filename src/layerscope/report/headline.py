@@ -31,7 +31,7 @@ def marks(
     for choice in choices:
         model = choice.model or next(iter(blocks))
         if model not in blocks:
-            raise LayerscopeError(f"the choice is about {model}, which is none of the runs: {', '.join(blocks)}.")
+            raise LayerscopeError(f"the choice is for {model}, which is not among these runs: {', '.join(blocks)}.")
         out.setdefault(model, choice)
     for model, choice in improved.items():
         out.setdefault(model, choice)

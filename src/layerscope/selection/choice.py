@@ -35,7 +35,8 @@ class Choice:
     under the default one, and `gain_layer` is the chosen layer minus the last layer, both under the chosen readout. `gain` is
     their sum, also known as `expected_gain`, `ci_low` and `ci_high`; `risk_of_loss` is the chance that it is below zero.
 
-    `tied` are the layers that the evidence cannot tell from the chosen one under the same readout. `layers` is the number of
+    `tied` are the layers that the evidence cannot tell from the chosen one under the same readout. Rules without labels have
+    nothing to resample and so no ties: `near` are the layers that they expect to be about as good. `layers` is the number of
     blocks, so `layer == layers` is the last layer. `metric` names the user's own measure; `before` and `after` are its values.
     `table` has a row per candidate, where several were compared; `extra` has what else the rule knows.
 
@@ -67,11 +68,12 @@ class Choice:
     unit_length: bool | None = None
     center_on: str | None = None
     passed_over: tuple[str, ...] = ()
+    near: tuple[int, ...] = ()
     forecast: Any = field(default=None, repr=False, compare=False)  # of a rule: what each layer gains (`prior.Forecast`)
     table: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("tied", "warnings", "passed_over"):
+        for name in ("tied", "warnings", "passed_over", "near"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
@@ -212,7 +214,7 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
     "a number": ("", _is_number, "expected_gain ci_low ci_high risk_of_loss before after"),
     "a text": ("site rule model reason metric", lambda value: isinstance(value, str), "readout center_on source"),
     "true or false": ("abstained", lambda value: isinstance(value, bool), "unit_length"),
-    "a list of layers": ("tied", lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)), ""),
+    "a list of layers": ("tied near", lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)), ""),
     "a list of texts": (
         "warnings passed_over",
         lambda value: isinstance(value, list | tuple) and all(isinstance(inner, str) for inner in value),
@@ -280,11 +282,12 @@ def lines(choice: Choice) -> list[tuple[str, str]]:
     below = "that it scores below the last layer" + ("" if choice.gain_readout == NOTHING else " under the default readout")
     risk = "not known" if choice.risk_of_loss is None else f"{choice.risk_of_loss:.0%} {below}"
     saved = f"{choice.blocks_saved} of {choice.layers} blocks need not run ({choice.compute_saved:.0%} of their compute)"
+    like = choice.near or choice.tied
     rows = [
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
-        ("tied", ", ".join(layer_ranges(choice.tied)) if len(choice.tied) > 1 else "no other layer"),
+        ("near" if choice.near else "tied", ", ".join(layer_ranges(like)) if len(like) > 1 else "no other layer"),
         ("risk", "none: it is the last layer" if choice.is_default and not choice.risk_of_loss else risk),
         ("saves", saved if choice.blocks_saved else "nothing"),
     ]

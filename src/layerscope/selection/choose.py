@@ -32,7 +32,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MANIFEST, explain_damage_in, load_run
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.selection import budget as budgets
+from layerscope.selection import shallower
 from layerscope.selection.choice import MOST_RISK, NOTHING, Choice
 from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
 from layerscope.selection.measured import WhyNot, choose_measured
@@ -50,7 +50,7 @@ def choose(
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
     layer: int | None = None,
-    budget: float | None = None,
+    max_blocks: float | None = None,
     tolerance: float | None = None,
     seed: int = 0,
     usable: WhyNot | None = None,
@@ -61,7 +61,7 @@ def choose(
     `select --json` wrote), which is returned as it is. `readouts` and `layer` restrict the choice. `usable` says why a readout
     cannot be used (None: it can); better candidates that cannot be are named in `passed_over`. The other options are `select`'s.
     """
-    budgets.check(budget, tolerance)
+    shallower.check(max_blocks, tolerance)
     named = _names(readouts)
     profiles, evaluations, choices = _sort(sources)
     if choices:
@@ -77,7 +77,7 @@ def choose(
     if rule == "measured" and not evaluations:
         raise LayerscopeError("the rule 'measured' reads an evaluation's folder: make one with `layerscope evaluate`.")
     if evaluations and rule in (None, "measured"):
-        options = {"budget": budget, "tolerance": tolerance, "seed": seed}
+        options = {"max_blocks": max_blocks, "tolerance": tolerance, "seed": seed}
         return choose_measured(evaluations[0], readouts=named, layer=layer, usable=usable, **options)  # type: ignore[arg-type]
     if not profiles and atlas is None:
         raise LayerscopeError(f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`.")
@@ -90,7 +90,7 @@ def choose(
     return choose_label_free(
         evidence,
         rule or "evidence",
-        budget=budget,
+        max_blocks=max_blocks,
         tolerance=tolerance,
         layer=layer,
         readout=_one_readout(named, usable),
@@ -103,7 +103,7 @@ def select(
     atlas: str | None = None,
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
-    budget: float | None = None,
+    max_blocks: float | None = None,
     tolerance: float | None = None,
     seed: int = 0,
 ) -> Choice:
@@ -112,7 +112,7 @@ def select(
     - `runs`: folders of finished runs, or `Profile` or `Evaluation` objects. With an evaluation among them, the measured scores
       decide (rule `measured`). With a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
     - `atlas`: a published model, instead of `runs`.
-    - `budget`: the share of the blocks that may run. `tolerance`: the points of score to give up for an earlier layer.
+    - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give up for an earlier layer.
 
     A file of labeled examples decides in `select_with_labels`.
 
@@ -120,20 +120,20 @@ def select(
     19
     """
     with explain_damage_in([run for run in runs if isinstance(run, str | Path)]):
-        return choose(*runs, atlas=atlas, rule=rule, readouts=readouts, budget=budget, tolerance=tolerance, seed=seed)
+        return choose(*runs, atlas=atlas, rule=rule, readouts=readouts, max_blocks=max_blocks, tolerance=tolerance, seed=seed)
 
 
 def choose_label_free(
     evidence: Evidence,
     rule: str,
     *,
-    budget: float | None = None,
+    max_blocks: float | None = None,
     tolerance: float | None = None,
     layer: int | None = None,
     readout: str = DEFAULT_READOUT,
     facts: dict[str, Any] | None = None,
 ) -> Choice:
-    """A rule's answer on some evidence, brought within a budget; or what is known about a layer that was asked for."""
+    """A rule's answer on some evidence, brought within `max_blocks`; or what is known about a layer that was asked for."""
     last = need_blocks(evidence)
     answer = get_rule(rule)(evidence)
     at, warnings, forecast = answer.layer, list(answer.warnings), answer.forecast
@@ -142,12 +142,12 @@ def choose_label_free(
             raise InvalidValueError(f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}.")
         at = layer
     elif forecast is not None:
-        at, warning = budgets.earliest(_trusted(forecast, last, budget), at, answer.tied, budget, tolerance)
+        at, warning = shallower.earliest(_trusted(forecast, last, max_blocks), at, answer.near, max_blocks, tolerance)
         warnings += [warning] if warning else []
-    elif budget is not None and at > (most := budgets.allowed_blocks(budget, last)):
+    elif max_blocks is not None and at > (most := shallower.allowed_blocks(max_blocks, last)):
         at = most
         warnings.append(
-            f"the budget allows {most} blocks: layer {most} is the nearest to the rule's {answer.layer}; its gain is not known."
+            f"max_blocks= allows {most} blocks: layer {most} is the nearest to the rule's {answer.layer}; its gain is not known."
         )
     gain: Interval | None = None
     risk: float | None = None
@@ -163,7 +163,8 @@ def choose_label_free(
         readout=readout,
         gain=gain,
         risk_of_loss=risk,
-        tied=tuple(sorted(answer.tied)) if at in answer.tied else (at,),
+        tied=(at,),
+        near=tuple(sorted(answer.near)) if at in answer.near else (),
         rule=rule,
         gain_readout=None if gain is None else NOTHING,
         gain_layer=gain,
@@ -172,16 +173,18 @@ def choose_label_free(
         reason=answer.reason if layer is None else f"layer {layer} was asked for. The rule: {answer.reason}",
         warnings=tuple(warnings),
         abstained=answer.abstained and at == last and layer is None,
-        extra={"source": evidence.source, "final_norm": evidence.final_norm, "before_budget": answer.layer},
+        extra={"source": evidence.source, "final_norm": evidence.final_norm, "before_max_blocks": answer.layer},
         **(facts or {}),
     )
 
 
-def _trusted(forecast: Forecast, last: int, budget: float | None) -> np.ndarray:
-    """Gains without the layers that lose too often, as long as the budget leaves any other."""
+def _trusted(forecast: Forecast, last: int, max_blocks: float | None) -> np.ndarray:
+    """Gains without the layers that lose too often, as long as `max_blocks` leaves any other."""
     safe = np.array([np.isfinite(g) and forecast.risk(k) <= MOST_RISK for k, g in enumerate(forecast.gain)])
     safe[last] = True
-    return np.where(safe, forecast.gain, -np.inf) if safe[: budgets.allowed_blocks(budget, last) + 1].any() else forecast.gain
+    return (
+        np.where(safe, forecast.gain, -np.inf) if safe[: shallower.allowed_blocks(max_blocks, last) + 1].any() else forecast.gain
+    )
 
 
 def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation], list[Choice]]:

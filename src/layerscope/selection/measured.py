@@ -22,7 +22,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights, student_quantile
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import DEFAULT_GAIN, ItemScores, resampled, same_items
-from layerscope.selection import budget as budgets
+from layerscope.selection import shallower
 from layerscope.selection.choice import Choice
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def choose_measured(
     *,
     readouts: Collection[str] | None = None,
     layer: int | None = None,
-    budget: float | None = None,
+    max_blocks: float | None = None,
     tolerance: float | None = None,
     seed: int = 0,
     usable: WhyNot | None = None,
@@ -138,7 +138,7 @@ def choose_measured(
         drawn = replace(measured, score=score)
         top = drawn.best()
         # what is tied is told by the same scores: by those that were measured, the choice would know what the gain is judged by
-        return places.index(_shallower(drawn, top, score[top] - score <= slack(top), blocks, budget, tolerance)[0])
+        return places.index(_shallower(drawn, top, score[top] - score <= slack(top), blocks, max_blocks, tolerance)[0])
 
     places: list[Place] = [tuple(int(i) for i in place) for place in np.argwhere(open_to)]
     lasts = tuple({last_of(every, r) for r in range(len(names)) if every.defined[r].any()})
@@ -147,13 +147,13 @@ def choose_measured(
         open_to,
         lambda place: stays or last_of(every, place[0]),
         (*lasts, *([] if default is None else [default])),
-        rule=None if budget is None and tolerance is None else shallower,
-        forced=budget is not None or layer is not None,
+        rule=None if max_blocks is None and tolerance is None else shallower,
+        forced=max_blocks is not None or layer is not None,
         seed=seed,
     )
     at, same_last = picking.place, last_of(every, picking.place[0])
     reference = default or same_last
-    _, warning = _shallower(measured, best, tied, blocks, budget, tolerance)
+    _, warning = _shallower(measured, best, tied, blocks, max_blocks, tolerance)
     warnings = [warning] if warning else []
     if every.draws is None:
         warnings.append("neither items nor intervals are stored for every task: how certain the scores are is not known.")
@@ -166,7 +166,7 @@ def choose_measured(
     if every.facts["left_out"]:
         warnings.append(f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out.")
     tasks, candidates = every.facts["tasks"], int(open_to.sum())
-    abstained = not picking.moved and best != at and budget is None and layer is None
+    abstained = not picking.moved and best != at and max_blocks is None and layer is None
     on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
     many = f"best of {candidates} on {on}"
     if abstained:
@@ -175,7 +175,7 @@ def choose_measured(
     elif layer is not None:
         reason = f"layer {layer} was asked for; its gain was measured on {on}."
     else:
-        how = "" if at == best else "near the " if budget is None and tolerance is None else "earliest layer near the "
+        how = "" if at == best else "near the " if max_blocks is None and tolerance is None else "earliest layer near the "
         reason = f"{how}{many}; the gain leaves out what picking it on the same items is worth."
     name, number = names[at[0]], layers[at[1]]
     conventions = evaluation.manifest.get("conventions", {})
@@ -227,14 +227,14 @@ def _passed_over(every: ScoredCandidates, fitting: np.ndarray, at: Place, refuse
 
 
 def _shallower(
-    measured: ScoredCandidates, best: Place, tied: np.ndarray, blocks: int, budget: float | None, tolerance: float | None
+    measured: ScoredCandidates, best: Place, tied: np.ndarray, blocks: int, max_blocks: float | None, tolerance: float | None
 ) -> tuple[Place, str | None]:
-    """A budget's layer, under the best candidate's readout."""
+    """The layer within `max_blocks`, under the best candidate's readout."""
     row, layers = best[0], list(measured.layers)
     gain = np.full(blocks + 1, -np.inf)
     gain[layers] = np.where(measured.defined[row], measured.score[row], -np.inf)
     near = tuple(layers[k] for k in np.flatnonzero(tied[row]))
-    layer, warning = budgets.earliest(gain, layers[best[1]], near, budget, tolerance)
+    layer, warning = shallower.earliest(gain, layers[best[1]], near, max_blocks, tolerance)
     return (row, layers.index(layer)), warning
 
 

@@ -22,11 +22,11 @@ from layerscope.selection.prior import Prior, best_layer, shipped_prior
 
 UNSURE = 1.25  # how much wider intervals are where the evidence was not read as in the atlas
 DEFAULT_DEPTH = 0.8
-_TIE = 0.1  # share of the headroom within which one family alone cannot tell layers apart
+_NEAR = 0.1  # share of the headroom within which one family alone cannot tell layers apart
 
 
 Rule = Callable[[Evidence], Choice]
-"""A rule names the layer, the reason and, where it can, what ties and a forecast; the rest is filled in."""
+"""A rule names the layer, the reason and, where it can, what is near it and a forecast; the rest is filled in."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,16 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
         warnings.append(f"{unseen}. If it was, keep the last layer.")
     kind = "with a valley gain late" if probability >= 0.5 else "without a valley gain early"
     reason = f"{sure}; the published models {kind}."
-    tied = _tied(prior, probability, layer, last)
-    return Choice(layer, reason=reason, forecast=forecast, tied=tied, warnings=tuple(warnings))
+    near = _near(prior, probability, layer, last)
+    return Choice(layer, reason=reason, forecast=forecast, near=near, warnings=tuple(warnings))
 
 
-def _tied(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[int, ...]:
-    """Layers whose lag behind the chosen one is within a standard error over the families."""
+def _near(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[int, ...]:
+    """Layers whose lag behind the chosen one is within a standard error over the families, or a tenth of the headroom."""
     families = prior.family_shares(float(probability >= 0.5), n_blocks)
     lag = families[:, [layer]] - families
     error = lag.std(axis=0, ddof=1) / np.sqrt(len(lag)) if len(lag) > 1 else np.zeros(n_blocks + 1)
-    near = lag.mean(axis=0) <= np.maximum(error, _TIE)
+    near = lag.mean(axis=0) <= np.maximum(error, _NEAR)
     near[0] = False
     near[layer] = True
     return tuple(int(k) for k in np.flatnonzero(near))
@@ -151,9 +151,9 @@ def _lowest(metric: str) -> Rule:
             raise LayerscopeError(f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: {measured}.")
         layer = int(np.argmin(curve.value))
         # layers whose interval reaches below the upper end of the lowest one's
-        tied = np.flatnonzero(np.nan_to_num(curve.low, nan=np.inf) <= np.nan_to_num(curve.high[layer], nan=curve.value[layer]))
+        near = np.flatnonzero(np.nan_to_num(curve.low, nan=np.inf) <= np.nan_to_num(curve.high[layer], nan=curve.value[layer]))
         warning = "on the published results this rule loses to the last layer on some families: docs/label-free.md has the table."
-        return Choice(layer, reason=f"{metric} is lowest there.", tied=tuple(int(k) for k in tied), warnings=(warning,))
+        return Choice(layer, reason=f"{metric} is lowest there.", near=tuple(int(k) for k in near), warnings=(warning,))
 
     return choose
 

@@ -105,22 +105,22 @@ _allowed: int | None = None  # bytes, of every GPU; torch has one allocator per 
 
 
 @contextmanager
-def memory_bound(limit: int | None) -> Iterator[None]:
-    """Inside this block torch takes at most `limit` bytes of a GPU (weights included; the driver's own share comes on top).
+def memory_bound(most: int | None) -> Iterator[None]:
+    """Inside this block torch takes at most `most` bytes of a GPU (weights included; the driver's own share comes on top).
 
     What is done in parts, such as batches and layers that are solved together, is sized by what is left.
     """
     global _allowed
     before = _allowed
-    if limit is None:
+    if most is None:
         yield
         return
     if not torch.cuda.is_available():
         raise LayerscopeError("memory= bounds the memory of a GPU, and none can be used here: leave it out.")
     taken = max(torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count()))
-    if limit <= taken:
-        raise LayerscopeError(f"memory= allows {describe_size(limit)}, and {describe_size(taken)} are in use: allow more.")
-    _set(limit)
+    if most <= taken:
+        raise LayerscopeError(f"memory= allows {describe_size(most)}, and {describe_size(taken)} are in use: allow more.")
+    _set(most)
     try:
         yield
     finally:

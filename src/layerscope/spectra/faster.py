@@ -1,4 +1,4 @@
-"""Is there something faster? The one place that knows of layerscope-gpu, a package of CUDA kernels beside this one.
+"""Is there something faster? The one place that knows whether layerscope-gpu, a package of CUDA kernels, is there and fits.
 
 Everything works without it, through torch's own operators. With it, callers ask here for the device that their tensors are on,
 and each of its functions says where it cannot do what is asked.
@@ -12,7 +12,7 @@ from types import ModuleType
 
 import torch
 
-from layerscope.errors import LayerscopeError
+from layerscope.errors import LayerscopeError, require
 from layerscope.version import install_package
 
 INTERFACE = 2
@@ -26,6 +26,12 @@ def on(device: torch.device) -> ModuleType | None:
     True
     """
     return _package() if device.type == "cuda" else None
+
+
+def require_scoring() -> None:
+    """An error unless its arithmetic, which scores on a device, is there; it fits this version, or that is an error too."""
+    require("scoring on a device", "gpu", "layerscope_gpu.scoring")
+    _package()
 
 
 @cache

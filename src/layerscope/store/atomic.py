@@ -63,7 +63,7 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """A name beside `path` for what is not finished yet; no other process, nor one of another container, uses it."""
+    """A unique temporary name beside `path`, also among processes of other containers."""
     name = path.name
     if len(os.fsencode(name)) > _MOST_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest() + path.suffix[:16]

@@ -29,12 +29,12 @@ from layerscope.store.locks import USED, bytes_in, in_use
 from layerscope.store.space import DESCRIPTION, MissingVectorsError, Space, describe, remove_leftovers, space_key
 from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
-__all__ = ["DEFAULT_BUDGET", "EmbeddingStore", "MissingVectorsError", "Space", "SpaceInfo", "text_key"]
+__all__ = ["DEFAULT_SIZE", "EmbeddingStore", "MissingVectorsError", "Space", "SpaceInfo", "text_key"]
 
 log = logging.getLogger("layerscope")
 
 DTYPES = ("float32", "float16")
-DEFAULT_BUDGET = 10 * 2**30
+DEFAULT_SIZE = 10 * 2**30
 _REMOVED = ".removed-"
 _RECOUNT_S = 60.0  # other processes write to the same store: count the disk again now and then
 
@@ -61,12 +61,12 @@ class SpaceInfo:
 
 
 class EmbeddingStore:
-    """A folder of spaces, at most `budget` bytes large (None: no limit)."""
+    """A folder of spaces, at most `size_limit` bytes large (None: no limit)."""
 
-    def __init__(self, root: Path, budget: int | None = DEFAULT_BUDGET) -> None:
-        if budget is not None and budget < 0:
-            raise ValueError(f"the budget of an embedding store is a number of bytes >= 0, or None for no limit, not {budget}")
-        self.root, self.budget = Path(root), budget
+    def __init__(self, root: Path, size_limit: int | None = DEFAULT_SIZE) -> None:
+        if size_limit is not None and size_limit < 0:
+            raise ValueError(f"size_limit is a number of bytes >= 0, or None for no limit, not {size_limit}")
+        self.root, self.size_limit = Path(root), size_limit
         self._open: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
         self._total, self._counted = 0, -math.inf
         for gone in self._folders(f"{_REMOVED}*"):  # a removal that was interrupted
@@ -141,12 +141,12 @@ class EmbeddingStore:
         return folder
 
     def make_room(self, need: int, current: Space) -> None:
-        """See that `need` more bytes fit the budget; other spaces go for it, the least recently used first."""
-        if self.budget is None:
+        """See that `need` more bytes fit the limit; other spaces go for it, the least recently used first."""
+        if self.size_limit is None:
             return
-        if self._total + need > self.budget or time.monotonic() - self._counted > _RECOUNT_S:
+        if self._total + need > self.size_limit or time.monotonic() - self._counted > _RECOUNT_S:
             self.size()
-        excess = self._total + need - self.budget
+        excess = self._total + need - self.size_limit
         if excess <= 0:
             return
         free = [info for info in self._infos() if info.key in self._open or not in_use(self.folder(info.key))]
@@ -158,8 +158,8 @@ class EmbeddingStore:
                     excess -= info.bytes
         if excess > 0:
             raise RunFolderError(
-                f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its budget is "
-                f"{describe_size(self.budget)}, and of the {describe_size(self._total)} that it holds "
+                f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its limit is "
+                f"{describe_size(self.size_limit)}, and of the {describe_size(self._total)} that it holds "
                 f"{describe_size(current.bytes)} belong to this very model and template. "
                 "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store. What is stored "
                 "already is kept and will be reused."

@@ -47,7 +47,7 @@ class Space:
         make_room: Callable[[int, Space], None],
         grew: Callable[[int], None],
     ) -> None:
-        """`make_room(need, space)` sees that so many bytes fit the store's budget; `grew(count)` is told what was written."""
+        """`make_room(need, space)` sees that so many bytes fit the store's limit; `grew(count)` is told what was written."""
         self.folder, self.key, self.description = folder, key, description
         self._make_room, self._grew = make_room, grew
         self.dtype: str = description["storage_dtype"]

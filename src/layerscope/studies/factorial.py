@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import expand_sites
+from layerscope.core.candidates import DRAWS
 from layerscope.core.columns import VALUE, names
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target
 from layerscope.core.statistics import Interval, percentile_interval
@@ -42,7 +43,6 @@ from layerscope.studies.shared.numbers import in_short, mean_of, whole_layer
 
 READOUTS = ("mean", "centered", "weighted", "last", "echo", "prompt", "head")  # the first is today's default
 PARTS = ("readout", "layer", "both", "all")
-DRAWS = 500
 COLUMNS = ["kind", "model", "task", "type", "reading", "layer", "site", "depth", *names(VALUE)]
 _KINDS = {"plain": ("mean/applied", "wmean/applied", "last/applied"), "echo": ("mean/applied",)}
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from layerscope.data.images import ImageSet, load_images
 from layerscope.data.images.imageset import decode
-from layerscope.errors import DataError, LayerscopeError, OfflineError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError, OfflineError, UnknownNameError
 
 
 def picture(seed: int, size: tuple[int, int] = (10, 8)) -> np.ndarray:
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         load_images(tmp_path)
     with pytest.raises(DataError, match="is one file"):
         load_images(tmp_path / "one.png")
-    with pytest.raises(DataError, match="limit is 0"):
+    with pytest.raises(InvalidValueError, match="limit is 0"):
         load_images("digits", limit=0)
 
 

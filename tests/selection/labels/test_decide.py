@@ -69,7 +69,8 @@ def test_labels_that_mean_nothing_leave_the_reference(make: Callable[[int], Labe
         tied.append(found.table["tied"].mean())
         if found.is_default:
             assert (found.expected_gain, found.ci_low, found.ci_high, found.risk_of_loss) == (0, 0, 0, 0)
-            assert found.extra["weak"] in ("chance", "loss") or "is best" in found.reason
+            at_best = found.extra["at"] == found.extra["best"]  # the reference itself scored best, or the best was too weak
+            assert found.extra["weak"] in ([""] if at_best else ["chance", "loss"])
     assert kept >= 3
     assert np.mean(tied) > 0.6  # over 25 seeds 0.94, 0.92 and 0.74: the draws of average precision are too narrow at 64 pairs
 
@@ -93,12 +94,12 @@ def test_the_gain_is_not_that_of_a_lucky_winner(make: Callable[[int], Labeled]) 
     assert abs(np.mean(honest)) < 0.5 * np.mean(apparent)
 
 
-def test_a_budget_bounds_the_layer_and_a_tolerance_takes_an_earlier_one() -> None:
+def test_a_bound_bounds_the_layer_and_a_tolerance_takes_an_earlier_one() -> None:
     evidence = evidence_of(scored_pairs(64), GOOD)
     best, smoothed = decided(evidence)
     readout, layer = best.extra["at"]
     assert READOUTS[readout] == GOOD
-    before, _ = decided(evidence, budget=(layer - 1) / 8, tolerance=0.0)
+    before, _ = decided(evidence, max_blocks=(layer - 1) / 8, tolerance=0.0)
     assert before.layer <= layer - 1
     behind = float(smoothed.score[readout, layer] - smoothed.score[readout, layer - 1])
     early, _ = decided(evidence, tolerance=100 * behind + 0.1)
@@ -107,17 +108,17 @@ def test_a_budget_bounds_the_layer_and_a_tolerance_takes_an_earlier_one() -> Non
     assert same == best
 
 
-def test_a_budget_that_leaves_the_reference_out_never_answers_with_it() -> None:
+def test_a_bound_that_leaves_the_reference_out_never_answers_with_it() -> None:
     evidence = evidence_of(scored_pairs(64), None)
-    found, _ = decided(evidence, budget=0.25)
+    found, _ = decided(evidence, max_blocks=0.25)
     assert found.layer <= 2
     assert not found.abstained
 
 
-@pytest.mark.parametrize("budget", [0, -1, 1.5])
-def test_a_budget_is_a_share(budget: float) -> None:
+@pytest.mark.parametrize("max_blocks", [0, -1, 1.5])
+def test_a_bound_is_a_share(max_blocks: float) -> None:
     with pytest.raises(LayerscopeError, match="share of the blocks"):
-        decided(evidence_of(scored_pairs(20), None), budget=budget)
+        decided(evidence_of(scored_pairs(20), None), max_blocks=max_blocks)
 
 
 def test_undefined_candidates_are_never_chosen() -> None:

@@ -71,7 +71,7 @@ def test_the_site_that_carries_the_labels_is_found_in_the_store(
     assert found.gain_layer is not None
     assert found.gain_layer.value == pytest.approx(found.expected_gain, abs=25)
     assert found.tied == (2,)
-    early = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", budget=0.4)
+    early = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", max_blocks=0.4)
     assert early.layer <= 1
 
 

@@ -16,7 +16,7 @@ from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item
 from layerscope.data.images.pixels import PixelReader
 from layerscope.data.specs import HubSpec, locate
-from layerscope.errors import DataError, UnknownNameError, clean_name, clean_names
+from layerscope.errors import DataError, InvalidValueError, UnknownNameError, clean_name, clean_names
 from layerscope.progress import progress_bar
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -50,7 +50,7 @@ def load_images(
     array([0])
     """
     if limit is not None and (isinstance(limit, bool) or limit < 1):
-        raise DataError(f"limit is {limit!r}; it must be a whole number of images, 1 or more.")
+        raise InvalidValueError(f"limit is {limit!r}; it must be a whole number of images, 1 or more.")
     found = _find(spec, labels, split, column, label_column, offline)
     if not len(found.items):
         raise DataError(f"{found.where} holds no images.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layerscope.core.formatting import split_names
-from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_name, near_misses
+from layerscope.errors import DataError, InvalidValueError, OfflineError, UnknownNameError, clean_name, near_misses
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
@@ -63,7 +63,7 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
     given = [names] if isinstance(names, str) else list(names)
     wrong = [name for name in given if not isinstance(name, str)]
     if wrong:
-        raise DataError(f"task names must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}.")
+        raise InvalidValueError(f"task names must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}.")
     single = [part for name in given for part in split_names(name)]
     if not single:
         raise DataError(f"no task was named. Valid: {', '.join(PRESETS)}, a catalogued task or any of mteb's text tasks.")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from layerscope.core.untrusted import sha256_of
 from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, limit_hub_waits, load_published
-from layerscope.errors import DataError, DownloadError, LayerscopeError, OfflineError
+from layerscope.errors import DataError, DownloadError, InvalidValueError, LayerscopeError, OfflineError
 from layerscope.evaluation.tasks import catalogue, columns
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
 from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
@@ -28,7 +28,7 @@ def check_sample(sample: int | None) -> None:
     if sample is None:
         return
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < MIN_SAMPLE:
-        raise DataError(f"sample is {sample!r}; it must be a whole number of items, {MIN_SAMPLE} or more, or left out.")
+        raise InvalidValueError(f"sample is {sample!r}; it must be a whole number of items, {MIN_SAMPLE} or more, or left out.")
 
 
 def draw(total: int, count: int, seed: int, labels: Sequence[Hashable] | None = None, cover: int = 0) -> list[int]:

@@ -155,7 +155,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
     console.print(_best(run, wide=console.width >= 120))
     console.print(_readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50)))
     if not (beside := beside_published(run)).empty:
-        console.print(_beside(beside))
+        console.print(_published_table(beside))
     for line in m["undefined"][:3]:
         console.print(f"[yellow]undefined[/] {escape(line)}")
     if len(m["undefined"]) > 3:
@@ -165,7 +165,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
 
 
-def _beside(rows: pd.DataFrame) -> Table:
+def _published_table(rows: pd.DataFrame) -> Table:
     """The published scores of the same model beside its own."""
     table = numeric_table("task", "last", "published", "best", "published", "mean difference", words=["task"])
     mean = {**rows.mean(numeric_only=True).to_dict(), "task": f"mean of {len(rows)}"}

@@ -20,7 +20,7 @@ from layerscope.core.readout import HEAD, Readout
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval, bootstrap_weights
 from layerscope.errors import LayerscopeError
-from layerscope.selection import budget as budgets
+from layerscope.selection import shallower
 from layerscope.selection.choice import NOTHING, Choice
 from layerscope.selection.labels.measures import Contributions, LabelMeasure, make_measure
 from layerscope.selection.labels.read import Labeled
@@ -201,17 +201,17 @@ _WEAK = {
 
 
 def decide(
-    evidence: LabelEvidence, scored: ScoredCandidates, budget: float | None = None, tolerance: float | None = None
+    evidence: LabelEvidence, scored: ScoredCandidates, max_blocks: float | None = None, tolerance: float | None = None
 ) -> Choice:
-    """Choose. `budget` is the largest share of the blocks to run; `tolerance` (points) takes the earliest within it.
+    """Choose. `max_blocks` is the largest share of the blocks to run; `tolerance` (points) takes the earliest within it.
 
     The gain is judged by examples that had no part in the choice. `extra` has the places (readout, layer) of the
     choice and of the best as `at` and `best`, the best's gain and risk as `judged`, and why it was not chosen, if so, as `weak`.
     """
-    budgets.check(budget, tolerance)
-    if budget is not None and tolerance is None:
-        tolerance = budgets.TOLERANCE
-    allowed = _allowed(evidence, budget)
+    shallower.check(max_blocks, tolerance)
+    if max_blocks is not None and tolerance is None:
+        tolerance = shallower.TOLERANCE
+    allowed = _allowed(evidence, max_blocks)
     reference, smoothed, drawn = evidence.reference, smooth(scored), scored.draws
     assert drawn is not None
     pick = partial(_pick, allowed=allowed, tolerance=None if tolerance is None else tolerance / 100)
@@ -324,11 +324,13 @@ def _share_below(draws: np.ndarray) -> float:
     return float(((known < 0) + 0.5 * (known == 0)).mean())
 
 
-def _allowed(evidence: LabelEvidence, budget: float | None) -> np.ndarray:
+def _allowed(evidence: LabelEvidence, max_blocks: float | None) -> np.ndarray:
     allowed = evidence.defined.copy()
-    allowed &= np.array(evidence.layers)[None, :] <= budgets.allowed_blocks(budget, evidence.layers[-1])
+    allowed &= np.array(evidence.layers)[None, :] <= shallower.allowed_blocks(max_blocks, evidence.layers[-1])
     if not allowed.any():
-        raise LayerscopeError(f"no layer and readout is left to choose from (budget {budget}, layers {list(evidence.layers)}).")
+        raise LayerscopeError(
+            f"no layer and readout is left to choose from (max_blocks={max_blocks}, layers {list(evidence.layers)})."
+        )
     return allowed
 
 

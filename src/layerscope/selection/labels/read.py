@@ -140,7 +140,7 @@ def _check_classes(kind: Kind, classes: Sequence[str], counts: Counter[str], war
             "classes with two or more. Give more examples per class (is `label` the column that you mean?)."
         )
     if single:
-        warnings.append(f"{len(single)} of {len(classes)} classes have one example only: no probe can put it right.")
+        warnings.append(f"{len(single)} of {len(classes)} classes have one example only; no probe can classify it.")
 
 
 def _find(columns: Sequence[str]) -> dict[str, str]:

@@ -88,8 +88,8 @@ def _notes(labeled: Labeled, opened: Opened, gain: Interval, facts: dict[str, An
         out.append(f"the weights were quantized ({opened.identity['quantization']}) in their source.")
     if gain.low < 0 < gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
-    if facts["budget"] is not None and gain.value < 0:
-        out.append("within this budget no layer is expected to reach the last layer under the default readout.")
+    if facts["max_blocks"] is not None and gain.value < 0:
+        out.append("within max_blocks= no layer is expected to reach the last layer under the default readout.")
     return out
 
 
@@ -102,7 +102,7 @@ def _conventions(opened: Opened, evidence: LabelEvidence, facts: dict[str, Any])
         "centering": "the mean over the given texts is subtracted",
         "unit_length": opened.unit,
         "max_length": opened.max_length,
-        **{name: facts[name] for name in ("folds", "seed", "budget", "tolerance", "texts", "encoded")},
+        **{name: facts[name] for name in ("folds", "seed", "max_blocks", "tolerance", "texts", "encoded")},
     }
 
 
@@ -127,7 +127,7 @@ def select_with_labels(
     seed: int = 0,
     offline: bool = False,
     progress: bool | None = None,
-    budget: float | None = None,
+    max_blocks: float | None = None,
     tolerance: float | None = None,
     max_length: int | None = None,
     batch_size: int | None = None,
@@ -138,8 +138,8 @@ def select_with_labels(
 
     `model` is a model (name, folder, hub id, loaded) or the folder of a profile or evaluation. `labels` is a csv, tsv or jsonl
     file with the columns `text,label`, `sentence1,sentence2,label` or `sentence1,sentence2,score`. All layers and readouts
-    (templates included) are compared unless some are named. `budget` is the largest share of the blocks to run; `tolerance`, in
-    points (1 where only a budget is given), takes the earliest layer that comes so near to the best.
+    (templates included) are compared unless some are named. `max_blocks` is the largest share of the blocks to run; `tolerance`,
+    in points (1 where only `max_blocks` is given), takes the earliest layer that comes so near to the best.
     """
     labeled = read_labels(labels)
     opened = open_source(model, max_length, offline)
@@ -160,7 +160,7 @@ def select_with_labels(
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)
     scored = weigh(evidence, seed=seed)
-    decided = decide(evidence, scored, budget, tolerance)
+    decided = decide(evidence, scored, max_blocks, tolerance)
     without = label_free_answer(opened.run)
-    settings = {"labels": labels, "folds": folds, "seed": seed, "budget": budget, "tolerance": tolerance}
+    settings = {"labels": labels, "folds": folds, "seed": seed, "max_blocks": max_blocks, "tolerance": tolerance}
     return make_choice(labeled, opened, evidence, scored, decided, {**facts, **settings}, without)

@@ -34,7 +34,7 @@ from layerscope.evaluation.run import Evaluation
 from layerscope.forward import BatchRunner, read_states
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel, catalogue, load, open_model
-from layerscope.models.load import identify_files
+from layerscope.models.load import decisive_options, identify_files
 from layerscope.profiling import Profile, profile
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
@@ -91,13 +91,10 @@ class Spec:
         if isinstance(self.model, LoadedModel):
             return {"name": self.model.name, **model_key(self.model.identity), "label": self.label}
         settings = {**request.model_options, **self.options}
-        adapters = settings.pop("adapters", ())
-        chosen = {k: str(v) for k, v in settings.items() if k not in ("device", "device_map") and v not in (None, False)}
-        plain = {"dtype": "float32", **chosen}  # the default is part of the key whether it was spelled out or not
-        known = {"label": self.label, "options": plain}
         if self.on_hub:
-            return {**known, "hub": str(self.model), "adapters": [str(a) for a in adapters]}
-        return {**known, **identify_files(self.model, request.offline, {**settings, "adapters": adapters})}
+            named = {"hub": str(self.model), "revision": settings.get("revision"), "adapters": settings.get("adapters") or ()}
+            return {"label": self.label, "options": decisive_options(settings), **{k: str(v) for k, v in named.items()}}
+        return {"label": self.label, **identify_files(self.model, request.offline, settings)}
 
 
 def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
