@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -148,6 +150,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Most of what the tests need has been imported now; the rest comes with the tests."""
     freeze_what_was_imported()
     gc.enable()
+    # pytest hangs its handlers on every logger that keeps its messages to itself, six times for each test; torch has fifty such
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
     if not session.config.option.collectonly:
         start_server()
 
@@ -194,16 +200,20 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_more_than_scores() -> Iterator[None]:
+def no_more_than_is_asked_for() -> Iterator[None]:
     """What takes most of the time of a tiny task and says nothing of its score: how well a search would do that may abstain, by
-    two hundred areas, and the hash of all that a table in memory holds, which would name a file that is never written."""
-    ranking, tables = (sys.modules.get(name) for name in ("mteb._evaluators.retrieval_metrics", "datasets.arrow_dataset"))
+    two hundred areas, and the hash of all that a table in memory holds, which would name a file that is never written. And the
+    certificates of all authorities, read anew for every client of a hub that has none."""
+    used = ("mteb._evaluators.retrieval_metrics", "datasets.arrow_dataset", "httpcore2")
+    ranking, tables, clients = (sys.modules.get(name) for name in used)
     names = itertools.count()
     with pytest.MonkeyPatch.context() as patched:
         if ranking is not None:
             patched.setattr(ranking, "evaluate_abstention", lambda results, scores: {})
         if tables is not None:
             patched.setattr(tables, "generate_fingerprint", lambda table: f"{next(names):016x}")
+        if clients is not None:
+            patched.setattr(clients, "default_ssl_context", functools.cache(clients.default_ssl_context))
         yield
 
 

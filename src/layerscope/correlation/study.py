@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -216,12 +216,13 @@ def correlate(
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
     both = _pairs(metrics, scores)
-    layers = job.all_layer_means(metrics, both)
+    points = {name: _layer_points(both[both["metric"] == name]) for name in map(str, metrics["metric"].unique())}
+    layers = job.all_layer_means(points)
     rows = list(job.single_tasks(both)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
     settings |= {"power_at": maths.RELATED, "power": {m: job.power(m) for m in measures} if len(layers) else {}}
     # the last layer is often apart, and may make or hide a relation alone: the same test without it stands beside
-    inner = _Job(job.measures, surrogates, bootstrap, seed, inner=True).all_layer_means(metrics, both)
+    inner = _Job(job.measures, surrogates, bootstrap, seed, inner=True).all_layer_means(points)
     beside = inner.set_index(["metric", "measure"])[["value", "p_adjusted"]].set_axis(
         ["value_without_last", "p_without_last"], axis=1
     )
@@ -263,21 +264,19 @@ class _Job:
         self.nulls: dict[tuple[str, str], dict[str, maths.Array]] = {}  # by metric and measure, of the layer means
         self.curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = {}
 
-    def all_layer_means(self, metrics: pd.DataFrame, both: pd.DataFrame) -> pd.DataFrame:
+    def all_layer_means(self, points: Mapping[str, tuple[pd.DataFrame, int]]) -> pd.DataFrame:
         """A row per metric and measure, corrected over the metrics."""
-        rows = [row for name in map(str, metrics["metric"].unique()) for row in self.layer_means(name, both)]
+        rows = [row for name, given in points.items() for row in self.layer_means(name, *given)]
         return pooled.adjusted_together(pd.DataFrame(rows, columns=_COLUMNS), self.nulls)
 
-    def layer_means(self, metric: str, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
-        """One point per layer: means over the same tasks on both sides."""
-        both = same_tasks(both[both["metric"] == metric].dropna(subset=["value"]))
-        points = both.groupby("layer")[["value", "score"]].mean().sort_index()
+    def layer_means(self, metric: str, points: pd.DataFrame, tasks: int) -> Iterable[dict[str, Any]]:
+        """One point per layer, without the last where this job is about the others."""
         points = points.iloc[:-1] if self.inner else points
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)
             self.curves[metric] = x, y, curves
-            for row, nulls in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
+            for row, nulls in self._compare([metric], x[None], y, curves, None, tasks):
                 self.nulls[metric, row["measure"]] = nulls
                 yield row
 
@@ -331,6 +330,12 @@ class _Job:
                     ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
                     row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
                 yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}
+
+
+def _layer_points(both: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """A metric's points, one per layer: means over the same tasks on both sides; and how many tasks these are."""
+    both = same_tasks(both.dropna(subset=["value"]))
+    return both.groupby("layer")[["value", "score"]].mean().sort_index(), both["task"].nunique()
 
 
 def _pairs(metrics: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
