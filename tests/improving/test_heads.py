@@ -15,6 +15,7 @@ from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving import heads as module
 from layerscope.improving.choose import front
 from layerscope.improving.heads import READOUT, find_teacher, fit_heads
+from layerscope.improving.judging import Panel
 from tests.cli.support import run_main
 from tests.improving.test_improve import some_texts
 
@@ -125,10 +126,11 @@ def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monke
     assert not any(count for label, count in todo.items() if label.startswith("its teacher"))
 
 
-def test_a_budget_is_kept_or_refused(llama) -> None:
+def test_a_budget_is_kept_or_refused_before_anything_is_read(llama, monkeypatch: pytest.MonkeyPatch) -> None:
     result = improve(llama, TEXTS, budget=0.4)
     row = result.table[result.table["chosen"]].iloc[0]
     assert row["cost"] <= 0.4
+    monkeypatch.setattr(Panel, "judge", lambda *given: pytest.fail("nothing is judged"))
     with pytest.raises(InvalidValueError, match=r"nothing costs as little as budget=0.01"):
         improve(llama, TEXTS, budget=0.01)
 

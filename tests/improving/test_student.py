@@ -355,7 +355,8 @@ def test_what_cannot_be_trained_is_refused_in_one_line(llama):
         improve(llama, some_texts(300), train={"output_dir": "elsewhere"})
 
 
-def test_a_budget_below_one_block_trains_nothing(llama, head_wins):
+def test_a_budget_below_one_block_trains_nothing_and_reads_nothing(llama, monkeypatch):
+    monkeypatch.setattr("layerscope.improving.judging.Panel.judge", lambda *given: pytest.fail("nothing is judged"))
     with pytest.raises(InvalidValueError, match="allows no block to train"):
         improve(llama, some_texts(300), train=QUICK, budget=0.1)
 

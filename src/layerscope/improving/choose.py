@@ -46,6 +46,11 @@ def relative_costs(
     return np.asarray(tokens)[:, None] / tokens[0] * np.maximum(blocks, 0.5) / n_blocks  # the embeddings alone are not free
 
 
+def too_little(budget: float, least: float) -> str:
+    """Why nothing can be chosen."""
+    return f"nothing costs as little as budget={budget:g} × today's computation: {least:.2f} at least."
+
+
 def decide(
     judgment: ScoredCandidates, readouts: Sequence[Readout], layers: Sequence[int], costs: np.ndarray,
     budget: float | None = None, *, eligible: Sequence[bool] | None = None, only: np.ndarray | None = None,
@@ -63,8 +68,7 @@ def decide(
     within = np.full(costs.shape, True) if budget is None else costs <= budget + 1e-9
     allowed = judgment.defined & within if only is None else judgment.defined & within & only
     if not allowed.any() and judgment.defined.any():
-        least = float(costs[judgment.defined].min())
-        raise InvalidValueError(f"nothing costs as little as budget={budget:g} × today's computation: {least:.2f} at least.")
+        raise InvalidValueError(too_little(budget or 0, float(costs[judgment.defined].min())))
     if (allowed & may[:, None]).any():
         allowed &= may[:, None]
     else:

@@ -29,9 +29,9 @@ from layerscope.evaluation.encode import readout_vectors
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
-from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
+from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs, too_little
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.cost import estimate_reading
+from layerscope.improving.cost import ReadingCost, estimate_reading
 from layerscope.improving.fitting import check_center_on
 from layerscope.improving.general import COUNT, general_texts
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, search_templates
@@ -273,6 +273,7 @@ class ImproveJob:
         grid = self._grid()
         cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
         self.estimated = cost.seconds
+        self._check_budget(self._costs(grid, cost))
         readouts = self._screen(panel, grid)
         stage = self._stage(panel, readouts, len(self.sample.texts))
         judgment = panel.judge(self.reader, readouts, self.sample.texts, self.settings.seed, self.bar, stage)
@@ -281,9 +282,7 @@ class ImproveJob:
         if heads is not None:
             judgment = panel.judge_heads(self.reader, readouts, heads, self.sample.texts, self.settings.seed, self.bar)
             readouts = [*readouts, HEAD_READOUT]
-        tokens = [cost.tokens[readout.template] for readout in readouts]
-        more = [needs_filler(self.model, readout.final_norm) for readout in readouts]
-        costs = relative_costs(tokens, self.reader.layers, self.model.n_blocks, more)
+        costs = self._costs(readouts, cost)
         maker = Maker(
             self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(self.config),
             self.work, self.logs,
@@ -295,6 +294,20 @@ class ImproveJob:
                 return self._result(maker, readouts, choice, heads, *student, out, overwrite)
         choice = self._decide(panel, readouts, judgment, costs, cost.tokens["plain"])
         return self._result(maker, readouts, choice, heads, None, None, out, overwrite)
+
+    def _costs(self, readouts: Sequence[Readout], cost: ReadingCost) -> np.ndarray:
+        """What candidates cost (readouts, layers) relative to today."""
+        tokens = [cost.tokens[readout.template] for readout in readouts]
+        more = [needs_filler(self.model, readout.final_norm) for readout in readouts]
+        return relative_costs(tokens, self.reader.layers, self.model.n_blocks, more)
+
+    def _check_budget(self, costs: np.ndarray) -> None:
+        """Refuse a budget that nothing can keep, before anything is read."""
+        budget, one = self.settings.budget, 1 / self.model.n_blocks
+        if self.settings.trains and (budget or BUDGET) + 1e-9 < one:
+            raise InvalidValueError(f"budget={budget or BUDGET:g} allows no block to train; one costs {one:.2g}.")
+        if budget is not None and budget + 1e-9 < costs.min():
+            raise InvalidValueError(too_little(budget, float(costs.min())))
 
     def _heads(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> Heads | None:
         """A head at every layer, taught by what was judged best; None where nothing can teach."""
