@@ -33,7 +33,7 @@ from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_split, read_rows
 from layerscope.models import LoadedModel, load
 from layerscope.progress import progress_bar
-from layerscope.selection.labels.decide import assemble, decide, stands_for, weigh
+from layerscope.selection.labels.decide import assemble, decide, score_candidates, stands_for
 from layerscope.selection.labels.measures import Contributions, LabelMeasure, make_measure
 from layerscope.selection.labels.read import Labeled, build
 from layerscope.selection.labels.source import encode_texts, prepare
@@ -196,7 +196,7 @@ class Study:
         """What the selection of a draw is worth on the other examples, in points."""
         found = {readout: draw.found[stands_for(readout, self.task, False)] for readout in self.readouts}
         evidence = assemble(draw.labeled, draw.measure, found, [site.layer for site in self.sites])
-        weighed = weigh(evidence, seed=draw.seed)
+        weighed = score_candidates(evidence, seed=draw.seed)
         decision = decide(evidence, weighed)
         at, (judged_gain, judged_risk) = decision.extra["at"], decision.extra["judged"]
         truth = 100 * self.scores(draw)

@@ -43,7 +43,7 @@ import improve_tasks
 from improve_tasks import Task
 
 from layerscope.core.heads import WIDTH, General, Ridge, make_target, unit
-from layerscope.improving.heads import weigh
+from layerscope.improving.heads import choose_weight
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ENCODER = "minilm-l6"
@@ -267,7 +267,7 @@ def score_task(name: str, place: Path, data: Path, out: Path, small: bool, only:
                 drawn = draws[seed][:count]
                 rows = readings.at_layer(main, drawn)
                 facts = {"layer": main, "texts": len(drawn), "teacher": teacher, "seed": seed, "count": count}
-                made, found = weigh(rows, readings.teachers(teacher, drawn), vectors, taught)
+                made, found = choose_weight(rows, readings.teachers(teacher, drawn), vectors, taught)
                 told = {"weight": found.weight, "before": found.before, "after": found.after}
                 add(f"head, {kind} too, weighed", made(tested), **facts, **told)
                 add(f"head, {kind} alone", (tested - rows.mean(0)) @ alone, **facts)

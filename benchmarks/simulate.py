@@ -2,6 +2,7 @@
 
     python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
     python benchmarks/simulate.py picking --cells flat,200,1,6 --trials 12000 --seed 9 --out more.csv      # one row of it
+    python benchmarks/simulate.py improving [--trials 4000]     # the interval of what `improve`'s judge says
     python benchmarks/simulate.py correlation [--trials 1000]    # the null of `correlate`
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
@@ -94,6 +95,26 @@ def picking(trials: int, cells: Sequence[str] = (), seed: int = 0) -> Iterator[d
                 }  # fmt: skip
 
 
+def improving(trials: int) -> Iterator[dict[str, object]]:
+    """The rule of `improve`: the best candidate, if the interval of its gain, made for all gains at once, is above zero."""
+    hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
+    for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
+        for items, readouts in ((200, 1), (200, 12), (600, 12)):
+            truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
+            rng, told = np.random.default_rng([items, readouts, 3]), []
+            for _ in range(trials if name == "flat" else max(20, trials // 4)):
+                given = scored(rng, truth, items, 1)
+                best = given.best()
+                gain, true = given.gain_of_pick(best, last, np.full(truth.shape, True)), float(truth[best] - truth[last])
+                told.append((gain.low > 0, gain.value - true, gain.low <= true <= gain.high))
+            moved, bias, held = np.array(told, dtype=float).T
+            yield {
+                "truth": name, "items": items, "readouts": readouts, "trials": len(told), "moves": moved.mean(),
+                "coverage": held.mean(), "bias_of_moves": bias[moved > 0].mean() if moved.any() else float("nan"),
+                "coverage_of_moves": held[moved > 0].mean() if moved.any() else float("nan"),
+            }  # fmt: skip
+
+
 def curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
     """A curve over n layers that has nothing to do with any other of its kind but its shape."""
     depth, place = np.linspace(0, 1, n), np.arange(n)
@@ -177,7 +198,12 @@ def intervals(trials: int) -> Iterator[dict[str, object]]:
             }
 
 
-PARTS = {"picking": (picking, 4000), "correlation": (correlation, 1000), "intervals": (intervals, 300)}
+PARTS = {
+    "picking": (picking, 4000),
+    "improving": (improving, 4000),
+    "correlation": (correlation, 1000),
+    "intervals": (intervals, 300),
+}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from layerscope.improving import general
 from layerscope.improving import heads as heads_module
 from layerscope.improving.general import SOURCES, WEIGHTS, general_key, general_texts, general_words
 from layerscope.improving.grid import StoredCandidates
-from layerscope.improving.heads import fit_heads, weigh
+from layerscope.improving.heads import choose_weight, fit_heads
 from layerscope.improving.judging import Panel
 from layerscope.improving.sample import Reader
 from layerscope.report.sections.improve import from_improvement
@@ -84,7 +84,7 @@ def right(head: Head, by: np.ndarray) -> float:
 def test_general_texts_of_the_same_map_count_and_help(texts: int) -> None:
     by = map_of(0)
     (own, said), (more, taught) = draw(texts, by, 1), draw(1500, by, 2)
-    head, found = weigh(own, [said], more, [taught])
+    head, found = choose_weight(own, [said], more, [taught])
     assert found.weight > 0
     assert found.after > found.before
     assert right(head, by) > right(Ridge(own, make_target(said)).head(), by) + 0.02
@@ -92,7 +92,7 @@ def test_general_texts_of_the_same_map_count_and_help(texts: int) -> None:
 
 def test_general_texts_of_another_map_count_nothing() -> None:
     (own, said), (more, taught) = draw(LEAST_TEXTS + 50, map_of(0), 1), draw(1500, map_of(7), 2)
-    head, found = weigh(own, [said], more, [taught])
+    head, found = choose_weight(own, [said], more, [taught])
     assert found.weight == 0
     assert found.after == found.before
     np.testing.assert_array_equal(head.matrix, Ridge(own, make_target(said)).head().matrix)
@@ -102,8 +102,8 @@ def test_general_texts_of_another_map_count_nothing() -> None:
 
 def test_few_judged_texts_take_general_ones_as_the_judged_heads_did() -> None:
     (own, said), (more, taught) = draw(LEAST_TEXTS + 50, map_of(0), 1), draw(1500, map_of(7), 2)
-    assert weigh(own, [said], more, [taught], LEAST_TEXTS)[1].weight == 0
-    assert weigh(own, [said], more, [taught], 60)[1].weight > 0
+    assert choose_weight(own, [said], more, [taught], LEAST_TEXTS)[1].weight == 0
+    assert choose_weight(own, [said], more, [taught], 60)[1].weight > 0
 
 
 def test_one_regression_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +117,14 @@ def test_one_regression_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(heads_module, "Ridge", Counted)
     (own, said), (more, taught) = draw(40, map_of(0), 1), draw(300, map_of(0), 2)
-    weigh(own, [said], more, [taught])
+    choose_weight(own, [said], more, [taught])
     assert len(held) == 1 + len(WEIGHTS)
 
 
 def test_only_the_judged_texts_say_how_much_others_count() -> None:
     by = map_of(0)
     (own, said), (more, taught) = draw(300, by, 1), draw(1000, by, 2)
-    whole, part = (weigh(own, [said], more, [taught], judged)[1] for judged in (None, 60))
+    whole, part = (choose_weight(own, [said], more, [taught], judged)[1] for judged in (None, 60))
     assert whole.before != part.before
     assert {whole.weight, part.weight} <= {0.0, *WEIGHTS}
 
@@ -258,7 +258,7 @@ def test_the_command_reads_general_texts_once(
 
     monkeypatch.setattr(StoredCandidates, "_raw", note)
     with monkeypatch.context() as stopped:
-        stopped.setattr("layerscope.improving.fitting.weigh", interrupt)
+        stopped.setattr("layerscope.improving.fitting.choose_weight", interrupt)
         assert run_main(monkeypatch, capsys, *words).code == 130
     assert not out.exists()
     ended = run_main(monkeypatch, capsys, *words)

@@ -38,9 +38,9 @@ def test_the_best_centered_prompt_teaches() -> None:
     found = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.9, 0.9]]), GRID, [1, 2], "")
     assert found is not None
     assert (found.readout, found.layer) == (GRID[1], 2)
-    assert found.words() == "the one-word prompt at layer 2"
+    assert found.describe() == "the one-word prompt at layer 2"
     assert [one.template for one in found.together] == ["one-word", "topic", "intent"]
-    assert found.words(found.together) == "the one-word prompt, the topic prompt, the intent prompt at layer 2"
+    assert found.describe(found.together) == "the one-word prompt, the topic prompt, the intent prompt at layer 2"
     assert len(module.Teacher(Readout("echo", centering="corpus"), 2).together) == 1  # no last token that is to be a word
 
 

@@ -20,7 +20,7 @@ from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encod
 from layerscope.improving.general import SOURCES, general_names
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Teacher, weigh
+from layerscope.improving.heads import Teacher, choose_weight
 from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -147,7 +147,7 @@ class Taught:
         if self.general is None:
             head, facts = Ridge(self.plain, self.target).head(), None
         else:
-            head, found = weigh(self.plain, self.teachers, *self.general, len(sample.texts))
+            head, found = choose_weight(self.plain, self.teachers, *self.general, len(sample.texts))
             facts = {"texts": len(sample.general), "corpora": list(SOURCES), "judged": judged, **asdict(found)}
         if labeled is not None:
             head = with_classes(head, self.plain, *labeled)
@@ -162,14 +162,16 @@ def read_taught(
 
     def read(texts: Sequence[str]) -> tuple[np.ndarray, list[np.ndarray]]:
         plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
-        prompted = [reader.vectors_at(one, teacher.layer, texts, bar, f"its teacher, {teacher.words([one])}") for one in prompts]
+        prompted = [
+            reader.vectors_at(one, teacher.layer, texts, bar, f"its teacher, {teacher.describe([one])}") for one in prompts
+        ]
         if len(prompted) > 1:  # together they count as much as the encoder
             prompted = [make_target(*prompted, width=sum(rows.shape[1] for rows in prompted))]
         encoded = encode(texts)
         return plain, prompted if encoded is None else [*prompted, encoded]
 
     texts = [*sample.texts, *sample.rest(count)]
-    return Taught(texts, *read(texts), teacher.words(prompts), read(sample.general) if sample.general else None)
+    return Taught(texts, *read(texts), teacher.describe(prompts), read(sample.general) if sample.general else None)
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -30,7 +30,7 @@ TOGETHER, MORE_PROMPTS, MOST_NUMBERS = ("one-word", "topic", "intent"), 2, 10**8
 
 
 @dataclass(frozen=True)
-class Weighed:
+class GeneralWeight:
     """What a general text counts in a head, and the agreement on texts not fitted on, without general texts and with them.
 
     `after` is the largest of the weights', on the texts that chose the weight.
@@ -41,13 +41,13 @@ class Weighed:
     after: float
 
 
-def weigh(
+def choose_weight(
     vectors: np.ndarray,
     teachers: Sequence[np.ndarray],
     general: np.ndarray,
     taught: Sequence[np.ndarray],
     judged: int | None = None,
-) -> tuple[Head, Weighed]:
+) -> tuple[Head, GeneralWeight]:
     """The head from a user's texts and general ones, by vectors (texts, D) and what teachers say of each.
 
     What a general text counts is what makes the `judged` first texts of the user, when they are left out, agree most with their
@@ -63,13 +63,13 @@ def weigh(
         return ridge.head(), np.asarray(agreement, dtype=np.float64)
 
     (best, before), few = tried(own), len(own[:judged]) < LEAST_TEXTS  # those judged: as for the heads that are judged
-    found = Weighed(0.0, float(before.mean()), -1.0 if few else float(before.mean()))
+    found = GeneralWeight(0.0, float(before.mean()), -1.0 if few else float(before.mean()))
     target, other = make_targets(teachers, taught)
     products = General.of(general, other)
     for weight in WEIGHTS:
         head, after = tried(target, products, weight)
         if after.mean() > found.after and (few or student_interval(after - before).low > 0):
-            best, found = head, Weighed(weight, found.before, float(after.mean()))
+            best, found = head, GeneralWeight(weight, found.before, float(after.mean()))
     return best, found
 
 
@@ -87,7 +87,7 @@ class Teacher:
         more = [replace(self.readout, template=name) for name in TOGETHER if name != self.readout.template]
         return [self.readout, *(more[:MORE_PROMPTS] if self.readout.pooling == "last" else [])]
 
-    def words(self, prompts: Sequence[Readout] = ()) -> str:
+    def describe(self, prompts: Sequence[Readout] = ()) -> str:
         """Who teaches, in words: these prompts, or the best alone."""
         names = [f"the {one.template} prompt" for one in prompts or [self.readout]]
         return ", ".join(names) + f" at layer {self.layer}" + (f" and {self.encoder}" if self.encoder else "")
@@ -169,7 +169,7 @@ def fit_heads(
         place = len(raw) // 3  # where heads do well
         if not np.isfinite(taught).all() or all_equal(taught) or all_equal(general(place)):
             raise DataError("the general texts teach nothing: all have the same vector, or none. Leave out general=.")
-        weight = weigh(raw[place], [prompted], general(place), [taught])[1].weight
+        weight = choose_weight(raw[place], [prompted], general(place), [taught])[1].weight
         if weight:
             target, taught = make_targets([prompted], [taught])
             return Heads(teacher, raw, target, general, taught, weight)

@@ -412,7 +412,7 @@ class ImproveJob:
         if chosen is None:
             chosen = maker.fit(Chosen(self.model, self.reader, readout, layer), candidates, heads)
         after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
-        teacher = heads.teacher.words() if heads is not None and readout.centering == HEAD else None
+        teacher = heads.teacher.describe() if heads is not None and readout.centering == HEAD else None
         today = self._today()
         speeds = compare_speeds(panel, today, chosen, sample)
         evidence = {

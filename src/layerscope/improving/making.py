@@ -80,11 +80,11 @@ class Maker:
             settings=given if isinstance(given, Mapping) else None, today=today, logs=self.logs,
         )  # fmt: skip
         if not found.better:
-            self.notes.append(f"training did not help, and what was best before it is handed over: {found.words}.")
+            self.notes.append(f"training did not help, and what was best before it is handed over: {found.outcome}.")
             return None
         reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
         fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
-        facts = {**found.facts, "words": found.words, "teacher": taught.words}
+        facts = {**found.facts, "words": found.outcome, "teacher": taught.words}
         return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), facts
 
     def _teach(self, teacher: Teacher, layer: int, together: bool = False) -> Taught:

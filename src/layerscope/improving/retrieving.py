@@ -222,7 +222,7 @@ class SearchJob(ImproveJob):
         after = [one.finished(side.raw(one.readout, choice.layer)) for one, side in zip((query, chosen), self.sides, strict=True)]
         speeds = compare_speeds(panel, today, chosen, texts)
         evidence |= {
-            "teacher": heads.teacher.words() if heads is not None and way.document.centering == HEAD else None,
+            "teacher": heads.teacher.describe() if heads is not None and way.document.centering == HEAD else None,
             "speedup": speeds["now"] / speeds["today"], "texts_per_second": speeds, "encoder": panel.trained_encoder,
             "changed_neighbors": changed_share(before[1], after[1]),
         }  # fmt: skip

@@ -60,7 +60,7 @@ class Trained:
         return bool(self.facts["interval"][0] > 0 and self.facts.get("over_today", [1.0])[0] > 0)
 
     @property
-    def words(self) -> str:
+    def outcome(self) -> str:
         """What came of it."""
         low, high = self.facts["interval"]
         steps = f"{self.facts['steps']:,} step{'' if self.facts['steps'] == 1 else 's'}"

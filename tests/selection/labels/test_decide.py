@@ -16,9 +16,9 @@ from layerscope.selection.labels.decide import (
     decide,
     gains_in_rounds,
     gather,
+    score_candidates,
     smooth,
     smooth_layers,
-    weigh,
 )
 from layerscope.selection.labels.read import Labeled
 from tests.selection.labels.support import LAYERS, READOUTS, classes, judged_pairs, planted, scored_pairs
@@ -38,7 +38,7 @@ def evidence_of_nothing(make: Callable[[int], Labeled], seed: int) -> LabelEvide
 
 
 def decided(evidence: LabelEvidence, **options: float) -> tuple[Choice, ScoredCandidates]:
-    scored = weigh(evidence, draws=120)
+    scored = score_candidates(evidence, draws=120)
     return replace(decide(evidence, scored, **options), layers=LAYERS[-1]), smooth(scored)
 
 
@@ -86,7 +86,7 @@ def test_the_gain_is_not_that_of_a_lucky_winner(make: Callable[[int], Labeled]) 
     apparent, honest = [], []
     for seed in range(6):
         evidence = evidence_of_nothing(make, seed)
-        scored = weigh(evidence, draws=60)
+        scored = score_candidates(evidence, draws=60)
         best = first_best(smooth(scored).score)
         apparent.append(scored.score[best] - scored.score[evidence.reference])
         honest.append(np.nanmean(gains_in_rounds(evidence, first_best).over_reference))

@@ -8,7 +8,7 @@ import numpy as np
 
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.selection.judges.base import TEXTS, Candidates
-from layerscope.selection.labels.decide import gather, smooth, weigh
+from layerscope.selection.labels.decide import gather, score_candidates, smooth
 from layerscope.selection.labels.read import Labeled
 
 LABELS_SHARE = 2.0
@@ -33,4 +33,4 @@ class FewLabels:
             folds=self.folds, seed=seed,
         )  # fmt: skip
         facts = {"metric": evidence.measure.name, "examples": len(self.labeled), "accuracy": evidence.accuracy}
-        return replace(smooth(weigh(evidence, seed=seed)), judge=self.name, facts=facts)
+        return replace(smooth(score_candidates(evidence, seed=seed)), judge=self.name, facts=facts)

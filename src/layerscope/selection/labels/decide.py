@@ -123,7 +123,7 @@ Picker = Callable[[np.ndarray], Place]
 """From values (readouts, layers) to the place of the choice."""
 
 
-def weigh(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> ScoredCandidates:
+def score_candidates(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> ScoredCandidates:
     """Score every candidate on all examples and on resamples of them."""
     count = evidence.judged.shape[-1]
     every = np.concatenate([np.ones((1, count)), bootstrap_weights(count, draws, [seed, count, draws], evidence.groups)])

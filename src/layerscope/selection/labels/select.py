@@ -17,7 +17,7 @@ from layerscope.models import LoadedModel
 from layerscope.progress import progress_bar
 from layerscope.selection.choice import Choice
 from layerscope.selection.choose import choose
-from layerscope.selection.labels.decide import LabelEvidence, decide, gather, weigh
+from layerscope.selection.labels.decide import LabelEvidence, decide, gather, score_candidates
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.selection.labels.source import LabeledVectors, Opened, encode_texts, open_source, truncated
 from layerscope.store.embeddings import EmbeddingStore
@@ -159,7 +159,7 @@ def select_with_labels(
         vectors = LabeledVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)
-    scored = weigh(evidence, seed=seed)
+    scored = score_candidates(evidence, seed=seed)
     decided = decide(evidence, scored, max_blocks, tolerance)
     without = label_free_answer(opened.run)
     settings = {"labels": labels, "folds": folds, "seed": seed, "max_blocks": max_blocks, "tolerance": tolerance}
