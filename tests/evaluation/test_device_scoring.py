@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from layerscope import evaluate
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation import device_scoring, scoring
+from layerscope.evaluation import device_scoring
 from layerscope.evaluation.device_scoring import score_problem
 from layerscope.evaluation.mteb_models import LayerView, model_meta
 from layerscope.evaluation.problems import NotDescribed, parts_of
@@ -189,16 +189,3 @@ def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:
     made = [{"task": "a", "status": "scored", "scoring": "device", "converged": share} for share in (0.0, 0.0, 0.0, 1.0)]
     scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
     assert scorer.facts(made)["fits_converged"] == {"a": 0.25}
-
-
-@pytest.mark.parametrize("points", [2, 10, 101])
-def test_areas_are_those_of_scikit_learn(points: int) -> None:
-    """mteb takes them with ours: its results stay the same to the last digit."""
-    from mteb._evaluators import retrieval_metrics
-    from sklearn.metrics import auc
-
-    scoring.quiet_mteb()
-    rng = np.random.default_rng(points)
-    for curve in rng.normal(size=(20, points)):
-        rates = np.sort(rng.random(points))
-        assert retrieval_metrics.auc(rates, curve) == auc(rates, curve)

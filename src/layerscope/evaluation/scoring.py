@@ -16,7 +16,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -169,16 +168,6 @@ def quiet_mteb() -> None:
     versions = getattr(result_cache, "_get_package_versions", None)
     if versions is not None and not hasattr(versions, "cache_info"):
         result_cache._get_package_versions = cache(versions)
-    # and of every ranking it takes 200 areas, whose checks by scikit-learn take longer than the ranking of a small task
-    with suppress(ImportError):
-        from mteb._evaluators import retrieval_metrics
-
-        retrieval_metrics.auc = area
-
-
-def area(x: np.ndarray, y: np.ndarray) -> float:
-    """The area under a curve whose `x` rise: scikit-learn's `auc`, to the last digit, without its checks."""
-    return float((np.diff(x) * (y[1:] + y[:-1]) / 2.0).sum())
 
 
 def encoded_texts(task: Any) -> list[str]:

@@ -132,8 +132,7 @@ def improve(
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
     - `general`: heads learn from 2,000 texts of the catalogue as well, which helps where you have few; how much these count is
-      chosen on texts of yours that are left out. They are English, and
-      read once per model, prompt and max_length.
+      chosen on texts of yours that are left out. They are English, and read once per model, prompt and max_length.
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
       `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
     - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the map lays them out, `pca` or
