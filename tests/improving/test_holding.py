@@ -47,6 +47,7 @@ def test_a_head_says_how_it_does_elsewhere_and_how_fast_it_is(llama, judge, monk
     others = some_texts(60, seed=9)
     monkeypatch.setattr(holding, "generic_sentences", lambda: others)
     result = improve(llama, TEXTS, judge=judge, center_on="sample")
+    assert not any("fetch lee" in note for note in result.warnings)
     evidence = result.manifest["evidence"]
     assert set(evidence["texts_per_second"]) == {"today", "now", judge.name}
     assert evidence["speedup"] == evidence["texts_per_second"]["now"] / evidence["texts_per_second"]["today"]
@@ -75,6 +76,7 @@ def test_the_time_that_the_encoder_takes_counts(llama, judge, monkeypatch: pytes
     monkeypatch.setattr("layerscope.improving.making.encoder_seconds", lambda panel, texts: 3.0)
     result = improve(llama, some_texts(400), judge=judge, time=0.5)
     assert result.manifest["texts"]["centered_on"]["texts"] == pytest.approx(200 + 10, abs=1)
+    assert any("`layerscope fetch lee`" in note for note in result.warnings)  # other texts are not there
 
 
 @pytest.mark.usefixtures("centered_wins", "here")

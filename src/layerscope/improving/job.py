@@ -430,6 +430,8 @@ class ImproveJob:
         if trained is not None:
             evidence |= as_evidence(trained)
             choice = replace(choice, before=evidence["before"], after=evidence["after"])
+        if readout.centering == HEAD and panel.encoder is not None and evidence["elsewhere"] is None:
+            self.notes.append("how the head does on other texts is not known: `layerscope fetch lee`, then run it again to see.")
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
