@@ -126,7 +126,7 @@ def test_theorem_7_breaks_where_entropy_is_read_as_matrix_entropy() -> None:
 
 def test_the_study_gives_a_table_a_verdict_and_a_figure(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(STUDIES, "_things", {**STUDIES.all(), "theory": Theory()})
-    run = study("theory", out=tmp_path / "run", matrices=80, starts=1, steps=8)
+    run = study("theory", out=tmp_path / "run", matrices=40, starts=1, steps=4)
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000
     assert run.verdict[0].startswith("In short: Theorem 1")
     assert run.verdict[0].endswith("can be broken as printed, and every corrected version holds.")

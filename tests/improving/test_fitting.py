@@ -17,6 +17,7 @@ from layerscope.selection.judges import ScoredCandidates
 from tests.improving.test_improve import some_texts
 
 TEXTS = some_texts(150)
+pytestmark = pytest.mark.usefixtures("stored")
 
 
 @pytest.fixture

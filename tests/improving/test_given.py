@@ -62,7 +62,7 @@ def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
     assert not (table["nearest"] == table["text"]).any()
 
 
-def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(llama, here, tmp_path: Path) -> None:
+def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(llama, here, stored, tmp_path: Path) -> None:
     texts = some_texts()
     settings = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
     result = layerscope.improve(llama, texts, out=tmp_path / "better", **settings)

@@ -36,7 +36,9 @@ def some_search(count: int = 60) -> tuple[list[str], list[str], list[tuple[str, 
 
 def searched(model, **options):
     queries, documents, pairs = some_search()
+    # all templates: on the command line, in `test_improve_command`
     given = {"queries": queries, "pairs": pairs, "judge": "none", "max_length": 120, "progress": False, **options}
+    given.setdefault("templates", ["one-word", "answer"])
     return layerscope.improve(model, documents, **given)
 
 

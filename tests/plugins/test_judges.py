@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,20 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("outside_judge", None)
 
 
-def quick(judge: Any, **options: Any) -> layerscope.Improved:
-    settings = {"max_length": 64, "templates": ["one-word"], "progress": False, **options}
-    return layerscope.improve(tiny_model("llama"), TEXTS, judge=judge, **settings)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one test has read, the others need not read again."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+def quick(store: Path) -> Callable[..., layerscope.Improved]:
+    settings = {"max_length": 64, "templates": ["one-word"], "progress": False, "store": store}
+    return lambda judge, **options: layerscope.improve(tiny_model("llama"), TEXTS, judge=judge, **settings, **options)
 
 
 @pytest.mark.usefixtures("outside")
-def test_its_scores_decide() -> None:
+def test_its_scores_decide(quick: Callable[..., layerscope.Improved]) -> None:
     result = quick("first-block")
     assert (result.choice.layer, str(result.choice.readout).split("/")[0]) == (1, "one-word")
     assert result.manifest["judge"] == "first-block"
@@ -107,7 +114,7 @@ def test_on_the_command_line(
 
 
 @pytest.mark.usefixtures("outside")
-def test_beside_labels_it_counts_as_an_encoder_does(tmp_path: Path) -> None:
+def test_beside_labels_it_counts_as_an_encoder_does(quick: Callable[..., layerscope.Improved], tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text("text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS) + "\n", encoding="utf-8")
     result = quick("first-block", labels=file)
@@ -123,19 +130,19 @@ def test_beside_labels_it_counts_as_an_encoder_does(tmp_path: Path) -> None:
         ("broken-judge", "the judge 'broken-judge' of outside-judge 1.0 cannot be used"),
     ],
 )
-def test_one_that_cannot_judge_is_named(judge: str, says: str) -> None:
+def test_one_that_cannot_judge_is_named(quick: Callable[..., layerscope.Improved], judge: str, says: str) -> None:
     with pytest.raises(PluginError, match=says):
         quick(judge)
 
 
 @pytest.mark.usefixtures("outside")
-def test_a_view_that_nobody_makes_is_named() -> None:
+def test_a_view_that_nobody_makes_is_named(quick: Callable[..., layerscope.Improved]) -> None:
     with pytest.raises(UnknownNameError, match=r"the judge 'blind' asks for 'upside-down'.*dropped, first-half, second-half"):
         quick("blind")
 
 
 @pytest.mark.parametrize("judge", ["rankme", RankMe(), RankMe])
-def test_a_built_in_judge_by_name_or_as_an_object(judge: Any) -> None:
+def test_a_built_in_judge_by_name_or_as_an_object(quick: Callable[..., layerscope.Improved], judge: Any) -> None:
     result = quick(judge)
     assert result.manifest["judge"] == "rankme"
     assert result.table["score"].iloc[0] == result.table["score"].max() > 1  # an effective rank
