@@ -336,7 +336,8 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
     labels = tmp_path / "labels.jsonl"
     labels.write_text("\n".join(json.dumps(row) for row in rows))
     model = tiny_model("llama")
-    told = select_with_labels(model, labels, store=tmp_path / "store", max_length=100, progress=False)
+    few = ["plain/mean/raw/keep/none", "plain/mean/raw/keep/corpus"]
+    told = select_with_labels(model, labels, readouts=few, store=tmp_path / "store", max_length=100, progress=False)
     # a choice as it is where the labels favor a centered readout, which a model of random weights need not give
     choice = replace(told, layer=2, readout="plain/mean/raw/keep/corpus", center_on=str(labels))
     file = tmp_path / "choice.json"
