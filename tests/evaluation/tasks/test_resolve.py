@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.errors import DataError, OfflineError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, OfflineError, UnknownNameError
 from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.tasks import PAPER_TASKS, TaskSpec, resolve_tasks
 from layerscope.evaluation.tasks.resolve import expand_names
@@ -26,7 +26,7 @@ def test_names_come_as_a_list_or_between_commas() -> None:
     for nothing in ("", " , ", []):
         with pytest.raises(DataError, match="no task was named"):
             resolve_tasks(nothing)
-    with pytest.raises(DataError, match="must be strings"):
+    with pytest.raises(InvalidValueError, match="must be strings"):
         resolve_tasks([3])  # type: ignore[list-item]
 
 
@@ -66,7 +66,7 @@ def test_a_task_of_averages_names_its_parts() -> None:
 
 @pytest.mark.parametrize("sample", [0, 3, -1, True, 2.5])
 def test_a_sample_that_cannot_be_scored_is_refused(sample: int) -> None:
-    with pytest.raises(DataError, match="4 or more"):
+    with pytest.raises(InvalidValueError, match="4 or more"):
         resolve_tasks("STS12", sample=sample)
 
 
