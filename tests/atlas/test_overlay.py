@@ -195,4 +195,4 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_overlay_is_plain_values() -> None:
     empty = Overlay("x", pd.DataFrame(columns=["metric"]), pd.DataFrame(columns=["task"]), {"a": ["b"]})
-    assert empty.as_dict() == {"run": "x", "metrics": [], "tasks": [], "left_out": {"a": ["b"]}, "notes": []}
+    assert empty.as_dict() == {"run": "x", "metrics": [], "tasks": [], "left_out": {"a": ["b"]}, "notes": [], "cells": []}

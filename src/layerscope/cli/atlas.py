@@ -48,18 +48,13 @@ def show_command(
     """Show one model: scores by task, metrics by layer."""
     from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import show
-    from layerscope.report.atlas import print_model, print_overlay
+    from layerscope.report.atlas import print_model
 
     summary = show(model, convention)
-    overlays = [load_overlay(path) for path in run]
-
-    def printed() -> None:
-        print_model(summary)
-        for overlay in overlays:
-            print_overlay(overlay)
-
+    overlays = [load_overlay(path, [model], convention) for path in run]
     then = f"layerscope report --atlas {shared.shell_quote(model)}"
-    output.show({**summary, "runs": [overlay.as_dict() for overlay in overlays]}, printed, then=then)
+    value = {**summary, "runs": [overlay.as_dict() for overlay in overlays]}
+    output.show(value, lambda: print_model(summary, overlays), then=then)
     _draw(out, [model], convention, overlays)
 
 
@@ -75,17 +70,13 @@ def atlas_compare_command(
     from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import compare
 
-    overlays = [load_overlay(path) for path in run]
+    overlays = [load_overlay(path, models, convention) for path in run]
     rows = compare(models, convention, overlays)
-    from layerscope.report.atlas import print_comparison, print_overlay
-
-    def printed() -> None:
-        print_comparison(rows, convention)
-        for overlay in overlays:
-            print_overlay(overlay)
+    from layerscope.report.atlas import print_comparison
 
     value = {"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]}
-    output.show(value, printed, then=f"layerscope report --atlas {shared.shell_quote(','.join(models))}")
+    then = f"layerscope report --atlas {shared.shell_quote(','.join(models))}"
+    output.show(value, lambda: print_comparison(rows, convention, overlays), then=then)
     _draw(out, models, convention, overlays)
 
 

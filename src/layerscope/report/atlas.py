@@ -39,9 +39,9 @@ def print_models(models: pd.DataFrame, console: Console | None = None) -> None:
     )
 
 
-def print_model(summary: dict[str, Any], console: Console | None = None) -> None:
-    """One model: its mean score, its tasks, its metrics."""
-    console = console or Console()
+def print_model(summary: dict[str, Any], overlays: Sequence[Overlay] = ()) -> None:
+    """One model: its mean score, its tasks, its metrics; then runs beside it."""
+    console = Console()
     console.print(f"\n[bold]{escape(summary['model'])}[/]  published results, {summary['convention']} convention, scores × 100")
     scores, metrics = summary["scores"], summary["metrics"]
     if scores is None:
@@ -68,19 +68,21 @@ def print_model(summary: dict[str, Any], console: Console | None = None) -> None
         )
     if metrics is None:
         console.print("No metrics were published on wikitext or imagenet.")
-        return
-    table = numeric_table("metric", "first → last", "lowest", "highest", "last", words=["metric"])
-    for row in metrics["curves"]:
-        table.add_row(row["metric"], sparkline(row["values"]), *curve_ends(row["layers"], row["values"]), number(row["last"]))
-    console.print(table)
-    # image models return their states without the final norm, at the last layer too
-    norm = "states without the final norm" if metrics["dataset"] == "imagenet" else "final norm at the last layer only"
-    console.print(f"metrics on {metrics['dataset']} {escape(metrics['split'])}: {norm}", style="dim")
+    else:
+        table = numeric_table("metric", "first → last", "lowest", "highest", "last", words=["metric"])
+        for row in metrics["curves"]:
+            table.add_row(row["metric"], sparkline(row["values"]), *curve_ends(row["layers"], row["values"]), number(row["last"]))
+        console.print(table)
+        # image models return their states without the final norm, at the last layer too
+        norm = "states without the final norm" if metrics["dataset"] == "imagenet" else "final norm at the last layer only"
+        console.print(f"metrics on {metrics['dataset']} {escape(metrics['split'])}: {norm}", style="dim")
+    for overlay in overlays:
+        print_overlay(overlay, console)
 
 
-def print_comparison(rows: Sequence[dict[str, Any]], convention: str, console: Console | None = None) -> None:
-    """Several models on the tasks they share."""
-    console = console or Console()
+def print_comparison(rows: Sequence[dict[str, Any]], convention: str, overlays: Sequence[Overlay] = ()) -> None:
+    """Several models on the tasks they share; then runs beside them."""
+    console = Console()
     table = numeric_table("model", "best", "@ layer", "depth", "last", "gain", "entropy valley", words=["model"])
     for row in rows:
         scored = row["best"] is not None
@@ -98,13 +100,20 @@ def print_comparison(rows: Sequence[dict[str, Any]], convention: str, console: C
     console.print(
         f"{shared}, {convention} convention, × 100 · valley: nats of prompt entropy below the lower shoulder", style="dim"
     )
+    for overlay in overlays:
+        print_overlay(overlay, console)
 
 
-def print_overlay(overlay: Overlay, console: Console | None = None) -> None:
-    """What of a run was laid over the atlas, and what was not."""
-    console = console or Console()
+def print_overlay(overlay: Overlay, console: Console) -> None:
+    """What of a run was laid over the atlas, how far it is from it, and what was not."""
     names = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
     console.print(f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(names)) or 'nothing'}")
+    for (model, name), rows in overlay.cells.groupby(["model", "name"], sort=False):
+        gaps, most = rows["difference"], rows.iloc[int(rows["difference"].abs().to_numpy(float).argmax())]
+        told = (
+            f"{len(rows)} layers, mean difference {gaps.mean():+.4g}, largest {most['difference']:+.4g} at layer {most['layer']}"
+        )
+        console.print(f"  {escape(str(name))} beside {escape(str(model))}: {told}")
     for name, reasons in overlay.differs.items():
         console.print(f"  [yellow]left out[/] {escape(name)}: {escape('; '.join(reasons))}")
     for note in overlay.notes:
