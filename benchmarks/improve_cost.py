@@ -13,14 +13,19 @@ import argparse
 import resource
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
+import layerscope.improving.job
 from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving import improve
+from layerscope.improving.fitting import Taught
+from layerscope.improving.judging import Panel
 from layerscope.models import load
 
 
@@ -44,6 +49,28 @@ class Stages:
 
     def advance(self, units: int) -> None:
         """Nothing."""
+
+
+HEADS = {
+    "preparing heads at all layers": (layerscope.improving.job, "fit_heads"),
+    "fitting and judging heads at all layers": (Panel, "judge_heads"),
+    "fitting the head that is exported": (Taught, "head"),
+}
+"""What is done for heads once all texts are read, and where."""
+
+
+def counted(spent: dict[str, float], label: str, place: Any, name: str) -> None:
+    """Count the CPU seconds of a function or a method from now on."""
+    given: Callable[..., Any] = getattr(place, name)
+
+    def run(*args: Any, **options: Any) -> Any:
+        start = cpu()
+        try:
+            return given(*args, **options)
+        finally:
+            spent[label] += cpu() - start
+
+    setattr(place, name, run)
 
 
 def bare_passes(model, texts: list[str], templates: dict[str, int], most: int) -> float:  # type: ignore[no-untyped-def]
@@ -72,6 +99,9 @@ def main() -> None:
     given = parser.parse_args()
     questions = [row["text"] for row in TASKS.get("TrecQuestions").splits()["train"]]
     model = load(given.model)
+    spent = dict.fromkeys(HEADS, 0.0)
+    for label, place in HEADS.items():
+        counted(spent, label, *place)
     with tempfile.TemporaryDirectory() as folder:
         stages, start, clock = Stages(), cpu(), time.perf_counter()
         out, store = Path(folder) / "better", Path(folder) / "store"
@@ -88,6 +118,9 @@ def main() -> None:
     print(f"{result.choice.readout} at layer {result.choice.layer}; first stage after {stages.first:.0f} s")
     for (label, when), end in zip(stages.began, ends, strict=True):
         print(f"{end - when:8.1f} s CPU  {label}")
+    for label, seconds_of in spent.items():
+        print(f"{seconds_of:8.1f} s CPU  of these: {label}")
+    print(f"{sum(spent.values()):8.1f} s CPU  heads beyond the readings, for {len(texts):,} texts")
     print(f"{total:8.1f} s CPU  in all, {total / bare:.2f} × the bare passes ({bare:.1f} s); {seconds:.0f} s by the clock")
 
 
