@@ -15,7 +15,7 @@ from layerscope import atlas
 from layerscope.atlas.reproduce import Row, correlations, items, reproduce
 from layerscope.atlas.reproduce.base import score_means
 from layerscope.atlas.reproduce.scores import RULES, TABLE2_MODELS, best_with_all_tasks, lowest_metric
-from layerscope.correlation import correlate
+from layerscope.correlation import correlate, maths
 from layerscope.errors import UnknownNameError
 from tests.shared import shared_folder
 
@@ -59,8 +59,10 @@ def few_draws() -> Iterator[None]:
 
 @cache
 def recomputed(name: str, convention: str = "english") -> list[Row]:
-    """Rows, computed once."""
-    return reproduce(name, convention)
+    """Rows, computed once; powers by a quarter of the draws, which take most of the time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(maths, "POWER_DRAWS", 24)
+        return reproduce(name, convention)
 
 
 def by_cell(rows: list[Row]) -> dict[tuple[str, str], Row]:

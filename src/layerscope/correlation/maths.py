@@ -244,6 +244,9 @@ def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) 
 RELATED = 0.82
 """How closely a metric goes with the scores (Pearson's r) in what the power is told for."""
 
+POWER_DRAWS = 100
+"""Curves behind a power."""
+
 
 def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]], level: float = 0.05) -> float:
     """The p-value that a metric needs where several are tested: the smallest of all is below it in 5 % of draws."""
@@ -264,11 +267,9 @@ def related_curves(rest: Array, y: Array) -> Array:
     return RELATED * goal + math.sqrt(1 - RELATED**2) * rest / rest.std(axis=1, keepdims=True)
 
 
-def found_at(
-    measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0, count: int = 100
-) -> Array:
+def found_at(measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0) -> Array:
     """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of `x`, are found at a level."""
-    mixed = related_curves(surrogate_curves(x, count, seed + 1)["random phase"], y)
+    mixed = related_curves(surrogate_curves(x, POWER_DRAWS, seed + 1)["random phase"], y)
     values = [association(measure, one, y) for one in mixed]
     found = compare_with(measure, values, {kind: null_values(measure, mixed, drawn) for kind, drawn in curves.items()})
     return np.array([chance.p <= level for chance in found])
