@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_OUT ?= demo
-TEST_PROCESSES ?= 2
+# a process more than the cores of a small machine: tests wait for others about a fifth of the time
+TEST_PROCESSES ?= 3
 # Modules are compiled when they are first imported: two thirds of what is installed never are, and pip takes over a minute.
 INSTALL := $(BIN)/pip install -q --no-compile
 unexport PYTHONDONTWRITEBYTECODE

@@ -59,9 +59,9 @@ def few_draws() -> Iterator[None]:
 
 @cache
 def recomputed(name: str, convention: str = "english") -> list[Row]:
-    """Rows, computed once; powers by a quarter of the draws, which take most of the time."""
+    """Rows, computed once; powers by a few draws, which take most of the time."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(maths, "POWER_DRAWS", 24)
+        patched.setattr(maths, "POWER_DRAWS", 8)
         return reproduce(name, convention)
 
 

@@ -149,6 +149,7 @@ def test_real_reaction_models(folders: Path, name: str, printed: list[float] | N
 
 
 @pytest.mark.real
+@pytest.mark.slow  # of a study's script, not of the catalogue
 def test_real_masked_antibody_model_restores_conserved_residues(folders: Path) -> None:
     write(["antiberty"], folders)
     ids = torch.tensor(load(folders / "antiberty", device="cpu").tokenize([HEAVY]).ids)

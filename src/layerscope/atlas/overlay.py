@@ -40,7 +40,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "dime": {**_VIEWS, "alpha": 1.0, "clamp_gram": True, "dime_feature_side": True},
 }
 _SUBSETS = {"STS17": ["en-en"], "AmazonCounterfactualClassification": ["en", "en-ext"]}
-_CELLS = ["model", "name", "layer", "published", "own", "difference"]
+CELLS = ["model", "name", "layer", "published", "own", "difference"]
 _NORM = "final_norm is {given}, the published metrics are hf"
 
 
@@ -54,7 +54,7 @@ class Overlay:
     differs: dict[str, list[str]] = field(default_factory=dict)  # metric or task → why it is left out
     notes: list[str] = field(default_factory=list)
     folder: str = ""
-    cells: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_CELLS))  # published and own values, layer by layer
+    cells: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CELLS))  # published and own values, layer by layer
 
     @property
     def label(self) -> str:
@@ -74,31 +74,15 @@ class Overlay:
         }  # fmt: skip
 
 
-def load_overlay(path: str | Path, models: Sequence[str] = (), convention: str = "english") -> Overlay:
-    """Read a run's folder, a profile or an evaluation; `models` of the atlas are laid beside it cell by cell."""
+def load_overlay(path: str | Path) -> Overlay:
+    """Read a run's folder, a profile or an evaluation."""
     run: Any = load_run(path)
     if run.kind not in ("profile", "evaluation"):
         raise RunFolderError(f"{path} holds a run of kind {run.kind}: a profile or an evaluation is compared with the atlas.")
     with explain_damage_in([path]):
         overlay = overlay_scores(run) if run.kind == "evaluation" else overlay_metrics(run)
     overlay.folder = str(path)
-    overlay.cells = pd.concat([overlay.cells, *(_cells(overlay, model, convention) for model in models)], ignore_index=True)
     return overlay
-
-
-def _cells(overlay: Overlay, model: str, convention: str) -> pd.DataFrame:
-    """Every value that the atlas has of a model and the run has too; none where the run has another number of layers."""
-    from layerscope.atlas.summary import drawn_metrics, find_model, or_none, select_scores
-
-    found, known = [], find_model(model)
-    published = drawn_metrics(known), or_none(select_scores, known, convention)
-    for theirs, mine in zip(published, (overlay.metrics, overlay.scores), strict=True):
-        if theirs is not None and len(mine):
-            both = mine.merge(theirs[[*mine.columns]], on=list(mine.columns[:3]), suffixes=("", "_published"))
-            both.columns = ["name", "layer", "depth", "own", "published"]
-            found += [both] if both["layer"].gt(0).any() else []  # layer 0 alone: the run has other layers
-    cells = pd.concat([pd.DataFrame(columns=_CELLS), *found])
-    return cells.assign(model=known.name, difference=cells["own"] - cells["published"])[_CELLS]
 
 
 def by_label(overlays: Sequence[Overlay]) -> dict[str, Overlay]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from layerscope.atlas.overlay import Overlay, by_label
+from layerscope.atlas.overlay import CELLS, Overlay, by_label, load_overlay
 from layerscope.atlas.queries import metric_values, probe_accuracies, select_scores
 from layerscope.atlas.reproduce.base import DEPTH, TITLES, highest, valley
 from layerscope.atlas.tables import AtlasModel, find_model
@@ -149,3 +150,25 @@ def charts(names: Sequence[str], convention: str = "english", overlays: Sequence
         if lines:
             out.append(Chart(title, lines, x=DEPTH))
     return out
+
+
+def lay_beside(paths: Sequence[str | Path], models: Sequence[str], convention: str = "english") -> list[Overlay]:
+    """Runs by their folders, and every value of theirs that the atlas has of one of the models."""
+    overlays = [load_overlay(path) for path in paths]
+    for overlay in overlays:
+        cells = [_cells(overlay, model, convention) for model in models]
+        overlay.cells = pd.concat([overlay.cells, *cells], ignore_index=True)
+    return overlays
+
+
+def _cells(overlay: Overlay, model: str, convention: str) -> pd.DataFrame:
+    """Every value that the atlas has of a model and the run has too; none where the run has another number of layers."""
+    found, known = [], find_model(model)
+    published = drawn_metrics(known), or_none(select_scores, known, convention)
+    for theirs, mine in zip(published, (overlay.metrics, overlay.scores), strict=True):
+        if theirs is not None and len(mine):
+            both = mine.merge(theirs[[*mine.columns]], on=list(mine.columns[:3]), suffixes=("", "_published"))
+            both.columns = ["name", "layer", "depth", "own", "published"]
+            found += [both] if both["layer"].gt(0).any() else []  # layer 0 alone: the run has other layers
+    cells = pd.concat([pd.DataFrame(columns=CELLS), *found])
+    return cells.assign(model=known.name, difference=cells["own"] - cells["published"])[CELLS]

@@ -46,12 +46,11 @@ def show_command(
     out: Path | None = OUT,
 ) -> None:
     """Show one model: scores by task, metrics by layer."""
-    from layerscope.atlas.overlay import load_overlay
-    from layerscope.atlas.summary import show
+    from layerscope.atlas.summary import lay_beside, show
     from layerscope.report.atlas import print_model
 
     summary = show(model, convention)
-    overlays = [load_overlay(path, [model], convention) for path in run]
+    overlays = lay_beside(run, [model], convention)
     then = f"layerscope report --atlas {shared.shell_quote(model)}"
     value = {**summary, "runs": [overlay.as_dict() for overlay in overlays]}
     output.show(value, lambda: print_model(summary, overlays), then=then)
@@ -67,10 +66,9 @@ def atlas_compare_command(
     out: Path | None = OUT,
 ) -> None:
     """Compare several models and your own runs on the same axes."""
-    from layerscope.atlas.overlay import load_overlay
-    from layerscope.atlas.summary import compare
+    from layerscope.atlas.summary import compare, lay_beside
 
-    overlays = [load_overlay(path, models, convention) for path in run]
+    overlays = lay_beside(run, models, convention)
     rows = compare(models, convention, overlays)
     from layerscope.report.atlas import print_comparison
 
