@@ -21,6 +21,7 @@ def test_the_atlas_as_text_and_json(cli: Cli) -> None:
     assert "Pythia-410m: read layer 20 of 24 (block.19)" in told.out
     for name in ("rule", "why", "near", "risk", "saves"):
         assert f"\n{name} " in told.out
+    assert "\ntied " not in told.out + cli("select", "--atlas", "Pythia-410m", "--max-blocks", "0.5").out  # nothing was resampled
     answer = json.loads(cli("select", "--atlas", "Pythia-410m", "--json").out)
     assert list(answer)[:10] == KEYS
     assert (answer["layer"], answer["site"], answer["rule"], answer["blocks_saved"]) == (20, "block.19", "evidence", 4)

@@ -69,9 +69,13 @@ class Overlay:
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "run": self.name, "metrics": sorted(set(self.metrics["metric"])), "tasks": sorted(set(self.scores["task"])),
-            "left_out": self.differs, "notes": self.notes, "cells": self.cells.to_dict(orient="records"),
-        }  # fmt: skip
+            "run": self.name,
+            "metrics": sorted(set(self.metrics["metric"])),
+            "tasks": sorted(set(self.scores["task"])),
+            "left_out": self.differs,
+            "notes": self.notes,
+            "cells": self.cells.to_dict(orient="records"),
+        }
 
 
 def load_overlay(path: str | Path) -> Overlay:

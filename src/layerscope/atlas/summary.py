@@ -39,11 +39,18 @@ def task_table(scores: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for task, own in scores.groupby("task", sort=True):
         top, last = highest(own, "score"), highest(own, "layer")
-        rows.append({
-            "task": task, "task_type": own["task_type"].iloc[0], "layers": len(own), "last_layer": int(last["layer"]),
-            "last": 100 * float(last["score"]), "best": 100 * float(top["score"]), "layer": int(top["layer"]),
-            "gain": 100 * float(top["score"] - last["score"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "task": task,
+                "task_type": own["task_type"].iloc[0],
+                "layers": len(own),
+                "last_layer": int(last["layer"]),
+                "last": 100 * float(last["score"]),
+                "best": 100 * float(top["score"]),
+                "layer": int(top["layer"]),
+                "gain": 100 * float(top["score"] - last["score"]),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -67,9 +74,12 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
         same = same_tasks(scores)
         means = 100 * same.groupby("layer")["score"].mean()
         summary["scores"] = {
-            "final_norm": "applied", "mean_over": int(same["task"].nunique()), "layers": means.index.tolist(),
-            "mean": means.tolist(), "tasks": task_table(scores).to_dict(orient="records"),
-        }  # fmt: skip
+            "final_norm": "applied",
+            "mean_over": int(same["task"].nunique()),
+            "layers": means.index.tolist(),
+            "mean": means.tolist(),
+            "tasks": task_table(scores).to_dict(orient="records"),
+        }
     if values is not None:
         dataset, split = str(values["dataset"].iloc[0]), str(values["split"].iloc[0])
         summary["metrics"] = {"dataset": dataset, "split": split, "final_norm": "hf", "curves": metric_table(values)}
@@ -77,10 +87,12 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
     if probes is not None:
         top, last = highest(probes, "top1"), probes.iloc[-1]
         summary["probe"] = {
-            "dataset": "imagenet100", "layers": probes["layer"].tolist(), "top1": probes["top1"].tolist(),
+            "dataset": "imagenet100",
+            "layers": probes["layer"].tolist(),
+            "top1": probes["top1"].tolist(),
             "best": {"layer": int(top["layer"]), "top1": float(top["top1"])},
             "last": {"layer": int(last["layer"]), "top1": float(last["top1"])},
-        }  # fmt: skip
+        }
     return summary
 
 

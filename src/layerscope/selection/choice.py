@@ -283,11 +283,12 @@ def lines(choice: Choice) -> list[tuple[str, str]]:
     risk = "not known" if choice.risk_of_loss is None else f"{choice.risk_of_loss:.0%} {below}"
     saved = f"{choice.blocks_saved} of {choice.layers} blocks need not run ({choice.compute_saved:.0%} of their compute)"
     like = choice.near or choice.tied
+    name = "near" if choice.near or choice.forecast is not None else "tied"  # a forecast is not resampled: it has no ties
     rows = [
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
-        ("near" if choice.near else "tied", ", ".join(layer_ranges(like)) if len(like) > 1 else "no other layer"),
+        (name, ", ".join(layer_ranges(like)) if len(like) > 1 else "no other layer"),
         ("risk", "none: it is the last layer" if choice.is_default and not choice.risk_of_loss else risk),
         ("saves", saved if choice.blocks_saved else "nothing"),
     ]
