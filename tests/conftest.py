@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.metadata
 import importlib.util
 import itertools
 import logging
@@ -203,11 +204,14 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 def no_more_than_is_asked_for() -> Iterator[None]:
     """What takes most of the time of a tiny task and says nothing of its score: how well a search would do that may abstain, by
     two hundred areas, and the hash of all that a table in memory holds, which would name a file that is never written. And the
-    certificates of all authorities, read anew for every client of a hub that has none."""
+    certificates of all authorities, read anew for every client of a hub that has none, and what a package says of itself, read
+    anew for every task."""
     used = ("mteb._evaluators.retrieval_metrics", "datasets.arrow_dataset", "httpcore2")
     ranking, tables, clients = (sys.modules.get(name) for name in used)
-    names = itertools.count()
+    names, own = itertools.count(), importlib.metadata.PathDistribution.metadata
+    kept = functools.cache(lambda folder: own.__get__(importlib.metadata.PathDistribution(folder)))
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(importlib.metadata.PathDistribution, "metadata", property(lambda self: kept(self._path)))
         if ranking is not None:
             patched.setattr(ranking, "evaluate_abstention", lambda results, scores: {})
         if tables is not None:

@@ -313,6 +313,8 @@ class Ends:
 
 def test_a_process_that_is_told_to_end_leaves_no_score_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_start", None)  # it would import mteb
+    forked = multiprocessing.get_context("fork")  # one that is spawned imports this file, for ten seconds
+    monkeypatch.setattr(pool.multiprocessing, "get_context", lambda kind: forked)
     context, _ = one_job(tmp_path)
     with pool.ScoringPool(1) as scorers, pytest.raises(LayerscopeError, match="a scoring process died"):
         list(scorers.score(context, [Ends()]))

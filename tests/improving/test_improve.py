@@ -304,6 +304,7 @@ def test_parts_that_are_not_stored_take_time(llama, judge, monkeypatch):
     assert again == 0
 
 
+@pytest.mark.slow  # of a tiny one, quickly: the tests above; the demo has this very model
 @pytest.mark.real
 def test_a_real_model_reads_better_by_one_word():
     """Fifty of TREC's short questions: what is chosen agrees with the judge better than today, beyond its interval."""

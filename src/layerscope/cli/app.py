@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import logging
@@ -159,6 +160,12 @@ def load_commands() -> None:
         known.rich_help_panel = next((panel for panel, names in STORY.items() if known.name in names), "More")
 
 
+@functools.cache
+def command_tree() -> Any:
+    """All commands with their parameters: building them takes as long as a quick command, and every message asks for them."""
+    return typer.main.get_command(app)
+
+
 # A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`
 _PARAMETER = re.compile(r"""(?<![\w?&./'"=-])([a-z][a-z_]*)=(True\b|'[^']*'|(?=[\s.,;:)]|$))?""")
 _BARE = re.compile(r"""(?<![\w?&./'"=`-])([a-z]+(?:_[a-z]+)+)(?![\w='"/(`.]\w?)""")  # `max_length` without a value
@@ -173,7 +180,7 @@ def with_flags(message: str, words: list[str]) -> str:
     >>> with_flags("max_length must be at least 1", ["improve"])
     '--max-length must be at least 1'
     """
-    found: Any = typer.main.get_command(app)
+    found = command_tree()
     for word in words:
         found = getattr(found, "commands", {}).get(word, found)
     flags = {one.name: max(one.opts, key=len) for one in getattr(found, "params", ()) if max(one.opts).startswith("-")}
@@ -227,7 +234,7 @@ def _main() -> None:
     if {"-q", "--quiet", "--json"}.intersection(sys.argv):
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
-        app(prog_name="layerscope")
+        command_tree()(prog_name="layerscope")
     except LayerscopeError as error:
         print(f"layerscope: {with_flags(str(error), sys.argv[1:])}", file=sys.stderr)
         sys.exit(1)

@@ -288,13 +288,16 @@ class _Job:
     def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
         by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
-        pairs = dict(list(both.sort_values("layer").groupby(["task", "metric"])))
-        for task, metric in product(both["task"].unique(), both["metric"].unique()):
-            if (task, metric) in pairs:
-                mine = pairs[task, metric].dropna(subset=["value"])
-                x, y = mine["value"].to_numpy(float), mine["score"].to_numpy(float)
+        wanted = product(both["task"].unique(), both["metric"].unique())
+        both = both.sort_values("layer")
+        rows_of = both.groupby(["task", "metric"]).indices  # arrays from here on: there are hundreds of small groups
+        at, values, scores = both["layer"].to_numpy(), both["value"].to_numpy(float), both["score"].to_numpy(float)
+        for task, metric in wanted:
+            if (task, metric) in rows_of:
+                mine = rows_of[task, metric][~np.isnan(values[rows_of[task, metric]])]
+                x, y = values[mine], scores[mine]
                 if self._defined(metric, x, y, str(task)):
-                    by_layers.setdefault(tuple(mine["layer"]), {}).setdefault(str(task), (y, {}))[1][metric] = x
+                    by_layers.setdefault(tuple(at[mine]), {}).setdefault(str(task), (y, {}))[1][metric] = x
         for layers, tasks in by_layers.items():
             ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
