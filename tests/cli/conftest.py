@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import Cli, run_main
+from tests.improving.conftest import in_few_parts
+
+__all__ = ["in_few_parts"]
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.exporting import ExportError, cutting, export, verifying
 from layerscope.exporting.verifying import cosine_distances
 from tests.exporting.support import TEXTS, draft_of, joining_model, vectors_by_hand
+from tests.forking import run_python
 from tests.tiny import tiny_model
 
 st = pytest.importorskip("sentence_transformers")
@@ -62,8 +65,25 @@ def test_template_centering_and_length(family: str, centering: str, unit: bool, 
     assert (draft.head and draft.head.fitted_on) == ("some texts" if centering == "corpus" else None)
 
 
-def test_fresh_process(tmp_path: Path) -> None:
+WITH_ENVIRONMENT = """
+import json, os, runpy, sys
+os.environ.update(json.loads(sys.argv.pop()))
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def forked(command: list[str], *, env: dict[str, str], cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
+    """A script in a process that has imported everything but layerscope."""
+    own = ["layerscope", "layerscope_zoo", "layerscope_gpu", "tests"]
+    return run_python(WITH_ENVIRONMENT, *command[2:], json.dumps(env), cwd=cwd, without=own)
+
+
+@pytest.mark.parametrize("how", ["forked", pytest.param("fresh", marks=pytest.mark.slow)])  # to import all takes ten seconds
+def test_fresh_process(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several folders in one process that knows nothing of layerscope; the other families are reloaded in this one."""
+    if how == "forked":
+        monkeypatch.setattr(verifying, "subprocess", SimpleNamespace(run=forked))
     drafts = [
         draft_of(
             tiny_model(family),

@@ -29,6 +29,12 @@ def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerscope.improving.holding._ROUNDS", 1)
 
 
+@pytest.fixture(autouse=True)
+def in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are read and stored in two parts, not in 25: where a run is stopped it still repeats only one."""
+    monkeypatch.setattr("layerscope.evaluation.encode._PARTS", 2)
+
+
 @pytest.fixture
 def stored(common_cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have read need not be read again: for tests that are not about reading."""

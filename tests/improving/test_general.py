@@ -176,15 +176,21 @@ def saved(folder: Path) -> Path:
     return folder
 
 
-def test_without_network_one_line_and_nothing_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
+    """The words of `improve --general` on a few texts, into the folder `better`, with a cache of its own."""
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
-    data, out = tmp_path / "texts.txt", tmp_path / "better"
-    data.write_text("\n".join(FEW))
-    words = ("improve", saved(tmp_path / "model"), "--data", data, "--out", out, "--judge", "none", "--general", "--offline")
+    (tmp_path / "texts.txt").write_text("\n".join(FEW))
+    given = ("--data", tmp_path / "texts.txt", "--out", tmp_path / "better", "--judge", "none", "--general")
+    return ("improve", saved(tmp_path / "model"), *given)
+
+
+def test_without_network_one_line_and_nothing_written(
+    tmp_path: Path, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*command, "--offline")
     assert_refused(run_main(monkeypatch, capsys, *words), "fetch SmsSpam TrecQuestions SentimentSnippets`", "leave out --general")
-    assert not out.exists()
+    assert not (tmp_path / "better").exists()
 
 
 @pytest.mark.usefixtures("stored")
@@ -243,13 +249,9 @@ def test_the_time_is_that_of_general_texts_of_their_length(llama, catalogue, tmp
 
 @pytest.mark.usefixtures("head_wins", "here", "catalogue")
 def test_the_command_reads_general_texts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
-    data, out = tmp_path / "texts.txt", tmp_path / "better"
-    data.write_text("\n".join(FEW))
-    words = ("--general", "--judge", "none", "--templates", "one-word", "--max-length", 96)
-    words = ("improve", saved(tmp_path / "model"), "--data", data, "--out", out, *words)
+    words, out = (*command, "--templates", "one-word", "--max-length", 96), tmp_path / "better"
     own, stacked = StoredCandidates._raw, set()
 
     def note(self: StoredCandidates, readout: Readout, view: str) -> np.ndarray:
