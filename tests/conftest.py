@@ -80,7 +80,7 @@ LONGEST = (
     "tests/profiling/test_real_states.py",
     "tests/evaluation/test_evaluate.py",
     "tests/evaluation/test_real.py",
-    "tests/browser/test_page.py",
+    "tests/browser",
     "tests/improving/test_improve.py",
     "tests/exporting/test_real.py",
     "tests/exporting/test_folder.py",
@@ -92,9 +92,11 @@ LONGEST = (
 
 
 def group_of(nodeid: str) -> str:
-    """What runs in one process: a file, since its fixtures are made once, or all tests on a cluster, which would take each
-    other's cores."""
+    """What runs in one process: a file, since its fixtures are made once; all tests in a browser, which is then started once; or
+    all tests on a cluster, which would take each other's cores."""
     file = nodeid.split("::")[0]
+    if file.startswith("tests/browser/"):
+        return "tests/browser"
     return "cluster" if file.startswith("tests/engines/") or nodeid.endswith("::test_on_a_cluster") else file
 
 

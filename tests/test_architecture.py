@@ -49,13 +49,18 @@ def _modules() -> dict[str, Path]:
 
 
 @cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def _imports() -> dict[str, set[str]]:
     """Which of our modules each of them imports, anywhere in its text."""
     modules = _modules()
     arrows: dict[str, set[str]] = {}
     for name, path in modules.items():
         wanted: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.Import):
                 wanted |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -118,7 +123,7 @@ def test_no_file_needs_a_posix_module_to_be_imported() -> None:
     """Windows has none of them: they are imported inside functions, or where their absence is provided for."""
     found = []
     for name, path in _modules().items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:  # what runs on import; `try` is left out
+        for node in _parsed(path).body:  # what runs on import; `try` is left out
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             named += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             found += [f"{name} imports {module}" for module in named if module.split(".")[0] in _POSIX_ALONE]

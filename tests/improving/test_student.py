@@ -31,7 +31,7 @@ from tests.test_loggers import Kept
 
 TEXTS = some_texts(480)
 pytestmark = pytest.mark.usefixtures("stored")
-QUICK = {"max_steps": 20, "eval_steps": 5, "learning_rate": 2e-3, "save_steps": 5, "per_device_train_batch_size": 16}
+QUICK = {"max_steps": 8, "eval_steps": 2, "learning_rate": 2e-3, "save_steps": 2, "per_device_train_batch_size": 16}
 
 
 @pytest.fixture
@@ -138,14 +138,14 @@ def stopped(llama, taught, tmp_path_factory):
 def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, stopped, tmp_path):
     folder = tmp_path / stopped[0].name
     shutil.copytree(stopped[0], folder)
-    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 10
+    assert json.loads((folder / PLAN).read_text())["curve"][-1][0] == 4
     assert Lesson(folder).best.name == f"best-{Lesson(folder).update()['best_step']}"
     assert (Lesson(folder).best / "modules.json").exists()
     (folder / "checkpoint-12").mkdir()  # one that was not finished is not taken
     (folder / "checkpoint-12" / "config.json").write_text("{", encoding="utf-8")
     resumed = train(llama, taught, work=tmp_path)
     assert np.allclose(resumed.facts["curve"], train(llama, taught).facts["curve"], atol=1e-4)
-    assert resumed.facts["curve"][-1][0] == 20
+    assert resumed.facts["curve"][-1][0] == 8
     assert not list(tmp_path.iterdir())
 
 
@@ -171,10 +171,10 @@ def flip(file: Path) -> None:
 
 
 def other_code(folder: Path) -> None:
-    modules = json.loads((folder / "checkpoint-5" / "modules.json").read_text())
-    (folder / "checkpoint-5" / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass")
+    modules = json.loads((folder / "checkpoint-2" / "modules.json").read_text())
+    (folder / "checkpoint-2" / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass")
     modules.append({"idx": 9, "name": "9", "path": "", "type": "evil.Evil"})
-    (folder / "checkpoint-5" / "modules.json").write_text(json.dumps(modules))
+    (folder / "checkpoint-2" / "modules.json").write_text(json.dumps(modules))
     sealed_again(folder)
 
 
@@ -208,31 +208,31 @@ def test_a_stopped_training_that_somebody_changed_begins_anew(stopped, tmp_path,
 def test_a_training_goes_on_from_what_is_whole(stopped, tmp_path, caplog):
     folder = Path(shutil.copytree(stopped[0], tmp_path / "lesson-a"))
     (folder / "texts.json").write_text("[]")  # written anew
-    for part in ("checkpoint-10/optimizer.pt", "checkpoint-10/model.safetensors"):
+    for part in ("checkpoint-4/optimizer.pt", "checkpoint-4/model.safetensors"):
         flip(folder / part)
     Lesson(folder).write(*stopped[1])
     plan = Lesson(folder).update()
-    assert [look[0] for look in plan["curve"]] == [5, 10]
-    assert set(plan["sums"]) == {Lesson(folder).best.name, "checkpoint-5"}
-    assert "checkpoint-10 is damaged, and is not gone on from" in caplog.text
+    assert [look[0] for look in plan["curve"]] == [2, 4]
+    assert set(plan["sums"]) == {Lesson(folder).best.name, "checkpoint-2"}
+    assert "checkpoint-4 is damaged, and is not gone on from" in caplog.text
     assert json.loads((folder / "texts.json").read_text()) == stopped[1][0]
 
 
 def test_the_best_student_is_one_that_is_there(stopped, tmp_path):
     folder = Path(shutil.copytree(stopped[0], tmp_path / "lesson-a"))
     lesson = Lesson(folder)
-    if lesson.best.name != "best-10":
-        lesson.best.rename(folder / "best-10")
-    lesson.note("best-10", curve=[[5, 0.5], [10, 0.6]], best_step=10)  # and stopped, with a state to go on from at 5
+    if lesson.best.name != "best-4":
+        lesson.best.rename(folder / "best-4")
+    lesson.note("best-4", curve=[[2, 0.5], [4, 0.6]], best_step=4)  # and stopped, with a state to go on from at 2
     student = SimpleNamespace(save_pretrained=lambda place, **_: shutil.copytree(folder / "start", place))
-    state = SimpleNamespace(global_step=10, is_world_process_zero=True)
+    state = SimpleNamespace(global_step=4, is_world_process_zero=True)
     keeper = lessons._keeper(lesson, student, None, None)
     keeper.on_evaluate(None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.49})  # another GPU's
-    assert lesson.update()["best_step"] == 10
+    assert lesson.update()["best_step"] == 4
     assert (lesson.best / "modules.json").is_file()
-    state.global_step = 15
+    state.global_step = 6
     keeper.on_evaluate(None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.48})
-    assert lesson.update()["best_step"] == 10  # which is there, and better
+    assert lesson.update()["best_step"] == 4  # which is there, and better
 
 
 @pytest.mark.parametrize("link", ["soft", "hard", "folder", "itself"])
@@ -242,15 +242,15 @@ def test_nothing_is_trained_through_a_link(llama, taught, stopped, tmp_path, lin
     mine.mkdir()
     (mine / "model.safetensors").write_text("mine")
     if link == "folder":
-        shutil.rmtree(folder / "checkpoint-10")
-        (folder / "checkpoint-10").symlink_to(mine)
+        shutil.rmtree(folder / "checkpoint-4")
+        (folder / "checkpoint-4").symlink_to(mine)
     elif link == "itself":
         shutil.rmtree(folder)
         folder.symlink_to(mine)
     else:
-        (folder / "checkpoint-10" / "model.safetensors").unlink()
+        (folder / "checkpoint-4" / "model.safetensors").unlink()
         make = os.symlink if link == "soft" else os.link
-        make(mine / "model.safetensors", folder / "checkpoint-10" / "model.safetensors")
+        make(mine / "model.safetensors", folder / "checkpoint-4" / "model.safetensors")
     with pytest.raises(LayerscopeError, match="is a link, and nothing is written through one"):
         train(llama, taught, work=tmp_path / "work")
     assert [path.name for path in mine.iterdir()] == ["model.safetensors"]
@@ -264,7 +264,7 @@ def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, t
 
     folder = Path(shutil.copytree(stopped[0], tmp_path / "work" / stopped[0].name))
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
-        torch.save(Evil(), folder / "checkpoint-10" / name)
+        torch.save(Evil(), folder / "checkpoint-4" / name)
     sealed_again(folder)
     with pytest.raises(LayerscopeError, match="cannot be gone on from"):
         train(llama, taught, work=tmp_path / "work")
