@@ -7,7 +7,8 @@
 
 Errors are against float64 on the CPU, of the largest eigenvalue, over the first matrices. With `--stages`: reduction to
 tridiagonal form (in two stages by way of a band, each by itself) and bisection apart; without halvings of intervals the register
-kernel only reduces; the others' bisection is a kernel of its own. A variant is what `band.BandVariant` is made of, in its order.
+kernel only reduces; the others' bisection is a kernel of its own. The last column is the entropy by
+determinants of the band. A variant is what `band.BandVariant` is made of, in its order.
 Needs a CUDA GPU, torch and this package (from a clone: PYTHONPATH=src).
 """
 
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from layerscope_gpu import eigenvalues, eigvalsh, solvers_used
 from layerscope_gpu.cuda import launch, shared_memory
-from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
+from layerscope_gpu.solvers import band, cusolver, determinants, small, tridiagonal
 
 _CHECKED = 50
 _SLOW = 5000  # matrices for cuSOLVER, whose time per matrix is the same and long
@@ -115,13 +116,17 @@ def by_bands(matrices: Tensor, known: Tensor, how: band.BandVariant, repeats: in
     try:
         error = largest_error(band.eigvalsh(matrices[: len(known)], how=how), known)
     except RuntimeError as problem:
-        return [str(problem)[:40], "", "", "", ""]
+        return [str(problem)[:40], "", "", "", "", ""]
     whole = microseconds(lambda: band.eigvalsh(matrices, how=how), count, repeats)
-    copy, _ = tridiagonal.scaled_copy(matrices, overwrite=False)
-    some = band.to_band(copy, how)
-    first = microseconds(lambda: band.to_band(copy, how), count, repeats)  # of what is left in it: the same work
+    copy, size = matrices.clone(), matrices.new_ones(count)
+    some = band.to_band(copy, size, how, overwrite=True)
+    first = microseconds(
+        lambda: band.to_band(copy, size, how, overwrite=True), count, repeats
+    )  # what is left in it: the same work
     second = microseconds(lambda: band.from_band(some, how), count, repeats)
-    return [*(f"{time:.3f}" for time in (whole, first, second, bisection_time(how.source, count, n, repeats))), error]
+    entropies = microseconds(lambda: determinants.entropy(copy, how, overwrite=True), count, repeats)
+    times = (whole, first, second, bisection_time(how.source, count, n, repeats))
+    return [*(f"{time:.3f}" for time in times), error, f"{entropies:.3f}"]
 
 
 def compare(sizes: list[int], batches: list[int], repeats: int) -> None:
@@ -147,7 +152,8 @@ def compare(sizes: list[int], batches: list[int], repeats: int) -> None:
 
 def stages(args: argparse.Namespace) -> None:
     """A table: every kernel that can take matrices of a size, and its parts."""
-    print("| n | kernel | whole | reduction | band to tridiagonal | bisection | largest error |\n|---|---|---|---|---|---|---|")
+    print("| n | kernel | whole | reduction | band to tridiagonal | bisection | largest error | entropy |")
+    print("|---|---|---|---|---|---|---|---|")
     for n in args.n:
         matrices = gram_matrices(args.matrices[0], n)
         known = torch.linalg.eigvalsh(matrices[: _CHECKED if n <= 256 else 3].cpu().double())
@@ -157,9 +163,9 @@ def stages(args: argparse.Namespace) -> None:
             others = [chosen._replace(min_blocks=b) for b in tried if b != chosen.min_blocks]
             for how in (chosen, *others):
                 label = f"registers, {how.threads} threads, ≥ {how.min_blocks} blocks"
-                print("|", " | ".join([str(n), label, *registers(matrices, known, how, args.repeats)]), "|", flush=True)
+                print("|", " | ".join([str(n), label, *registers(matrices, known, how, args.repeats), ""]), "|", flush=True)
         for label, how in panels(n):
-            print("|", " | ".join([str(n), label, *in_panels(matrices, known, how, args.repeats)]), "|", flush=True)
+            print("|", " | ".join([str(n), label, *in_panels(matrices, known, how, args.repeats), ""]), "|", flush=True)
         if band.SMALLEST <= n <= band.LARGEST:
             for two in bands(n, args.variants):
                 label = f"two stages {','.join(map(str, two))}"

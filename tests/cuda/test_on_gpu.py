@@ -12,6 +12,7 @@ import transformers
 
 from layerscope.capture import make_batch
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
+from layerscope.metrics.entropy import spectrum_entropy
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.tokens.measures import prepare_long, token_entropy
 from layerscope.metrics.tokens.norms import find_sink
@@ -19,7 +20,7 @@ from layerscope.models import modules
 from layerscope.spectra import eigvalsh, usable_solvers
 from layerscope.spectra.resolvents import sums_without
 from layerscope_gpu import chebyshev as chebyshev_kernels
-from layerscope_gpu import entropy, factors, precision
+from layerscope_gpu import entropy, exact_entropy, factors, precision
 from layerscope_gpu.emulator import launch as emulate
 from layerscope_gpu.emulator import missing as emulator_missing
 from layerscope_gpu.entropy import approximate_entropy, entropy_bound
@@ -91,13 +92,10 @@ def test_reading_half_of_a_matrix_is_enough(n, half):
     assert np.abs(found - known).max() < 1e-6 * known.max()
 
 
-@pytest.mark.parametrize(
-    ("n", "rough"),
-    [(193, 0), (256, 0), (257, 0), (384, 0), (385, 0), (512, 0), (640, 1), (769, 0), (950, 1), (1001, 0), (1024, 1)],
-)
-def test_two_stages_are_as_exact_as_one(n, rough):
-    assert band.usable(0, n, bool(rough)) is None
-    how = band.variant(n, bool(rough))
+@pytest.mark.parametrize("n", [193, 256, 257, 384, 385, 512, 640, 769, 950, 1001, 1024])
+def test_two_stages_are_as_exact_as_one(n):
+    assert band.usable(0, n) is None
+    how = band.variant(n)
     z = states("decaying", 20, n, n)
     gram = z @ z.mT
     gram[1, :9], gram[1, :, :9] = 0, 0
@@ -106,6 +104,20 @@ def test_two_stages_are_as_exact_as_one(n, rough):
     found = band.eigvalsh(gram.float().cuda(), how=how)
     assert (np.abs(found.cpu().numpy() - known).max(-1) < 1e-6 * known.max(-1)).all()
     assert torch.equal(found, band.eigvalsh(gram.float().cuda(), how=how))
+
+
+@pytest.mark.parametrize("n", [193, 256, 300, 384, 512, 600, 1001, 1024])
+def test_entropies_by_determinants_are_those_of_the_eigenvalues(n):
+    for kind in KINDS:
+        z = states(kind, 20, n, 2 * n)
+        z[1, : n // 2] = 0
+        gram = z @ z.mT
+        known = spectrum_entropy(torch.linalg.eigvalsh(gram))
+        found = exact_entropy(gram.float().cuda())
+        assert found is not None
+        torch.testing.assert_close(found.cpu(), known, atol=1e-4, rtol=0)
+    assert exact_entropy(gram.cuda()) is None  # float64
+    assert exact_entropy(gram[:4].float().cuda()) is None  # few
 
 
 def test_not_a_number_stays_one():

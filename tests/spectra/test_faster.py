@@ -64,8 +64,8 @@ def test_another_interface_is_refused_with_the_line_that_upgrades(offered, old, 
 def test_with_it_its_solvers_are_used_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[object, ...]] = []
 
-    def solved(matrices: torch.Tensor, overwrite: bool, rough: bool) -> torch.Tensor:
-        given.append((tuple(matrices.shape), overwrite, rough))
+    def solved(matrices: torch.Tensor, overwrite: bool) -> torch.Tensor:
+        given.append((tuple(matrices.shape), overwrite))
         return torch.linalg.eigvalsh(matrices)
 
     monkeypatch.setattr(layerscope_gpu, "eigvalsh", solved)
@@ -77,5 +77,5 @@ def test_with_it_its_solvers_are_used_and_named(monkeypatch: pytest.MonkeyPatch)
     assert "lapack" in solvers_used("cpu")
     monkeypatch.setattr(torch.Tensor, "device", THERE)
     matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(2, 3, 1, 1)
-    assert eigvalsh(matrices, overwrite=True, rough=True).tolist() == [[[1.0, 3.0]] * 3] * 2
-    assert given == [((6, 2, 2), True, True)]
+    assert eigvalsh(matrices, overwrite=True).tolist() == [[[1.0, 3.0]] * 3] * 2
+    assert given == [((6, 2, 2), True)]

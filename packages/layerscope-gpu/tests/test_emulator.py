@@ -86,13 +86,21 @@ def test_launches_that_a_gpu_refuses(blocks, threads):
 
 
 MMA = r"""
-extern "C" __global__ void product(const float* a, const float* b, float* d) {
-  const int g = threadIdx.x / 4, t = threadIdx.x % 4;
-  unsigned a0 = __float_as_uint(a[g * 8 + t]), a1 = __float_as_uint(a[(g + 8) * 8 + t]);
-  unsigned a2 = __float_as_uint(a[g * 8 + t + 4]), a3 = __float_as_uint(a[(g + 8) * 8 + t + 4]);
-  unsigned b0 = __float_as_uint(b[t * 8 + g]), b1 = __float_as_uint(b[(t + 4) * 8 + g]);
+extern "C" __global__ void product(const unsigned* a, const unsigned* b, float* d) {
+  __shared__ __align__(16) unsigned rows[16 * 8], columns[16 * 4];
+  for (int i = threadIdx.x; i < 128; i += 32) rows[i] = a[i];
+  for (int i = threadIdx.x; i < 64; i += 32) columns[i] = b[i];
+  __syncthreads();
+  const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+  const shared_address at = __cvta_generic_to_shared(rows + (lane % 16) * 8 + lane / 16 * 4);
+  const shared_address from = __cvta_generic_to_shared(columns + lane % 16 * 4);
+  unsigned a0, a1, a2, a3, b0, b1, b2, b3;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+      : "=r"(a0), "=r"(a1), "=r"(a2), "=r"(a3) : "r"(at));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+      : "=r"(b0), "=r"(b1), "=r"(b2), "=r"(b3) : "r"(from));
   float d0, d1, d2, d3, one = 1.f;
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
       : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3)
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(one), "f"(one), "f"(one), "f"(one));
   d[g * 8 + 2 * t] = d0, d[g * 8 + 2 * t + 1] = d1, d[(g + 8) * 8 + 2 * t] = d2, d[(g + 8) * 8 + 2 * t + 1] = d3;
@@ -101,11 +109,22 @@ extern "C" __global__ void product(const float* a, const float* b, float* d) {
 
 
 def test_products_on_tensor_cores():
-    """Small integers are exact; of others the digits beyond the eleventh are cut off."""
+    """Small integers are exact; a sum of larger numbers is cut off to float32."""
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(-9, 10, shape, generator=generator).float() for shape in ((16, 8), (8, 8)))
+    a, b = (torch.randint(-9, 10, shape, generator=generator).half() for shape in ((16, 16), (16, 8)))
     out = torch.zeros(16, 8)
-    launch(MMA, "product", 1, 32, 0, [a, b, out])
-    assert torch.equal(out, a @ b + 1)
-    launch(MMA, "product", 1, 32, 0, [torch.full((16, 8), 1 + 2**-10 + 2**-12), torch.eye(8), out])
-    assert (out == 2 + 2**-10).all()
+    launch(MMA, "product", 1, 32, 0, [a.view(torch.int32), b.view(torch.int32), out])
+    assert torch.equal(out, a.float() @ b.float() + 1)
+    small = torch.zeros(16, 16).half()
+    small[:, 0] = 2**-12
+    launch(MMA, "product", 1, 32, 0, [small.view(torch.int32), (2**-12 * torch.ones(16, 8)).half().view(torch.int32), out])
+    assert (out == 1).all()  # 1 + 2^-24, and one digit more would be 1 + 2^-23
+    launch(
+        MMA,
+        "product",
+        1,
+        32,
+        0,
+        [3 * small.view(torch.int32) // 3, (3 * 2**-12 * torch.ones(16, 8)).half().view(torch.int32), out],
+    )
+    assert (out == 1 + 2**-23).all()  # 1 + 3 / 2^24 is cut off, not rounded to 1 + 2^-22

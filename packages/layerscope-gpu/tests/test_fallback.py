@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from itertools import product
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ def test_an_old_library_has_no_batched_solver(monkeypatch):
 
 def test_torch_takes_over_and_says_so_once(monkeypatch):
     monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: "no compiler")
-    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n, rough: "no compiler")
+    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 1000)
     monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: "no library")
@@ -74,12 +73,12 @@ def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: None if n <= 4 else "too large")
-    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n, rough: None if n == 5 else "another size")
+    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n: None if n == 5 else "another size")
     monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: None)
     monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 8)
     monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: None)
     monkeypatch.setattr(eigenvalues.small, "eigvalsh", lambda m: used.append("registers"))
-    monkeypatch.setattr(eigenvalues.band, "eigvalsh", lambda m, o, how: used.append("band"))
+    monkeypatch.setattr(eigenvalues.band, "eigvalsh", lambda m, o: used.append("band"))
     monkeypatch.setattr(eigenvalues.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
     monkeypatch.setattr(eigenvalues.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
     monkeypatch.setattr(eigenvalues, "_used", {})
@@ -122,14 +121,14 @@ def test_the_kernels_are_compiled_for_every_size():
 def test_two_stages_fit_for_every_size(monkeypatch):
     monkeypatch.setattr(band, "shared_memory", lambda index: 232448)
     monkeypatch.setattr(band, "_tried", lambda index, how: None)
-    for n, rough in product(range(band.SMALLEST, band.LARGEST + 1), (False, True)):
-        how = band.variant(n, rough)
+    for n in range(band.SMALLEST, band.LARGEST + 1):
+        how = band.variant(n)
         assert n <= how.largest
         assert how.threads % 32 == how.chase_threads % 32 == 0
         assert how.threads * how.min_blocks * 128 <= 65536
         assert how.min_blocks * (how.shared(n) + 1024) <= 228 * 1024
         assert how.chase_blocks * (how.chase_shared(n) + 1024) <= 228 * 1024
-        assert band.usable(0, n, rough) is None
+        assert band.usable(0, n) is None
     assert "193 to 1024 rows" in str(band.usable(0, 192))
     assert "193 to 1024 rows" in str(band.usable(0, 1025))
     monkeypatch.setattr(band, "shared_memory", lambda index: 99 * 1024)

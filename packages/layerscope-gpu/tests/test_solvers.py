@@ -26,20 +26,11 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(band, "launch", launch)
 
 
-# for up to 128 rows
-TWO_STAGES = band.BandVariant(32, 1, chase_threads=64, chase_blocks=1)
-ON_TENSOR_CORES = TWO_STAGES._replace(ahead=2, tensor=1)
+TWO_STAGES = band.BandVariant(32, 1, 4, ahead=2, chase_threads=64, chase_blocks=1)  # for up to 128 rows
 
 
 def by_band(given: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
     return band.eigvalsh(given, overwrite, TWO_STAGES)
-
-
-def on_tensor_cores(given: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
-    return band.eigvalsh(given, overwrite, ON_TENSOR_CORES)
-
-
-both_arithmetics = pytest.mark.parametrize("solve", [by_band, on_tensor_cores])
 
 
 def assert_numpy(solve, n: int, largest_error: float = 5e-7) -> None:
@@ -80,36 +71,27 @@ def test_in_panels_with_many_warps():
     assert_numpy(lambda given: tridiagonal.eigvalsh(given[:3], how=how), 141)
 
 
-@both_arithmetics
 @pytest.mark.parametrize("n", [1, 2, 3, 16, 17, 18, 33, 50])
-def test_in_two_stages(solve, n):
-    """By one warp: parts of columns as fewer are left; fewer rows than a panel has columns at the end."""
-    few = (lambda given: solve(given[:4])) if n == 50 else solve
+def test_in_two_stages(n):
+    """By one warp: fewer rows than a panel has columns at the end."""
+    few = (lambda given: by_band(given[:4])) if n == 50 else by_band
     assert_numpy(few, n, 1e-6)  # "ones", whose rounding errors all have one direction, is worst
 
 
-@both_arithmetics
-def test_in_two_stages_with_many_sweeps_at_once(solve):
-    assert_numpy(lambda given: solve(given[:2]), 97)
+def test_in_two_stages_with_many_sweeps_at_once():
+    assert_numpy(lambda given: by_band(given[:2]), 97)
 
 
-@pytest.mark.parametrize(
-    ("n", "how"),
-    [
-        (150, band.BandVariant(96, 1, 2, 2, 2, 96, 1)),  # at last one warp helps the others
-        (110, band.BandVariant(64, 1, 2, ahead=4, chase_threads=64, chase_blocks=1, tensor=1)),
-    ],
-)
-def test_in_two_stages_by_several_warps(n, how):
-    assert_numpy(lambda given: band.eigvalsh(given[:1], how=how), n)
+def test_in_two_stages_by_several_warps():
+    how = band.BandVariant(64, 1, 2, chase_threads=64, chase_blocks=1)
+    assert_numpy(lambda given: band.eigvalsh(given[:1], how=how), 110)
 
 
-@pytest.mark.parametrize("how", [TWO_STAGES, ON_TENSOR_CORES], ids=["plain", "on tensor cores"])
-def test_the_first_stage_keeps_eigenvalues_in_a_band(how):
-    n = 70
+def test_the_first_stage_keeps_eigenvalues_in_a_band():
+    n, how = 70, TWO_STAGES
     x = torch.randn(2, n, n, generator=torch.Generator().manual_seed(1))
     given, dense = x + x.mT, torch.zeros(2, n, n)
-    bands = band.to_band(given.new_zeros(2, n, n + 2).index_copy_(2, torch.arange(n), given), how)
+    bands = band.to_band(given, torch.full((2,), band.LARGEST_ENTRY), how)
     for below in range(17):
         dense += torch.diag_embed(bands[:, : n - below, below], -below)
         assert (bands[:, n - below :, below] == 0).all()
@@ -117,15 +99,14 @@ def test_the_first_stage_keeps_eigenvalues_in_a_band(how):
     np.testing.assert_allclose(np.linalg.eigvalsh(dense.double().numpy()), known, atol=5e-7 * np.abs(known).max())
 
 
-@both_arithmetics
-def test_in_two_stages_with_rows_left_out(solve):
+def test_in_two_stages_with_rows_left_out():
     """Rows and columns of zeros, as of padding and of tokens left out, at both ends, in between, and nearly all."""
     x = torch.randn(4, 60, 90, generator=torch.Generator().manual_seed(2))
     given = x @ x.mT
     for some, (start, end) in enumerate(((0, 20), (40, 60), (7, 9), (1, 60))):
         given[some, start:end], given[some, :, start:end] = 0, 0
     known = np.linalg.eigvalsh(given.double().numpy())
-    assert (np.abs(solve(given).numpy() - known).max(-1) <= 5e-7 * known[:, -1]).all()
+    assert (np.abs(by_band(given).numpy() - known).max(-1) <= 5e-7 * known[:, -1]).all()
 
 
 @pytest.mark.parametrize("n", [1, 5, 16, 50])
@@ -152,7 +133,7 @@ def test_bisection(n):
     assert (np.abs(found.numpy() - known).max(-1) <= 2e-7 * np.abs(known).max(-1)).all()
 
 
-@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh, by_band, on_tensor_cores])
+@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh, by_band])
 @pytest.mark.parametrize("n", [1, 6, 40])
 def test_zero_and_not_a_number(solve, n):
     given = torch.eye(n).repeat(5, 1, 1)
@@ -168,11 +149,11 @@ def test_zero_and_not_a_number(solve, n):
 def test_views_that_are_not_contiguous():
     given = torch.randn(9, 9, 3).permute(2, 0, 1)
     given = given + given.mT
-    for solve in (small.eigvalsh, tridiagonal.eigvalsh, by_band, on_tensor_cores):
+    for solve in (small.eigvalsh, tridiagonal.eigvalsh, by_band):
         np.testing.assert_allclose(solve(given[:, 1:, 1:]), np.linalg.eigvalsh(given[:, 1:, 1:].double().numpy()), atol=5e-6)
 
 
-@pytest.mark.parametrize("solve", [tridiagonal.eigvalsh, by_band, on_tensor_cores])
+@pytest.mark.parametrize("solve", [tridiagonal.eigvalsh, by_band])
 def test_in_place_where_it_is_allowed(solve):
     given = torch.from_numpy(np.stack([m for name, m in kinds(8) if name in ("random", "sink")])).float()
     known = solve(given)

@@ -83,7 +83,7 @@ class LiDAR(Metric[ViewRows]):
                 part[k] = part[0]  # let go of what has been copied
         del made
         # what float32 loses is allowed for below; of the folds only a standard error is made
-        near, *left_out = [eigvalsh(batch, overwrite=True, rough=True) for batch in (wholes.float(), *folds)]
+        near, *left_out = [eigvalsh(batch, overwrite=True) for batch in (wholes.float(), *folds)]
         del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)

@@ -143,8 +143,7 @@ def compile_kernels(task: ProfileTask) -> None:
     sizes = {min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ())}
     with suppress(OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [entropy_kernel(min(tokens, width), task.config.options, device)]
-        for rough in (False, True) if task.config.n_views else (False,):
-            solvers += [gpu.kernel_source(n, device.index or 0, rough) for n in sizes]
+        solvers += [gpu.kernel_source(n, device.index or 0) for n in sizes]
         gpu.ahead.compile_kernels([*gpu.ahead.reading_kernels(width, task.model.dtype), gpu.factors.SOURCE, *solvers], device)
 
 

@@ -278,7 +278,7 @@ class Job(ProfileTask):
         }
         engine = facts.get("engine") or {"name": self.engine.name}
         devices = engine.get("devices") or [str(self.device)]  # workers say where their models were
-        odd = {"lack_words": True} if lack_words(list(islice(getattr(self.items, "texts", ()), 1000))) else {}
+        odd = {"lack_words": True} if lack_words(list(islice(getattr(self.items, "texts", ()), 200))) else {}
         return command.make_manifest(
             Profile.kind,
             model=self.model.identity,

@@ -15,7 +15,7 @@ import torch
 from layerscope.errors import LayerscopeError, require
 from layerscope.version import install_package
 
-INTERFACE = 2
+INTERFACE = 3
 """What is called here of layerscope-gpu; the package says which it offers."""
 
 

@@ -43,11 +43,10 @@ def _index_of(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> Tensor:
+def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     """Eigenvalues, ascending, of symmetric matrices with any batch dimensions (..., n, n).
 
-    `overwrite` allows a solver to work in the matrices themselves instead of a copy; `rough` one that loses a few of the last
-    digits of float32.
+    `overwrite` allows a solver to work in the matrices themselves instead of a copy.
 
     >>> import torch
     >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0]))).tolist()
@@ -61,7 +60,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> 
     flat = matrices.reshape(-1, n, n)
     gpu = faster.on(matrices.device)
     if gpu is not None:
-        solved: Tensor = gpu.eigvalsh(flat, overwrite, rough)
+        solved: Tensor = gpu.eigvalsh(flat, overwrite)
         return solved.reshape(matrices.shape[:-1])
     workers = torch.get_num_threads()
     if matrices.device.type != "cpu" or workers == 1 or len(flat) == 1 or n > _LARGEST_SPLIT:

@@ -6,10 +6,10 @@ cannot be used. Imports only torch, numpy and the standard library.
 
 from layerscope_gpu import ahead, chebyshev, factors, passes, precision, resolvents, tokens, whitening
 from layerscope_gpu.cuda import UnusableError, is_ready
-from layerscope_gpu.eigenvalues import eigvalsh, kernel_source, solvers_used, usable_solvers
+from layerscope_gpu.eigenvalues import eigvalsh, entropy_source, exact_entropy, kernel_source, solvers_used, usable_solvers
 from layerscope_gpu.entropy import approximate_entropy
 
-INTERFACE = 2
+INTERFACE = 3
 """Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses another than its own."""
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "approximate_entropy",
     "chebyshev",
     "eigvalsh",
+    "entropy_source",
+    "exact_entropy",
     "factors",
     "is_ready",
     "kernel_source",

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from layerscope_gpu.cuda import UnusableError, shared_memory
-from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
+from layerscope_gpu.solvers import band, cusolver, determinants, small, tridiagonal
 
 # One thread block per matrix: with fewer matrices than this the chip would be mostly idle, and cuSOLVER is faster.
 _FEWEST_FOR_KERNEL = 16
 
 _REGISTERS = "own register kernel (small float32 matrices)"
 _BANDS = f"own band kernels (float32 batches up to {band.LARGEST} rows)"
+_DETERMINANTS = f"own determinants of bands (entropies of float32 batches up to {band.LARGEST} rows)"
 _TRIDIAGONAL = "own tridiagonal kernel (float32 batches)"
 _CUSOLVER = "cusolverDnXsyevBatched"
 _TORCH = "torch.linalg.eigvalsh on cuda"
@@ -46,20 +47,39 @@ def usable_solvers(index: int) -> str:
     return ", ".join(names) or _TORCH
 
 
-def kernel_source(n: int, index: int, rough: bool = False) -> str | None:
+def kernel_source(n: int, index: int) -> str | None:
     """The source of the kernel that float32 matrices of n rows go to on a GPU; None if they are too large for one."""
     if n <= small.LARGEST:
         return small.variant(n).source
     if n <= band.LARGEST:
-        return band.variant(n, rough).source
+        return band.variant(n).source
     return tridiagonal.variant(n, shared_memory(index)).source if n <= tridiagonal.largest(index) else None
 
 
-def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> Tensor:
+def entropy_source(n: int, index: int) -> str | None:
+    """The source of the kernels that `exact_entropy` needs for float32 matrices of n rows on a GPU; None if it needs none."""
+    return determinants.source(band.variant(n)) if band.SMALLEST <= n <= band.LARGEST else kernel_source(n, index)
+
+
+def exact_entropy(matrices: Tensor, overwrite: bool = False) -> Tensor | None:
+    """−Σ p log p, p = λ / Σλ, of positive semidefinite matrices (batch, n, n), float64; None where eigenvalues are the way.
+
+    By determinants, to 2e-6 nats and the rounding of float32: in half the time of eigenvalues at 512 rows. `overwrite` allows
+    the matrices to be destroyed. NaN where all eigenvalues are zero.
+    """
+    n, index = matrices.shape[-1], matrices.device.index
+    if not matrices.is_cuda or matrices.dtype != torch.float32 or len(matrices) < _FEWEST_FOR_KERNEL:
+        return None
+    if not band.SMALLEST <= n <= band.LARGEST or determinants.problem(index, band.variant(n)) is not None:
+        return None
+    _used.setdefault(index, set()).add(_DETERMINANTS)
+    return determinants.entropy(matrices, band.variant(n), overwrite)
+
+
+def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     """Eigenvalues, ascending, of symmetric matrices (..., n, n), float32 or float64; those of a CPU are left to torch.
 
-    `overwrite` allows a solver to work in the matrices themselves instead of a copy; `rough` one that loses a few of the last
-    digits of float32. NaN in, NaN out.
+    `overwrite` allows a solver to work in the matrices themselves instead of a copy. NaN in, NaN out.
 
     >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0]))).tolist()
     [1.0, 3.0]
@@ -69,10 +89,10 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> 
     if not matrices.is_cuda:
         return torch.linalg.eigvalsh(matrices)
     n = matrices.shape[-1]
-    return _on_cuda(matrices.reshape(-1, n, n), overwrite, rough).reshape(matrices.shape[:-1])
+    return _on_cuda(matrices.reshape(-1, n, n), overwrite).reshape(matrices.shape[:-1])
 
 
-def _on_cuda(flat: Tensor, overwrite: bool, rough: bool = False) -> Tensor:
+def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
     index = flat.device.index
     assert index is not None
     used = _used.setdefault(index, set())
@@ -81,9 +101,9 @@ def _on_cuda(flat: Tensor, overwrite: bool, rough: bool = False) -> Tensor:
         return small.eigvalsh(flat)
     many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL
     n = flat.shape[-1]
-    if many and band.usable(index, n, rough) is None:
+    if many and band.usable(index, n) is None:
         used.add(_BANDS)
-        return band.eigvalsh(flat, overwrite, band.variant(n, rough))
+        return band.eigvalsh(flat, overwrite)
     if many and flat.shape[-1] <= tridiagonal.largest(index) and tridiagonal.usable(index, flat.shape[-1]) is None:
         used.add(_TRIDIAGONAL)
         return tridiagonal.eigvalsh(flat, overwrite)

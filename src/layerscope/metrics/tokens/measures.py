@@ -178,7 +178,15 @@ def token_entropy(matrices: Tensor, options: Options) -> Tensor:
     gpu = faster.on(matrices.device)
     if gpu is not None and _is_approximated(matrices.shape[-1], options):
         return gpu.approximate_entropy(matrices)
-    return gram_entropy(matrices, options.alpha, overwrite=True)
+    found: Tensor | None = (
+        gpu.exact_entropy(matrices, overwrite=True) if gpu is not None and _needs_no_spectrum(options) else None
+    )
+    return gram_entropy(matrices, options.alpha, overwrite=True) if found is None else found
+
+
+def _needs_no_spectrum(options: Options) -> bool:
+    """Whether determinants give the entropy: at α = 1, where no eigenvalue is negative."""
+    return options.alpha == 1 and not options.clamp_gram
 
 
 def _is_approximated(n: int, options: Options) -> bool:
@@ -190,7 +198,9 @@ def entropy_kernel(n: int, options: Options, device: torch.device) -> str | None
     gpu = faster.on(device)
     if gpu is None or (options.alpha == 2 and not _is_approximated(n, options)):
         return None
-    return gpu.chebyshev.SOURCE if _is_approximated(n, options) else gpu.kernel_source(n, device.index or 0)
+    if _is_approximated(n, options):
+        return gpu.chebyshev.SOURCE
+    return (gpu.entropy_source if _needs_no_spectrum(options) else gpu.kernel_source)(n, device.index or 0)
 
 
 def is_entropy_ready(matrices: Tensor, options: Options) -> bool:

@@ -125,7 +125,7 @@ def _translated(source: str) -> str:
     )
 
     def called(match: re.Match[str]) -> str:
-        operation = match.group(1).split()[0].strip(";").replace(".", "_")
+        operation = match.group(1).split()[0].strip(";").replace(".", "_").replace(":", "_")
         operands = re.findall(r'"=?\w+"\s*\(([^()]*)\)', match.group(2))
         return f"cuda_on_cpu::{operation}({', '.join(operands)});"
 

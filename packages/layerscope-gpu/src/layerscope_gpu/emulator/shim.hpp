@@ -138,14 +138,48 @@ inline float rough(float x) {
   return unpacked<float>(bits + (bits * 2654435761u >> 30) % 3 - 1);
 }
 
-// tensor cores: 16 x 8 and 8 x 8 numbers of 11 digits, sums cut off to float32 once
-inline void mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
+inline void cvt_rn_f16x2_f32(unsigned& out, float high, float low) {
+  unsigned short a, b;
+  cvt_rn_f16_f32(a, low), cvt_rn_f16_f32(b, high);
+  out = (unsigned)b << 16 | a;
+}
+
+// four pieces of 8 x 8 halves, a row of 16 bytes from each lane: lane 4 r + c gets row r's (or column r's) entries 2 c and 2 c + 1
+typedef uint64_t shared_address;
+template <bool TURNED> void load_pieces(unsigned& d0, unsigned& d1, unsigned& d2, unsigned& d3, shared_address at) {
+  const uint64_t* got = meet(0xffffffffu, "ldmatrix", at, 1000010);
+  uint64_t rows[32];
+  for (int i = 0; i < 32; ++i) {
+    rows[i] = got[i];
+    if (rows[i] % 16) complain("ldmatrix: a row that is not aligned to 16 bytes");
+  }
+  const int r = lane_of() >> 2, c = lane_of() & 3;
+  unsigned* const d[4] = {&d0, &d1, &d2, &d3};
+  for (int p = 0; p < 4; ++p) {
+    unsigned short both[2];
+    for (int k = 0; k < 2; ++k) {
+      const int row = TURNED ? 2 * c + k : r, column = TURNED ? r : 2 * c + k;
+      memcpy(&both[k], (const char*)rows[8 * p + row] + 2 * column, 2);
+    }
+    *d[p] = (unsigned)both[1] << 16 | both[0];
+  }
+}
+inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned& a, unsigned& b, unsigned& c, unsigned& d, shared_address at) {
+  load_pieces<false>(a, b, c, d, at);
+}
+inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(unsigned& a, unsigned& b, unsigned& c, unsigned& d, shared_address at) {
+  load_pieces<true>(a, b, c, d, at);
+}
+
+// tensor cores: 16 x 16 and 16 x 8 halves, sums cut off to float32 once
+inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
     unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0, float c1, float c2, float c3) {
   const unsigned given[6] = {a0, a1, a2, a3, b0, b1};
-  float all[6][32];
+  float all[6][32][2];
   for (int r = 0; r < 6; ++r) {
     const uint64_t* got = meet(0xffffffffu, "mma", given[r], 1000000 + r);
-    for (int i = 0; i < 32; ++i) all[r][i] = unpacked<float>((unsigned)got[i] & 0xffffe000u);
+    for (int i = 0; i < 32; ++i)
+      for (int k = 0; k < 2; ++k) cvt_f32_f16(all[r][i][k], (unsigned short)((unsigned)got[i] >> 16 * k));
   }
   const int g = lane_of() >> 2, t = lane_of() & 3;
   const float c[4] = {c0, c1, c2, c3};
@@ -153,17 +187,28 @@ inline void mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(float& d0, float&
   for (int e = 0; e < 4; ++e) {
     const int row = g + e / 2 * 8, column = 2 * t + e % 2;
     double sum = c[e];
-    for (int k = 0; k < 8; ++k) sum += (double)all[row / 8 + k / 4 * 2][row % 8 * 4 + k % 4] * all[4 + k / 4][column * 4 + k % 4];
+    for (int k = 0; k < 16; ++k) {
+      const int lane = k % 8 / 2, high = k / 8;
+      sum += (double)all[row / 8 + 2 * high][row % 8 * 4 + lane][k % 2] * all[4 + high][column * 4 + lane][k % 2];
+    }
     float x = (float)sum;
     if (fabs((double)x) > fabs(sum)) x = nextafterf(x, 0.f);
     *d[e] = x;
   }
 }
 
+inline void ld_global_L2__256B_v4_f32(float& x, float& y, float& z, float& w, const float* at) {
+  const float4 got = *(const float4*)at;
+  x = got.x, y = got.y, z = got.z, w = got.w;
+}
+inline void st_global_v4_f32(float* at, float x, float y, float z, float w) { *(float4*)at = make_float4(x, y, z, w); }
 inline void rcp_approx_ftz_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rcp_approx_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rsqrt_approx_ftz_f32(float& out, float x) { out = rough(1.f / sqrtf(x)); }
 }  // namespace cuda_on_cpu
+
+using cuda_on_cpu::shared_address;
+inline uint64_t __cvta_generic_to_shared(const void* at) { return (uint64_t)at; }
 
 template <class T, class U> T atomicAdd(T* at, U x) { return cuda_on_cpu::changed(at, [&](T old) { return (T)(old + x); }); }
 template <class T, class U> T atomicMax(T* at, U x) { return cuda_on_cpu::changed(at, [&](T old) { return old < (T)x ? (T)x : old; }); }

@@ -8,8 +8,7 @@ First stage (`to_band`), one thread block per matrix. The QR of a panel is in re
 reduction per column gives its norm and its products with all others, so a column costs one barrier. The panel's reflections
 are I - V T V', and the matrix becomes A - V Y' - Y V' with X = A V and Y = (X - V T' V'X / 2) T. One pass over the matrix
 applies this and multiplies the result with the V of the next panel, whose columns were updated before (`band_passes.py`).
-Without the passes a matrix of 512 rows takes 3 us on an H200, with them 12 to 18: with plain arithmetic, half of a pass waits
-for memory.
+A matrix of 512 rows takes 8.2 us on an H200 (`DECISIONS.md` says what of it is what).
 
 Second stage (`chase`): the band is in shared memory. A sweep reduces one column, and chases the entries that this creates
 outside of the band down to the end, 16 rows a step. The next sweep follows two steps behind, so n / 32 sweeps are under way,
@@ -24,11 +23,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from layerscope_gpu.cuda import launch, shared_memory
-from layerscope_gpu.solvers.band_passes import ON_TENSOR_CORES, PLAIN, SMALL_PARTS
+from layerscope_gpu.solvers.band_passes import SMALL_PARTS, STRIP
 from layerscope_gpu.solvers.pieces import BISECTION, problem_with
-from layerscope_gpu.solvers.tridiagonal import DOT4, EIGENVALUES, bisect, parts, scaled_copy
+from layerscope_gpu.solvers.tridiagonal import DOT4, EIGENVALUES, bisect, largest_entries, padded, parts
 
 BAND = 16
+LARGEST_ENTRY = 16.0  # eigenvalues of up to 1,024 times that are within float16's range
 SMALLEST, LARGEST = 193, 1024
 
 
@@ -37,28 +37,31 @@ class BandVariant(NamedTuple):
 
     threads: int
     min_blocks: int
-    each: int = 4  # rows of a thread in the QR of a panel
-    columns: int = 4  # of a thread in a pass with plain arithmetic
-    ahead: int = 4  # rows, on tensor cores groups of 16 columns, on their way from memory
+    each: int  # rows of a thread in the QR of a panel
+    ahead: int = 3  # groups of 16 columns on their way from memory
     chase_threads: int = 256
     chase_blocks: int = 3
-    tensor: int = 0  # 1: on tensor cores
+
+    @property
+    def first_stage(self) -> str:
+        """The source of the first stage with its macros set."""
+        names = ("THREADS", "MIN_BLOCKS", "EACH", "AHEAD", "CHASE_THREADS", "CHASE_BLOCKS")
+        macros = "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
+        return macros + START + STRIP + REDUCTION
 
     @property
     def source(self) -> str:
-        """The source with its macros set."""
-        names = ("THREADS", "MIN_BLOCKS", "EACH", "COLUMNS", "AHEAD", "CHASE_THREADS", "CHASE_BLOCKS", "TENSOR")
-        macros = "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
-        return macros + START + (ON_TENSOR_CORES if self.tensor else PLAIN) + REDUCTION + CHASE + BISECTION + EIGENVALUES
+        """The source of both stages and of bisection."""
+        return self.first_stage + CHASE + BISECTION + EIGENVALUES
 
     @property
     def largest(self) -> int:
-        """The largest matrix it can take: of its panels in registers, its columns and its sweeps."""
-        return min(self.threads * (self.each if self.tensor else min(self.each, self.columns)), 2 * self.chase_threads + 2)
+        """The largest matrix it can take: of its panels in registers and its sweeps."""
+        return min(self.threads * self.each, 2 * self.chase_threads + 2)
 
     def shared(self, n: int) -> int:
         """Bytes of shared memory of the first stage for matrices of n rows."""
-        return 4 * (3 * BAND * (-(-n // 4) * 4) + (self.threads // 32 + 3) * BAND * BAND)
+        return 4 * (3 * BAND * (-(-n // BAND) * BAND) + (self.threads // 32 + 3) * BAND * BAND)
 
     @staticmethod
     def chase_shared(n: int) -> int:
@@ -66,24 +69,22 @@ class BandVariant(NamedTuple):
         return 4 * (2 * BAND + 2) * max(n + BAND, 3 * BAND)
 
 
-def variant(n: int, rough: bool = False) -> BandVariant:
-    """The fastest that was found for matrices of n rows on an H200; `rough`: where a few of the last digits may be lost."""
+def variant(n: int) -> BandVariant:
+    """The fastest that was found for matrices of n rows on an H200."""
     if n <= 256:
-        return BandVariant(128, 2, 2, chase_threads=128, chase_blocks=4)
+        return BandVariant(128, 4, 2, chase_threads=128, chase_blocks=4)
     if n <= 384:
-        return BandVariant(128, 2, chase_blocks=2)
+        return BandVariant(192, 2, 2, chase_blocks=2)
     if n <= 512:
-        return BandVariant(256, 2, 2, tensor=1)
-    if rough:
-        return BandVariant(384, 1, 3, chase_threads=512, chase_blocks=1, tensor=1)
-    return BandVariant(256, 1, chase_threads=512, chase_blocks=1)
+        return BandVariant(256, 2, 2)
+    return BandVariant(384, 1, 3, chase_threads=512, chase_blocks=1)
 
 
-def usable(index: int, n: int = 512, rough: bool = False) -> str | None:
+def usable(index: int, n: int = 512) -> str | None:
     """None if the kernels work on a device for matrices of n rows, else why not."""
     if not SMALLEST <= n <= LARGEST:
         return f"it takes matrices of {SMALLEST} to {LARGEST} rows"
-    how = variant(n, rough)
+    how = variant(n)
     if max(how.shared(n), how.chase_shared(n)) > shared_memory(index):
         return "its panels do not fit into shared memory"
     return _tried(index, how)
@@ -99,17 +100,23 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: BandVariant | None 
     """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
     how = how or variant(matrices.shape[-1])
     out = matrices.new_empty(matrices.shape[:-1])
-    for part in parts(matrices, how.min_blocks):
-        copy, scale = scaled_copy(matrices[part], overwrite)
-        bisect(how.source, *from_band(to_band(copy, how), how), scale, out[part])
+    for part in parts(matrices, how.min_blocks, overwrite):
+        size = largest_entries(matrices[part])
+        band = to_band(matrices[part], size, how, overwrite)
+        bisect(how.source, *from_band(band, how), size / LARGEST_ENTRY, out[part])
     return out
 
 
-def to_band(copy: Tensor, how: BandVariant) -> Tensor:
-    """The first stage, in place: (batch, n, 17), of every column the diagonal entry and the 16 below it."""
+def to_band(matrices: Tensor, size: Tensor, how: BandVariant, overwrite: bool = False, source: str | None = None) -> Tensor:
+    """The first stage: (batch, n, 17), of every column the diagonal entry and the 16 below it.
+
+    Times LARGEST_ENTRY over the size of the largest entry (batch,): squares of very large or small ones would leave float32.
+    """
+    copy = padded(matrices, overwrite)
     count, n, width = copy.shape
     band = copy.new_zeros(count, n, BAND + 1)
-    launch(how.source, "to_band", count, how.threads, how.shared(n), [copy, band, n, width])
+    arguments: list[Tensor | int] = [copy, LARGEST_ENTRY / size, band, n, width]
+    launch(source or how.source, "to_band", count, how.threads, how.shared(n), arguments)
     return band
 
 
@@ -144,51 +151,34 @@ __device__ __forceinline__ Reflection reflection(float head, float square) {
 
 REDUCTION = r"""
 // symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; of every column the band below, B + 1
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float* matrices, float* band, int n, int ld) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float* matrices, const float* by, float* band, int n,
+                                                                              int ld) {
   extern __shared__ __align__(16) float shared[];
-  float* V = shared;             // ld x B each: the reflections that are not yet applied
-  float* Y = V + ld * B;
-  float* Z = Y + ld * B;         // and those of this panel
-  float* part = Z + ld * B;      // WARPS x B x B
+  const int rows_held = (ld + 15) / 16 * 16;  // tensor cores take 16 at a time
+  float* V = shared;             // rows_held x B each: the reflections that are not yet applied
+  float* Y = V + rows_held * B;
+  float* Z = Y + rows_held * B;  // and those of this panel
+  float* part = Z + rows_held * B;  // WARPS x B x B
   float* T = part + WARPS * B * B;
   float* S = T + B * B;
   float* N = S + B * B;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, own = lane & 15;
   float* M = matrices + (size_t)blockIdx.x * n * ld;
   band += (size_t)blockIdx.x * n * (B + 1);
+  for (int i = tid; i < 3 * rows_held * B; i += THREADS) shared[i] = 0.f;  // rows below the last one
+  __syncthreads();
   for (int s = 0; s < n; s += B) {
-    // the panel with its updates, a row for every thread and k (read as a column: the matrix is symmetric)
-    float x[EACH][B] = {};
-    if (s > 0) {
-#pragma unroll 1
-      for (int q = 0; q < 4; ++q) {
-#pragma unroll
-        for (int half = 0; half < B; half += 8) {
-          float4 v[8], y[8];
-#pragma unroll
-          for (int c = 0; c < 8; ++c) {
-            const int i = min(s + half + c, n - 1);
-            v[c] = *four(V, i, q), y[c] = *four(Y, i, q);
-          }
-#pragma unroll
-          for (int k = 0; k < EACH; ++k) {
-            if (s + k * THREADS < n) {
-              const int i = min(s + tid + k * THREADS, n - 1);
-              const float4 vi = *four(V, i, q), yi = *four(Y, i, q);
-#pragma unroll
-              for (int c = 0; c < 8; ++c) x[k][half + c] = dot4(vi, y[c], dot4(yi, v[c], x[k][half + c]));
-            }
-          }
-        }
-      }
+    const float scale = s <= B ? by[blockIdx.x] : 1.f;  // the first pass that writes is the second panel's
+    // the panel with its updates, then a row for every thread and k
+    for (int i = s + warp * 16; i < ld; i += WARPS * 16) {
+      if (s > 0) panel_rows<true>(M, V, Y, Z, scale, i, s, n, ld);
+      else panel_rows<false>(M, V, Y, Z, scale, i, s, n, ld);
     }
+    __syncthreads();
+    float x[EACH][B] = {};
 #pragma unroll
     for (int k = 0; k < EACH; ++k)
-#pragma unroll
-      for (int c = 0; c < B; ++c) {
-        const int i = s + tid + k * THREADS;
-        x[k][c] = i < n && s + c < n ? M[(size_t)(s + c) * ld + i] - x[k][c] : 0.f;
-      }
+      if (s + tid + k * THREADS < ld) get(Z, s + tid + k * THREADS, x[k]);
     if (tid < B) {  // the block on the diagonal is done
 #pragma unroll
       for (int c = 0; c < B; ++c) {
@@ -252,20 +242,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
       const int i = s + tid + k * THREADS;
-      if (i < ld) put(Z, i, x[k]);
+      if (i < ld) put_split(Z, i, x[k], UP);
     }
     if (warp == WARPS - 1 && lane < B) {
 #pragma unroll
       for (int j = 0; j < B; ++j) T[lane * B + j] = t[j];
     }
     __syncthreads();
-#if TENSOR
     // a strip of 16 rows for every warp, then the next; X goes to where the panel was in the matrix
     float* sums = V;
     float* kept = M + (size_t)s * ld;
     for (int i = first + warp * 16; i < ld; i += WARPS * 16) {
-      if (s > 0) strip<true>(M, V, Y, Z, kept, i, first, n, ld);
-      else strip<false>(M, V, Y, Z, kept, i, first, n, ld);
+      if (s > B) strip<true, false>(M, V, Y, Z, kept, scale, i, first, n, ld);
+      else if (s > 0) strip<true, true>(M, V, Y, Z, kept, scale, i, first, n, ld);
+      else strip<false, true>(M, V, Y, Z, kept, scale, i, first, n, ld);
     }
     __syncthreads();
 #pragma unroll
@@ -283,55 +273,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
       }
     }
     __syncthreads();
-#else
-    // All threads have COLUMNS columns each, or parts of them as there are fewer. Warps without any help the others: they take
-    // the last rows, of some columns after the other.
-    const int width = ld - first, across = width / COLUMNS, parts = min(min(max(THREADS / across, 1), 16), 2 * ld / width);
-    const int busy = (across + 31) / 32 * 32, spare = THREADS - busy;
-    const bool helped = parts == 1 && spare > 0 && 3 * first >= width, helper = helped && tid >= busy;
-    const int turns = helped ? (across + spare - 1) / spare : 0, share = (n - first) * max(turns, 1) / (parts + turns);
-    const int rows = (share / AHEAD + 1) * AHEAD, which = helper ? 1 : tid / across, from = first + which * rows;
-    float X[COLUMNS][B];
-    for (int c = helper ? tid - busy : which < parts ? tid % across : across; c < across; c += helper ? spare : across) {
-      const int j = c * COLUMNS, to = helper ? n : min(from + rows, n);
-      if (s > 0) sweep<true>(M, V, Y, Z, X, first + j, from, to, ld);
-      else sweep<false>(M, V, Y, Z, X, first + j, from, to, ld);
-      if (helper) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) put(shared, (j + c) / first * ld + (j + c) % first, X[c]);  // rows that are done
-      }
-    }
-    __syncthreads();
-    float* sums = helped ? Y + first * B : V < Y ? V : Y;  // both are free now: `parts` pieces of `width` rows
-    if (which < parts) {
-#pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) put(sums, which * width + tid % across * COLUMNS + c, X[c]);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-      const int i = tid + k * THREADS;
-#pragma unroll
-      for (int c = 0; c < B; ++c) x[k][c] = 0.f;
-      if (i < width) {
-        get(sums, i, x[k]);
-        for (int p = 1; p < parts + helped; ++p) {
-          float more[B];
-          get(helped ? shared : sums, helped ? i / first * ld + i % first : p * width + i, more);
-#pragma unroll
-          for (int c = 0; c < B; ++c) x[k][c] += more[c];
-        }
-        if (parts + helped > 1) put(sums, i, x[k]);
-      }
-    }
-    __syncthreads();
-#endif
     // S = Z'X, 4 x 4 entries a thread
     float e[4][4] = {};
     const int down = tid & 3, right = tid >> 2 & 3;
 #pragma unroll 4
     for (int i = tid >> 4; i < n - first; i += THREADS / 16) {
-      const float4 z = *four(Z, first + i, down), w = *four(sums, i, right);
+      const float4 z = quarter(Z, first + i, down), w = *four(sums, i, right);
       const float zs[4] = {z.x, z.y, z.z, z.w}, ws[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
       for (int a = 0; a < 4; ++a)
@@ -350,18 +297,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
       float sum = 0.f;
 #pragma unroll
       for (int w = 0; w < WARPS; ++w) sum += part[w * B * B + k];
-      S[k] = sum;
+      S[k] = sum / UP;
     }
     __syncthreads();
     for (int k = tid; k < B * B; k += THREADS) {  // N = -T'S / 2
       float sum = 0.f;
 #pragma unroll
       for (int a = 0; a < B; ++a) sum = fmaf(T[a * B + k / B], S[a * B + k % B], sum);
-      N[k] = -0.5f * sum;
+      N[k] = -0.5f / UP * sum;
     }
     __syncthreads();
     // Y = (X + Z N) T
-    add_product(Z, N, first, ld, x);
+    add_product<true>(Z, N, first, ld, x);
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
       const int i = first + tid + k * THREADS;
@@ -369,11 +316,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
 #pragma unroll
       for (int c = 0; c < B; ++c) x[k][c] = 0.f;
     }
-    add_product(Y, T, first, ld, x);
+    add_product<false>(Y, T, first, ld, x);
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
       const int i = first + tid + k * THREADS;
-      if (i < ld) put(Y, i, x[k]);
+      if (i < ld) put_split(Y, i, x[k], 1.f);
     }
     float* const free = V;
     V = Z;

@@ -1,7 +1,7 @@
 """CUDA source for `band.py`: one pass over a matrix applies the last panel's reflections and multiplies with the next one's.
 
-A <- A - V Y' - Y V', written back, and X = A Z, where V, Y and Z have 16 columns and are in shared memory. Twice: with plain
-arithmetic, a thread having whole columns (`sweep`), and on tensor cores, a warp having 16 rows (`strip`).
+A <- A - V Y' - Y V', written back, and X = A Z, where V, Y and Z have 16 columns and are in shared memory. A warp has 16 rows.
+Tensor cores take halves, of 11 digits: each number is the sum of two of those. V, Y and Z are split once, before the pass.
 """
 
 # rows of V, Y and Z in shared memory; sums over warps; products with small matrices
@@ -10,7 +10,6 @@ SMALL_PARTS = r"""
 __device__ __forceinline__ float4* four(float* rows, int i, int q) {
   return (float4*)(rows + i * B + 4 * (q ^ ((i >> 1 ^ i >> 3) & 3)));
 }
-__device__ __forceinline__ float* single(float* rows, int i, int r) { return (float*)four(rows, i, r >> 2) + (r & 3); }
 __device__ __forceinline__ void get(float* rows, int i, float (&x)[B]) {
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
@@ -37,8 +36,49 @@ __device__ __forceinline__ float fold(float (&d)[B], int lane) {
   halve<8>(d, lane), halve<4>(d, lane), halve<2>(d, lane), halve<1>(d, lane);
   return d[0] + __shfl_xor_sync(FULL, d[0], 1);
 }
+"""
 
-// x += the thread's rows, from `first` on, times a B x B matrix
+STRIP = r"""
+// A row of 16 numbers in shared memory as halves: 8 of the first 11 digits, 8 more, then the next 11 digits in the same way.
+// Times a power of two, so that the second halves are not too small for their format.
+#define UP 256.f
+#ifndef CUDA_ON_CPU
+typedef unsigned shared_address;
+#endif
+__device__ __forceinline__ void split(float x, float y, unsigned& first, unsigned& second) {
+  float a, b;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(first) : "f"(y), "f"(x));
+  const unsigned short low = first & 0xffffu, high = first >> 16;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(a) : "h"(low));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(high));
+  const float over = x - a, above = y - b;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(second) : "f"(above), "f"(over));
+}
+__device__ __forceinline__ float whole(unsigned first, unsigned second, int upper) {
+  float a, b;
+  const unsigned short one = first >> 16 * upper & 0xffffu, two = second >> 16 * upper & 0xffffu;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(a) : "h"(one));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(two));
+  return a + b;
+}
+__device__ __forceinline__ void put_split(float* rows, int i, const float (&x)[B], float by) {
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    uint4 a, b;
+    const float* from = x + 8 * q;
+    split(from[0] * by, from[1] * by, a.x, b.x), split(from[2] * by, from[3] * by, a.y, b.y);
+    split(from[4] * by, from[5] * by, a.z, b.z), split(from[6] * by, from[7] * by, a.w, b.w);
+    *(uint4*)four(rows, i, q) = a, *(uint4*)four(rows, i, q + 2) = b;
+  }
+}
+// columns 4 q to 4 q + 3 of such a row, still times the power of two
+__device__ __forceinline__ float4 quarter(float* rows, int i, int q) {
+  const uint2 a = *((uint2*)four(rows, i, q >> 1) + (q & 1)), b = *((uint2*)four(rows, i, (q >> 1) + 2) + (q & 1));
+  return make_float4(whole(a.x, b.x, 0), whole(a.x, b.x, 1), whole(a.y, b.y, 0), whole(a.y, b.y, 1));
+}
+
+// x += the thread's rows, from `first` on, times a B x B matrix; split rows as they are in shared memory
+template <bool SPLIT>
 __device__ __forceinline__ void add_product(float* rows, const float* by, int first, int ld, float (&x)[EACH][B]) {
 #pragma unroll 1
   for (int q = 0; q < 4; ++q) {
@@ -50,7 +90,8 @@ __device__ __forceinline__ void add_product(float* rows, const float* by, int fi
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
       if (first + k * THREADS < ld) {
-        const float4 z = *four(rows, min(first + (int)threadIdx.x + k * THREADS, ld - 1), q);
+        const int i = min(first + (int)threadIdx.x + k * THREADS, ld - 1);
+        const float4 z = SPLIT ? quarter(rows, i, q) : *four(rows, i, q);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           x[k][4 * c] = dot4(z, make_float4(m[0][c].x, m[1][c].x, m[2][c].x, m[3][c].x), x[k][4 * c]);
@@ -62,113 +103,99 @@ __device__ __forceinline__ void add_product(float* rows, const float* by, int fi
     }
   }
 }
-"""
 
-# In registers: four columns' rows of V and Y and their sums of X, 192 numbers. What a thread meets on its way, a row of V, Y and
-# Z, comes from shared memory: four products for each number read. Few warps fit, so rows are read ahead.
-PLAIN = r"""
-struct __align__(4 * COLUMNS) Entries { float at[COLUMNS]; };
-
-// COLUMNS columns from j on of rows `from`, a multiple of AHEAD, to `to`: subtract V Y' + Y V', then X += A Z
-template <bool UPDATE>
-__device__ __forceinline__ void sweep(float* M, float* V, float* Y, float* Z, float (&X)[COLUMNS][B], int j, int from, int to,
-                                      int ld) {
-  float v[COLUMNS][B], y[COLUMNS][B];
-#pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
-    if (UPDATE) get(V, j + c, v[c]), get(Y, j + c, y[c]);
-#pragma unroll
-    for (int r = 0; r < B; ++r) X[c][r] = 0.f;
-  }
-  float* at = M + (size_t)from * ld + j;
-  const size_t far = (size_t)AHEAD * ld;
-  Entries next[AHEAD];  // rows on their way: one after the other would wait for memory
-#pragma unroll
-  for (int u = 0; u < AHEAD; ++u)
-    if (from + u < to) next[u] = *(const Entries*)(at + (size_t)u * ld);
-#pragma unroll 1
-  for (int start = from; start < to; start += AHEAD) {
-    int offset[4];  // as in `four`, for AHEAD rows at once
-#pragma unroll
-    for (int q = 0; q < 4; ++q) offset[q] = start * B + 4 * (q ^ ((start >> 1 ^ start >> 3) & 3));
-#pragma unroll
-    for (int u = 0; u < AHEAD; ++u) {
-      if (start + u >= to) break;
-      float a[COLUMNS];
-#pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) a[c] = next[u].at[c];
-      if (start + u + AHEAD < to) next[u] = *(const Entries*)(at + far);
-      if (UPDATE) {
-        float one[COLUMNS] = {}, two[COLUMNS] = {};  // small: added up before the entry itself is rounded
-#pragma unroll
-        for (int q = 0; q < 4; ++q) {
-          const int o = offset[q ^ u >> 1 & 3] + u * B;
-          const float4 vi = *(const float4*)(V + o), yi = *(const float4*)(Y + o);
-#pragma unroll
-          for (int c = 0; c < COLUMNS; ++c) {
-            one[c] = fmaf(vi.x, y[c][4 * q], one[c]);
-            two[c] = fmaf(yi.x, v[c][4 * q], two[c]);
-            one[c] = fmaf(vi.y, y[c][4 * q + 1], one[c]);
-            two[c] = fmaf(yi.y, v[c][4 * q + 1], two[c]);
-            one[c] = fmaf(vi.z, y[c][4 * q + 2], one[c]);
-            two[c] = fmaf(yi.z, v[c][4 * q + 2], two[c]);
-            one[c] = fmaf(vi.w, y[c][4 * q + 3], one[c]);
-            two[c] = fmaf(yi.w, v[c][4 * q + 3], two[c]);
-          }
-        }
-        Entries changed;
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) changed.at[c] = a[c] -= one[c] + two[c];
-        *(Entries*)at = changed;
-      }
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {
-        const float4 z = *(const float4*)(Z + offset[q ^ u >> 1 & 3] + u * B);
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-          X[c][4 * q] = fmaf(a[c], z.x, X[c][4 * q]);
-          X[c][4 * q + 1] = fmaf(a[c], z.y, X[c][4 * q + 1]);
-          X[c][4 * q + 2] = fmaf(a[c], z.z, X[c][4 * q + 2]);
-          X[c][4 * q + 3] = fmaf(a[c], z.w, X[c][4 * q + 3]);
-        }
-      }
-      at += ld;
-    }
-  }
+// four 8 x 8 pieces of shared memory, 16 bytes a row, the rows of piece p from lanes 8 p to 8 p + 7; or their columns
+__device__ __forceinline__ void pieces(unsigned (&x)[4], shared_address at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at));
 }
-"""
-
-# Tensor cores are faster, but take numbers of 11 digits (TF32): each number is the sum of two of those.
-ON_TENSOR_CORES = r"""
-// Products on tensor cores, which take 11 digits (TF32): a number is the sum of two of those, and the product of the small ones
-// is left out. They cut off what they add up, so chains are short and the large products come last.
-__device__ __forceinline__ void split(float x, unsigned& high, unsigned& low) {
-  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-  low = __float_as_uint(x - __uint_as_float(high));
+__device__ __forceinline__ void turned_pieces(unsigned (&x)[4], shared_address at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at));
 }
 __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   float d0, d1, d2, d3;
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
       : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
   c[0] = d0, c[1] = d1, c[2] = d2, c[3] = d3;
 }
+// c += (a + a') (b + b') without the product of the second halves. Sums are cut off: the large product comes last.
+__device__ __forceinline__ void mma_split(float (&c)[4], const unsigned (&a)[4], const unsigned (&a2)[4], unsigned b0,
+                                          unsigned b1, unsigned c0, unsigned c1) {
+  mma(c, a2, b0, b1), mma(c, a, c0, c1), mma(c, a, b0, b1);
+}
 
-// Rows i to i + 15, by a warp: subtract V Y' + Y V', then X = A Z
-template <bool UPDATE>
-__device__ __forceinline__ void strip(float* M, float* V, float* Y, float* Z, float* X, int i, int first, int n, int ld) {
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  unsigned high[4][4], low[4][4];  // 16 rows of V and Y; a thread's numbers are neighbors in memory: any order of a sum will do
-  if (UPDATE) {
+// where `four` puts quarter q of a row below 16, in bytes; 16 rows on it is 32 bytes off, back again after 32
+__device__ __forceinline__ int place(int row, int q) { return row * 4 * B + 16 * (q ^ ((row >> 1 ^ row >> 3) & 3)); }
+
+// Four numbers, and the other 60 of their 256 bytes to the L2 cache: a row's next columns are soon read, and memory is slow
+// where 64 bytes are read at a time. A plain assignment becomes four stores.
+__device__ __forceinline__ float4 load4(const float* from) {
+  float4 x;
+  asm volatile("ld.global.L2::256B.v4.f32 {%0,%1,%2,%3}, [%4];"
+      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store4(float* to, const float (&x)[4]) {
+  asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" :: "l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+
+// What a lane reads of V and Y: its rows of a tile's 16, and in pairs its columns, which are neighbors in memory
+struct Tile {
+  shared_address V, Y;
+  unsigned v[4], v2[4], y[4], y2[4];  // rows i to i + 15
+  int of[2];
+  __device__ __forceinline__ Tile(float* rowsV, float* rowsY, int i) {
+    const int piece = threadIdx.x >> 3 & 3, r = threadIdx.x & 7, row = (piece & 1) * 8 + r, down = 4 * (r >> 1) + (r & 1);
+    V = (shared_address)__cvta_generic_to_shared(rowsV), Y = (shared_address)__cvta_generic_to_shared(rowsY);
+    const int from = i * 4 * B, flip = (i & 16) * 2;
+    const int own = place(row, piece >> 1) ^ flip, own2 = place(row, (piece >> 1) + 2) ^ flip;
+    pieces(v, V + from + own), pieces(v2, V + from + own2), pieces(y, Y + from + own), pieces(y2, Y + from + own2);
+    of[0] = place(down, piece), of[1] = place(down + 2, piece);
+  }
+  // a -= V Y' + Y V' at columns j to j + 15
+  __device__ __forceinline__ void update(float (&a)[2][4], int j) const {
+    const int from = j * 4 * B, flip = (j & 16) * 2;
 #pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      const float4 a = *four(k ? Y : V, min(i + g, ld - 1), t), b = *four(k ? Y : V, min(i + g + 8, ld - 1), t);
-      split(a.x, high[k][0], low[k][0]), split(b.x, high[k][1], low[k][1]);
-      split(a.y, high[k][2], low[k][2]), split(b.y, high[k][3], low[k][3]);
-      split(a.z, high[k + 1][0], low[k + 1][0]), split(b.z, high[k + 1][1], low[k + 1][1]);
-      split(a.w, high[k + 1][2], low[k + 1][2]), split(b.w, high[k + 1][3], low[k + 1][3]);
+    for (int e = 0; e < 2; ++e) {
+      unsigned b[4], c[4];
+      pieces(b, Y + from + (of[e] ^ flip)), pieces(c, V + from + (of[e] ^ flip));
+      float one[4] = {}, two[4] = {};
+      mma_split(one, v, v2, b[0], b[1], b[2], b[3]), mma_split(two, y, y2, c[0], c[1], c[2], c[3]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        a[h][2 * e] = fmaf(-1 / UP, one[2 * h] + two[2 * h], a[h][2 * e]);
+        a[h][2 * e + 1] = fmaf(-1 / UP, one[2 * h + 1] + two[2 * h + 1], a[h][2 * e + 1]);
+      }
     }
   }
+};
+
+// Rows i to i + 15 of a panel, columns s to s + 15, with their update, to Z as they are; A is `by` times what is in memory
+template <bool UPDATE>
+__device__ __forceinline__ void panel_rows(const float* M, float* V, float* Y, float* Z, float by, int i, int s, int n, int ld) {
+  const int g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+  float a[2][4] = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    if (i + g + 8 * h < n && s + 4 * t < ld) {
+      const float4 x = load4(M + (size_t)(i + g + 8 * h) * ld + s + 4 * t);
+      a[h][0] = by * x.x, a[h][1] = by * x.y, a[h][2] = by * x.z, a[h][3] = by * x.w;
+    }
+  if (UPDATE) Tile(V, Y, i).update(a, s);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) *four(Z, i + g + 8 * h, t) = make_float4(a[h][0], a[h][1], a[h][2], a[h][3]);
+}
+
+// Rows i to i + 15, by a warp: subtract V Y' + Y V', then X = A Z; A is `by` times what is in memory if SCALE
+template <bool UPDATE, bool SCALE>
+__device__ __forceinline__ void strip(float* M, float* V, float* Y, float* Z, float* X, float by, int i, int first, int n,
+                                      int ld) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, piece = lane >> 3, r = lane & 7;
+  const int down = 4 * (r >> 1) + (r & 1) + 2 * (piece >> 1), ofZ = place(down, piece & 1), ofZ2 = place(down, (piece & 1) + 2);
+  const shared_address atZ = (shared_address)__cvta_generic_to_shared(Z);
+  const Tile tile(V, Y, i);
   float sum[2][4] = {};
   const bool here[2] = {i + g < n, i + g + 8 < n};
   float* at[2] = {M + (size_t)(i + g) * ld + 4 * t, M + (size_t)(i + g + 8) * ld + 4 * t};
@@ -179,69 +206,42 @@ __device__ __forceinline__ void strip(float* M, float* V, float* Y, float* Z, fl
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int j = first + u * 16;
-      next[u][h] = here[h] && j + 4 * t < ld ? *(const float4*)(at[h] + j) : none;
+      next[u][h] = here[h] && j + 4 * t < ld ? load4(at[h] + j) : none;
     }
 #pragma unroll 1
   for (int start = first; start < ld; start += 16 * AHEAD) {
 #pragma unroll
     for (int u = 0; u < AHEAD; ++u) {
-      const int j = start + u * 16;
+      const int j = start + u * 16, from = j * 4 * B, flip = (j & 16) * 2, later = j + 16 * AHEAD;
       if (j >= ld) break;
       float a[2][4];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         a[h][0] = next[u][h].x, a[h][1] = next[u][h].y, a[h][2] = next[u][h].z, a[h][3] = next[u][h].w;
-        next[u][h] = here[h] && j + 16 * AHEAD + 4 * t < ld ? *(const float4*)(at[h] + j + 16 * AHEAD) : none;
+        next[u][h] = here[h] && later + 4 * t < ld ? load4(at[h] + later) : none;
+        if (SCALE) a[h][0] *= by, a[h][1] *= by, a[h][2] *= by, a[h][3] *= by;
       }
       if (UPDATE) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int row = min(j + 4 * (g >> 1) + (g & 1) + 2 * e, ld - 1);
-          const float4 y = *four(Y, row, t), v = *four(V, row, t);
-          const float b[8] = {y.x, y.y, y.z, y.w, v.x, v.y, v.z, v.w};
-          unsigned bh[8], bl[8];
-#pragma unroll
-          for (int k = 0; k < 8; ++k) split(b[k], bh[k], bl[k]);
-          float one[4] = {}, two[4] = {};
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            mma(one, low[k], bh[2 * k], bh[2 * k + 1]), mma(two, low[k + 2], bh[2 * k + 4], bh[2 * k + 5]);
-            mma(one, high[k], bl[2 * k], bl[2 * k + 1]), mma(two, high[k + 2], bl[2 * k + 4], bl[2 * k + 5]);
-          }
-#pragma unroll
-          for (int k = 0; k < 2; ++k)
-            mma(one, high[k], bh[2 * k], bh[2 * k + 1]), mma(two, high[k + 2], bh[2 * k + 4], bh[2 * k + 5]);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            a[h][2 * e] -= one[2 * h] + two[2 * h];
-            a[h][2 * e + 1] -= one[2 * h + 1] + two[2 * h + 1];
-          }
-        }
+        tile.update(a, j);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const bool inside = here[h] && j + 4 * t < ld;
-          if (inside) *(float4*)(at[h] + j) = make_float4(a[h][0], a[h][1], a[h][2], a[h][3]);
+          if (inside) store4(at[h] + j, a[h]);
 #pragma unroll
           for (int c = 0; c < 4; ++c) a[h][c] = inside ? a[h][c] : 0.f;
         }
       }
-      float more[2][4] = {};
+      unsigned z[4], z2[4];
+      turned_pieces(z, atZ + from + (ofZ ^ flip)), turned_pieces(z2, atZ + from + (ofZ2 ^ flip));
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        unsigned zh[4], zl[4];
+      for (int h = 0; h < 2; ++h) {
+        unsigned b[2], c[2];
+        float part[4] = {};
+        split(a[h][0], a[h][1], b[0], c[0]), split(a[h][2], a[h][3], b[1], c[1]);
+        mma_split(part, z, z2, b[0], b[1], c[0], c[1]);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) split(*single(Z, min(j + 4 * t + 2 * e + (k >> 1), ld - 1), g + (k & 1) * 8), zh[k], zl[k]);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          unsigned h0, l0, h1, l1;
-          split(a[h][2 * e], h0, l0), split(a[h][2 * e + 1], h1, l1);
-          mma(more[h], zl, h0, h1), mma(more[h], zh, l0, l1), mma(more[h], zh, h0, h1);
-        }
+        for (int k = 0; k < 4; ++k) sum[h][k] += part[k];
       }
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) sum[h][k] += more[h][k];
     }
   }
 #pragma unroll
@@ -249,7 +249,7 @@ __device__ __forceinline__ void strip(float* M, float* V, float* Y, float* Z, fl
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int row = i + 8 * h + 2 * t + (k & 1);
-      if (row < ld) X[(row - first) * B + g + (k >> 1) * 8] = sum[h][k];
+      if (row < ld) X[(row - first) * B + g + (k >> 1) * 8] = sum[h][k] / UP;
     }
 }
 """

@@ -83,13 +83,16 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None
     n = matrices.shape[-1]
     how = how or _chosen(matrices.device.index, n)
     out = matrices.new_empty(matrices.shape[:-1])
-    for part in parts(matrices, how.min_blocks):
+    for part in parts(matrices, how.min_blocks, overwrite):
         _solve(matrices[part], out[part], overwrite, how)
     return out
 
 
-def parts(matrices: Tensor, min_blocks: int) -> Iterator[slice]:
-    """Parts of a batch whose copies take at most a gigabyte."""
+def parts(matrices: Tensor, min_blocks: int, overwrite: bool) -> Iterator[slice]:
+    """Parts of a batch whose copies take at most a gigabyte; the whole batch where nothing is copied."""
+    if overwrite and _is_aligned(matrices):
+        yield slice(None)
+        return
     step = max(1, _COPY_BYTES // (4 * matrices.shape[-1] ** 2))
     if matrices.is_cuda:  # a block for every multiprocessor, as often as that goes
         at_once = multiprocessors(matrices.device) * min_blocks
@@ -107,20 +110,34 @@ def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: PanelVariant) ->
 
 
 def scaled_copy(matrices: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
-    """Matrices over their largest entries, rows padded with zeros to a multiple of four; and those entries (NaN: NaN comes out).
+    """Matrices over their largest entries, rows padded with zeros to a multiple of four; and those entries.
 
     Entries are of order one then: squares of very large or small ones would leave float32.
     """
-    count, n = matrices.shape[:2]
-    width = -(-n // 4) * 4
+    by = largest_entries(matrices)
+    return padded(matrices, overwrite).div_(by[:, None, None]), by
+
+
+def largest_entries(matrices: Tensor) -> Tensor:
+    """The size of the largest entry of each matrix; 1 where all are zero, NaN where one is infinite or NaN."""
     lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
     size = torch.maximum(lowest.abs(), highest.abs())
-    by = torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size))
-    if overwrite and width == n and matrices.is_contiguous():
-        return matrices.div_(by[:, None, None]), by
-    copy = matrices.new_zeros(count, n, width) if width > n else matrices.new_empty(count, n, n)
-    torch.div(matrices, by[:, None, None], out=copy[..., :n])
-    return copy, by
+    return torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size))
+
+
+def padded(matrices: Tensor, overwrite: bool) -> Tensor:
+    """A copy, its rows padded with zeros to a multiple of four; the matrices themselves where they may be overwritten."""
+    if _is_aligned(matrices):
+        return matrices if overwrite else matrices.clone()
+    count, n = matrices.shape[:2]
+    copy = matrices.new_zeros(count, n, -(-n // 4) * 4)
+    copy[..., :n] = matrices
+    return copy
+
+
+def _is_aligned(matrices: Tensor) -> bool:
+    """Whether a kernel can read the matrices where they are."""
+    return matrices.shape[-1] % 4 == 0 and matrices.is_contiguous()
 
 
 def bisect(source: str, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:

@@ -41,12 +41,20 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   norms += (size_t)blockIdx.x * n;
   mask += (size_t)blockIdx.x * n;
   const int out = (int)sink[blockIdx.x];
+  const bool wide = n % 4 == 0;  // rows are read and written four numbers at a time
   const float eps = 1.1920929e-7f;  // this, 1e-14 and 45: see measures.py
   const double stored = half == 1 ? 9.765625e-4 : half == 2 ? 7.8125e-3 : 1.1920928955078125e-7;  // eps of the states' type
 
   for (int i = warp; i < n; i += warps) {
     float sum = 0.f;
-    for (int k = lane; k < n; k += 32) sum += g[(size_t)i * n + k];
+    if (wide) {
+      for (int k = lane * 4; k < n; k += 128) {
+        const float4 x = *(const float4*)(g + (size_t)i * n + k);
+        sum += (x.x + x.y) + (x.z + x.w);
+      }
+    } else {
+      for (int k = lane; k < n; k += 32) sum += g[(size_t)i * n + k];
+    }
     sum = warp_sum(sum);
     if (lane == 0) shift[i] = sum;
   }
@@ -55,8 +63,8 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
     diagonal[i] = g[(size_t)i * n + i];
     size += sqrtf(fmaxf(diagonal[i], 0.f));
     noise[i] = fmax(1e-14 * norms[i] * norms[i], (double)(45.f * eps * diagonal[i]));
-    int before = 0;
-    for (int k = 0; k < i; ++k) before += !masked || mask[k];
+    int before = masked ? 0 : i;
+    for (int k = 0; masked && k < i; ++k) before += mask[k];
     if (!masked || mask[i]) {
       kept[before] = i;
       if (i != out) kept[n + before - ((!masked || mask[out]) && out < i)] = i;
@@ -137,10 +145,20 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   for (int i = warp; i < n; i += warps) {
     const float o = shift[i], s = scale[i], d = scale[n + i];
     const size_t row = ((size_t)blockIdx.x * n + i) * n;
-    for (int k = lane; k < n; k += 32) {
-      const float x = g[(size_t)i * n + k], by = scale[k], without = scale[n + k];
-      keep[row + k] = s == 0.f || by == 0.f ? 0.f : ((x - o) - shift[k]) * s * by;
-      drop[row + k] = d == 0.f || without == 0.f ? 0.f : x * d * without;
+    for (int k = wide ? lane * 4 : lane; k < n; k += wide ? 128 : 32) {
+      __align__(16) float x[4], with[4], left[4];
+      const int count = wide ? 4 : 1;
+      if (wide) *(float4*)x = *(const float4*)(g + (size_t)i * n + k);
+      else x[0] = g[(size_t)i * n + k];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (c >= count) break;
+        const float by = scale[k + c], without = scale[n + k + c];
+        with[c] = s == 0.f || by == 0.f ? 0.f : ((x[c] - o) - shift[k + c]) * s * by;
+        left[c] = d == 0.f || without == 0.f ? 0.f : x[c] * d * without;
+      }
+      if (wide) *(float4*)(keep + row + k) = *(float4*)with, *(float4*)(drop + row + k) = *(float4*)left;
+      else keep[row + k] = with[0], drop[row + k] = left[0];
     }
   }
 }
