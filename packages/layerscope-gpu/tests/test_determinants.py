@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -91,6 +92,24 @@ def test_rounding_that_makes_eigenvalues_negative_stays_small():
     gram[:, 1::2], gram[:, :, 1::2] = 0, 0
     assert (np.linalg.eigvalsh(gram.double().numpy())[:, 0] < -1e-7).all()
     assert determinants.entropy(gram, HOW).abs().max() < 3e-4
+
+
+@emulated
+def test_matrices_of_the_smallest_numbers():
+    found = determinants.entropy(1e-39 * torch.eye(20).repeat(3, 1, 1), HOW)
+    assert found.tolist() == [pytest.approx(math.log(20), abs=1e-4)] * 3
+
+
+@emulated
+def test_the_trial_passes_and_finds_a_wrong_answer(monkeypatch):
+    monkeypatch.setattr(torch, "device", lambda *_: "cpu")
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(determinants, "side_stream", lambda _: None)
+    assert determinants.problem.__wrapped__(0, HOW) is None
+    monkeypatch.setattr(determinants, "WEIGHTS", (*determinants.WEIGHTS[:-1], 0.5))
+    determinants._table.cache_clear()
+    assert "missed known entropies" in str(determinants.problem.__wrapped__(0, HOW))
+    determinants._table.cache_clear()
 
 
 @emulated

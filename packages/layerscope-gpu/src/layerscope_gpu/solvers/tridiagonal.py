@@ -23,6 +23,7 @@ from layerscope_gpu.cuda import WARP_SUM, launch, multiprocessors, shared_memory
 from layerscope_gpu.solvers.pieces import BISECTION, UPPER, halvings, problem_with
 
 _COPY_BYTES = 2**30
+SMALLEST_ENTRY = 1e-36  # of a largest one, whose inverse float32 can hold
 
 
 @cache
@@ -119,10 +120,10 @@ def scaled_copy(matrices: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
 
 
 def largest_entries(matrices: Tensor) -> Tensor:
-    """The size of the largest entry of each matrix; 1 where all are zero, NaN where one is infinite or NaN."""
+    """The size of the largest entry of each matrix, or a bit more; 1 where all are zero, NaN where one is infinite or NaN."""
     lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
     size = torch.maximum(lowest.abs(), highest.abs())
-    return torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size))
+    return torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size.clamp(min=SMALLEST_ENTRY)))
 
 
 def padded(matrices: Tensor, overwrite: bool) -> Tensor:
