@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from layerscope_gpu import cuda, eigenvalues
+from layerscope_gpu import cuda, eigenvalues, exact_entropy
 from layerscope_gpu.cuda import UnusableError
 from layerscope_gpu.solvers import band, cusolver, pieces, small, tridiagonal
 
@@ -142,6 +142,27 @@ def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(monkeyp
     kernels = (("small_eigenvalues", 192), ("to_band", 193), ("to_band", 1024), ("tridiagonal", 1025))
     for name, n in kernels:
         assert f" {name}(" in eigenvalues.kernel_source(n, 0).replace("\n", " ")
+
+
+def test_which_entropies_are_made_of_determinants(monkeypatch):
+    made = []
+    given = {n: torch.eye(n).repeat(60, 1, 1) for n in (192, 193, 300)}
+    assert exact_entropy(given[193]) is None  # on a CPU
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(eigenvalues.determinants, "problem", lambda index, how: "no driver" if how.largest > 256 else None)
+    monkeypatch.setattr(eigenvalues.determinants, "entropy", lambda m, how, o: made.append((m.shape[-1], o)) or "made")
+    monkeypatch.setattr(eigenvalues, "_used", {})
+    assert exact_entropy(given[192]) is None  # eigenvalues are as fast
+    assert exact_entropy(given[300]) is None  # as it cannot be used
+    assert exact_entropy(given[193][:3]) is None  # few
+    assert exact_entropy(given[193].double()) is None
+    assert eigenvalues.solvers_used(0) == "none"
+    assert exact_entropy(given[193], overwrite=True) == "made"
+    assert made == [(193, True)]
+    assert "determinants" in eigenvalues.solvers_used(0)
+    assert "log_determinants" in str(eigenvalues.entropy_source(193, 0))
+    assert "small_eigenvalues" in str(eigenvalues.entropy_source(192, 0))
 
 
 def test_small_matrices_have_a_kernel_that_holds_them():

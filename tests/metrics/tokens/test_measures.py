@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
+from layerscope.metrics.entropy import spectrum_entropy
 from layerscope.metrics.tokens import measures
 from layerscope.metrics.tokens.measures import curvatures, prepare_tokens, prompt_entropies, solve_tokens
 from layerscope.metrics.tokens.norms import Sink, find_sink, sum_in_groups, without_token
@@ -218,6 +219,25 @@ def test_which_kernel_an_entropy_waits_for(monkeypatch):
     assert measures.entropy_kernel(10**5, Options(), there) is None  # too large for our own kernels
     monkeypatch.setattr(faster, "on", lambda device: None)
     assert measures.entropy_kernel(128, Options(), there) is None  # layerscope-gpu is not installed
+
+
+def test_determinants_are_asked_for_where_they_give_the_entropy(monkeypatch):
+    class Package:
+        def exact_entropy(self, matrices: torch.Tensor, overwrite: bool) -> torch.Tensor | None:
+            assert overwrite
+            return None if len(matrices) < 3 else matrices.new_zeros(len(matrices)).double()
+
+        def eigvalsh(self, matrices: torch.Tensor, overwrite: bool) -> torch.Tensor:
+            return torch.linalg.eigvalsh(matrices)
+
+    x = torch.randn(4, 5, 9, generator=torch.Generator().manual_seed(3)).double()
+    gram = x @ x.mT
+    monkeypatch.setattr(faster, "on", lambda device: Package())
+    assert (measures.token_entropy(gram.clone(), Options()) == 0).all()
+    want = spectrum_entropy(torch.linalg.eigvalsh(gram))
+    torch.testing.assert_close(measures.token_entropy(gram[:2].clone(), Options()), want[:2])  # it could not be used
+    for options in (Options(alpha=3.0), Options(clamp_gram=True)):  # other orders; entries cut off make eigenvalues negative
+        assert (measures.token_entropy(gram.clone(), options) > 0).all()
 
 
 def test_on_a_cpu_there_is_nothing_to_wait_for():
