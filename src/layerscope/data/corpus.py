@@ -93,14 +93,11 @@ def lack_words(texts: Sequence[str]) -> bool:
     >>> [lack_words([one] * 3) for one in ("CC(=O)O.OCC>>CC(=O)OCC", "My card?", "这张卡什么时候到", "मेरा कार्ड अभी तक नहीं आया।")]
     [True, False, False, False]
     """
-    texts = [_without_signs(text[:300]) for text in texts]  # a long text's beginning tells
+    cut = [text[:300] for text in texts]  # the beginning tells
+    # vowel signs and joiners are parts of words, though no letters
+    texts = [t if t.isascii() else "".join(c for c in t if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf")) for t in cut]
     sizes = [(sum(map(len, _WORD.findall(text))), len("".join(text.split()))) for text in texts if not _UNSPACED.search(text)]
     return sum(3 * words < every for words, every in sizes) > len(texts) / 2
-
-
-def _without_signs(text: str) -> str:
-    """A text without vowel signs and joiners, which are parts of words, though no letters."""
-    return text if text.isascii() else "".join(c for c in text if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf"))
 
 
 def load_corpus(

@@ -178,9 +178,7 @@ def token_entropy(matrices: Tensor, options: Options) -> Tensor:
     gpu = faster.on(matrices.device)
     if gpu is not None and _is_approximated(matrices.shape[-1], options):
         return gpu.approximate_entropy(matrices)
-    found: Tensor | None = (
-        gpu.exact_entropy(matrices, overwrite=True) if gpu is not None and _needs_no_spectrum(options) else None
-    )
+    found = gpu.exact_entropy(matrices, overwrite=True) if gpu is not None and _needs_no_spectrum(options) else None
     return gram_entropy(matrices, options.alpha, overwrite=True) if found is None else found
 
 
