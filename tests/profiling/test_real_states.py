@@ -89,6 +89,7 @@ def minilm_alone(minilm: LoadedModel, corpus: Corpus) -> Independent:
     return Independent(minilm, corpus.texts, TOKENS, VIEWS, SEED)
 
 
+@pytest.mark.slow  # quickly: tiny decoders in `test_tiny_states`, and MiniLM below
 def test_the_first_half_of_smollm_equals_an_independent_computation(
     part: LoadedModel, corpus: Corpus, part_alone: Independent
 ) -> None:

@@ -18,6 +18,8 @@ from layerscope.studies.run import StudyRun, study
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
+pytestmark = pytest.mark.usefixtures("few_experiments")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
