@@ -160,12 +160,8 @@ def load_commands() -> None:
         known.rich_help_panel = next((panel for panel, names in STORY.items() if known.name in names), "More")
 
 
-@functools.cache
-def command_tree() -> Any:
-    """All commands with their parameters: building them takes as long as a quick command, and every message asks for them."""
-    return typer.main.get_command(app)
-
-
+# All commands with their parameters: building them takes as long as a quick command, and every message asks for them.
+_commands: Callable[[], Any] = functools.cache(lambda: typer.main.get_command(app))
 # A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`
 _PARAMETER = re.compile(r"""(?<![\w?&./'"=-])([a-z][a-z_]*)=(True\b|'[^']*'|(?=[\s.,;:)]|$))?""")
 _BARE = re.compile(r"""(?<![\w?&./'"=`-])([a-z]+(?:_[a-z]+)+)(?![\w='"/(`.]\w?)""")  # `max_length` without a value
@@ -180,7 +176,7 @@ def with_flags(message: str, words: list[str]) -> str:
     >>> with_flags("max_length must be at least 1", ["improve"])
     '--max-length must be at least 1'
     """
-    found = command_tree()
+    found = _commands()
     for word in words:
         found = getattr(found, "commands", {}).get(word, found)
     flags = {one.name: max(one.opts, key=len) for one in getattr(found, "params", ()) if max(one.opts).startswith("-")}
@@ -234,7 +230,7 @@ def _main() -> None:
     if {"-q", "--quiet", "--json"}.intersection(sys.argv):
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
-        command_tree()(prog_name="layerscope")
+        _commands()(prog_name="layerscope")
     except LayerscopeError as error:
         print(f"layerscope: {with_flags(str(error), sys.argv[1:])}", file=sys.stderr)
         sys.exit(1)
