@@ -74,16 +74,17 @@ gc.disable()
 settings.register_profile("busy", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# What takes longest, and is started first: two processes then end at about the same time.
+# What takes longest, and is started first: processes then end at about the same time.
 LONGEST = (
     "cluster",
-    "tests/profiling/test_real_states.py",
+    "tests/browser",
+    "tests/evaluation/test_walk.py",
     "tests/evaluation/test_evaluate.py",
     "tests/evaluation/test_real.py",
-    "tests/browser",
     "tests/improving/test_improve.py",
     "tests/exporting/test_real.py",
-    "tests/exporting/test_folder.py",
+    "tests/exporting/test_cutting.py",
+    "tests/improving/test_student.py",
     "tests/evaluation/test_budget.py",
     "tests/improving/test_interrupted.py",
     "tests/faults/test_killed.py",
