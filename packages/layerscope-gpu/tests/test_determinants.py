@@ -105,11 +105,19 @@ def test_the_trial_passes_and_finds_a_wrong_answer(monkeypatch):
     monkeypatch.setattr(torch, "device", lambda *_: "cpu")
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(determinants, "side_stream", lambda _: None)
-    assert determinants.problem.__wrapped__(0, HOW) is None
+    assert determinants._tried.__wrapped__(0, HOW) is None
     monkeypatch.setattr(determinants, "WEIGHTS", (*determinants.WEIGHTS[:-1], 0.5))
     determinants._table.cache_clear()
-    assert "missed known entropies" in str(determinants.problem.__wrapped__(0, HOW))
+    assert "missed known entropies" in str(determinants._tried.__wrapped__(0, HOW))
     determinants._table.cache_clear()
+
+
+@emulated
+def test_matrices_that_begin_anywhere_in_memory():
+    x = torch.randn(3, 20, 30, generator=torch.Generator().manual_seed(4))
+    memory = torch.empty(1 + 3 * 400)
+    given = memory[1:].view(3, 20, 20).copy_(x @ x.mT)
+    assert torch.equal(determinants.entropy(given, HOW, overwrite=True), determinants.entropy(x @ x.mT, HOW))
 
 
 @emulated

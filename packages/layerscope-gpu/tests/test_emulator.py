@@ -115,16 +115,8 @@ def test_products_on_tensor_cores():
     out = torch.zeros(16, 8)
     launch(MMA, "product", 1, 32, 0, [a.view(torch.int32), b.view(torch.int32), out])
     assert torch.equal(out, a.float() @ b.float() + 1)
-    small = torch.zeros(16, 16).half()
-    small[:, 0] = 2**-12
-    launch(MMA, "product", 1, 32, 0, [small.view(torch.int32), (2**-12 * torch.ones(16, 8)).half().view(torch.int32), out])
-    assert (out == 1).all()  # 1 + 2^-24, and one digit more would be 1 + 2^-23
-    launch(
-        MMA,
-        "product",
-        1,
-        32,
-        0,
-        [3 * small.view(torch.int32) // 3, (3 * 2**-12 * torch.ones(16, 8)).half().view(torch.int32), out],
-    )
+    first = torch.zeros(16, 16).half()
+    first[:, 0] = 2**-12
+    second = torch.full((16, 8), 3 * 2**-12).half()
+    launch(MMA, "product", 1, 32, 0, [first.view(torch.int32), second.view(torch.int32), out])
     assert (out == 1 + 2**-23).all()  # 1 + 3 / 2^24 is cut off, not rounded to 1 + 2^-22

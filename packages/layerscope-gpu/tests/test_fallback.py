@@ -9,7 +9,7 @@ import torch
 
 from layerscope_gpu import cuda, eigenvalues, exact_entropy
 from layerscope_gpu.cuda import UnusableError
-from layerscope_gpu.solvers import band, cusolver, pieces, small, tridiagonal
+from layerscope_gpu.solvers import band, cusolver, determinants, pieces, small, tridiagonal
 
 
 @pytest.fixture(autouse=True)
@@ -150,8 +150,9 @@ def test_which_entropies_are_made_of_determinants(monkeypatch):
     assert exact_entropy(given[193]) is None  # on a CPU
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(eigenvalues.determinants, "problem", lambda index, how: "no driver" if how.largest > 256 else None)
-    monkeypatch.setattr(eigenvalues.determinants, "entropy", lambda m, how, o: made.append((m.shape[-1], o)) or "made")
+    monkeypatch.setattr(determinants, "shared_memory", lambda index: 232448)
+    monkeypatch.setattr(determinants, "_tried", lambda index, how: "no driver" if how.largest > 256 else None)
+    monkeypatch.setattr(determinants, "entropy", lambda m, how, o: made.append((m.shape[-1], o)) or "made")
     monkeypatch.setattr(eigenvalues, "_used", {})
     assert exact_entropy(given[192]) is None  # eigenvalues are as fast
     assert exact_entropy(given[300]) is None  # as it cannot be used
@@ -161,6 +162,9 @@ def test_which_entropies_are_made_of_determinants(monkeypatch):
     assert exact_entropy(given[193], overwrite=True) == "made"
     assert made == [(193, True)]
     assert "determinants" in eigenvalues.solvers_used(0)
+    monkeypatch.setattr(determinants, "shared_memory", lambda index: 40 * 1024)
+    assert "do not fit" in str(determinants.usable(0, 193))
+    assert exact_entropy(given[193]) is None
     assert "log_determinants" in str(eigenvalues.entropy_source(193, 0))
     assert "small_eigenvalues" in str(eigenvalues.entropy_source(192, 0))
 

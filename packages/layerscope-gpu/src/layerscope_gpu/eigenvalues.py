@@ -70,7 +70,7 @@ def exact_entropy(matrices: Tensor, overwrite: bool = False) -> Tensor | None:
     n, index = matrices.shape[-1], matrices.device.index
     if not matrices.is_cuda or matrices.dtype != torch.float32 or len(matrices) < _FEWEST_FOR_KERNEL:
         return None
-    if not band.SMALLEST <= n <= band.LARGEST or determinants.problem(index, band.variant(n)) is not None:
+    if determinants.usable(index, n) is not None:
         return None
     _used.setdefault(index, set()).add(_DETERMINANTS)
     return determinants.entropy(matrices, band.variant(n), overwrite)

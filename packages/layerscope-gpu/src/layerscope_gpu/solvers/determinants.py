@@ -17,8 +17,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import UnusableError, launch
-from layerscope_gpu.solvers.band import BAND, BandVariant, to_band
+from layerscope_gpu.cuda import UnusableError, launch, shared_memory
+from layerscope_gpu.solvers.band import BAND, LARGEST, SMALLEST, BandVariant, to_band, variant
 from layerscope_gpu.solvers.pieces import known_case, side_stream
 from layerscope_gpu.solvers.tridiagonal import SMALLEST_ENTRY, parts
 
@@ -50,7 +50,7 @@ def entropy(matrices: Tensor, how: BandVariant, overwrite: bool = False) -> Tens
         sums = band.new_ones(len(band), SHIFTS + 2, dtype=torch.float64)
         blocks = -(-len(band) * SHIFTS // 32)
         arguments: list[Tensor | int] = [band, (1 / trace).float(), shifts, sums, n, len(band)]
-        launch(source(how), "log_determinants", blocks, 32, 4 * (2 * n * (BAND + 1) + 16), arguments)
+        launch(source(how), "log_determinants", blocks, 32, shared(n), arguments)
         out[part] = torch.where(trace > 0, -(sums @ weights), torch.nan)
     return out
 
@@ -64,9 +64,24 @@ def _table(device: torch.device) -> tuple[Tensor, Tensor]:
     return shifts.to(device), weights.to(device)
 
 
+def shared(n: int) -> int:
+    """Bytes of shared memory of the determinants of two matrices of n rows."""
+    return 4 * (2 * n * (BAND + 1) + 16)
+
+
+def usable(index: int, n: int) -> str | None:
+    """None if the kernels work on a device for matrices of n rows, else why not."""
+    if not SMALLEST <= n <= LARGEST:
+        return f"it takes matrices of {SMALLEST} to {LARGEST} rows"
+    how = variant(n)
+    if max(how.shared(n), shared(n)) > shared_memory(index):
+        return "its panels do not fit into shared memory"
+    return _tried(index, how)
+
+
 @cache
-def problem(index: int, how: BandVariant) -> str | None:
-    """None if the kernels work on a device and find known entropies, else why not."""
+def _tried(index: int, how: BandVariant) -> str | None:
+    """Compile the kernels and try them on matrices with a known entropy, once."""
     device, n = torch.device("cuda", index), min(how.largest, 250)
     matrices, known = known_case(n)  # eigenvalues from -1 on
     gram, p = matrices + torch.eye(n), (known + 1) / (known + 1).sum()

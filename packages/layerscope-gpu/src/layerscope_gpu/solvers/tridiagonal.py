@@ -138,7 +138,7 @@ def padded(matrices: Tensor, overwrite: bool) -> Tensor:
 
 def _is_aligned(matrices: Tensor) -> bool:
     """Whether a kernel can read the matrices where they are."""
-    return matrices.shape[-1] % 4 == 0 and matrices.is_contiguous()
+    return matrices.shape[-1] % 4 == 0 and matrices.is_contiguous() and matrices.data_ptr() % 16 == 0
 
 
 def bisect(source: str, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:

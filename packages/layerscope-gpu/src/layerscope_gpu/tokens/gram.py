@@ -41,7 +41,7 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   norms += (size_t)blockIdx.x * n;
   mask += (size_t)blockIdx.x * n;
   const int out = (int)sink[blockIdx.x];
-  const bool wide = n % 4 == 0;  // rows are read and written four numbers at a time
+  const bool wide = n % 4 == 0 && ((size_t)gram | (size_t)keep | (size_t)drop) % 16 == 0;  // four numbers of a row at a time
   const float eps = 1.1920929e-7f;  // this, 1e-14 and 45: see measures.py
   const double stored = half == 1 ? 9.765625e-4 : half == 2 ? 7.8125e-3 : 1.1920928955078125e-7;  // eps of the states' type
 
