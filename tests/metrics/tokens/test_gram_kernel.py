@@ -48,7 +48,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CASES = [
     # of many tokens, quickly: every kind in one type and every type of one kind
     pytest.param(tokens, kind, dtype, marks=[pytest.mark.slow] if tokens > 3 and kind != "sink" and dtype != DTYPES[0] else [])
-    for tokens in (1, 2, 3, 33, 70)
+    for tokens in (1, 2, 3, 33, 36, 70)
     for kind in ("plain", "anisotropic", "sink", "repeated")
     for dtype in DTYPES
 ]
@@ -96,3 +96,21 @@ def test_only_what_is_asked_for(kernel: list[int]) -> None:
     assert set(matrices.matrices) == {"keep", "drop"}
     assert matrices.curvature == {}
     assert len(kernel) == 2
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_rows_of_fours_wherever_they_begin(offset: int, kernel: list[int], monkeypatch: Any) -> None:
+    """More tokens than a warp takes at a time, four each; matrices that begin anywhere are written one by one."""
+    given = states("sink", 2, 132, 140)
+    sink = find_sink(given, None).position
+
+    def space(like: torch.Tensor) -> torch.Tensor:
+        return like.new_empty(like.numel() + offset)[offset:].view_as(like)
+
+    got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32, space=space)
+    assert len(kernel) == 1
+    assert {matrix.data_ptr() % 16 for matrix in got.matrices.values()} == {4 * offset}
+    monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: False)
+    want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
+    for name in ("keep", "drop"):
+        torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)
