@@ -87,6 +87,7 @@ _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 # on. With views it is twice as much: the host starts the processes that make them, too.
 _FIRST_TOKENS = 33792
 _FIRST_ITEMS = (16, 264)  # at least, at most
+_FIRST_SHARE = 8  # at least every eighth: the others of many long texts take longer to look at
 # Batches of views in the first shards: a GPU runs those of one shard while those of the next are made, which takes hardly less.
 _FIRST_VIEWS = (1, 2, 2, 3, 4)
 _USUAL_LENGTH = 128  # tokens, where there is no limit
@@ -191,6 +192,8 @@ class EarlyPlanner:
         fewest, most = _FIRST_ITEMS
         limit = self.reader.max_length or _FIRST_TOKENS
         enough = max(fewest, min(most, _FIRST_TOKENS // limit))
+        if not self.per_batch:
+            enough = max(enough, len(self.reader.items) // _FIRST_SHARE)
         count = 2 * enough if self.per_batch else min(self.shard_size, enough)
         largest = self.reader.largest(count) if len(self.reader.items) > count + min(enough, count) else None
         if largest is None:

@@ -242,6 +242,7 @@ class Job(ProfileTask):
             facts = encode(self, plan, store, bar)
         self.reader.stop_views()  # its processes have done their work
         encoded = time.perf_counter()
+        facts["lack_words"] = lack_words(list(islice(getattr(self.items, "texts", ()), 200)))  # now: a GPU is still at work
         # by number of these items: the run may have been started with the same items in another order
         shards = [Shard(numbers, store.vectors(i), {}) for i, numbers in enumerate(plan.shards)]
 
@@ -278,7 +279,7 @@ class Job(ProfileTask):
         }
         engine = facts.get("engine") or {"name": self.engine.name}
         devices = engine.get("devices") or [str(self.device)]  # workers say where their models were
-        odd = {"lack_words": True} if lack_words(list(islice(getattr(self.items, "texts", ()), 200))) else {}
+        odd = {"lack_words": True} if facts["lack_words"] else {}
         return command.make_manifest(
             Profile.kind,
             model=self.model.identity,

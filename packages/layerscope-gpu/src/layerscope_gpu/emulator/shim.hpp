@@ -204,6 +204,7 @@ inline void ld_global_L2__256B_v4_f32(float& x, float& y, float& z, float& w, co
 inline void st_global_v4_f32(float* at, float x, float y, float z, float w) { *(float4*)at = make_float4(x, y, z, w); }
 inline void rcp_approx_ftz_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rcp_approx_f32(float& out, float x) { out = rough(1.f / x); }
+inline void sqrt_approx_ftz_f32(float& out, float x) { out = rough(sqrtf(x)); }
 inline void rsqrt_approx_ftz_f32(float& out, float x) { out = rough(1.f / sqrtf(x)); }
 }  // namespace cuda_on_cpu
 

@@ -95,7 +95,7 @@ def _tried(index: int, how: BandVariant) -> str | None:
 
 
 DETERMINANTS = r"""
-#define UNSURE 1e-4f  // of the trace: pivots below may be much changed by rounding
+#define UNSURE 1e-5f  // of the trace, tens of times its rounding: pivots below may be much changed by that
 #define APART 16  // numbers between two bands: threads of both read at once
 // Of bands (count x n x (B + 1)) times `by`: sums of log(1 + pivot / z) at 16 shifts z, in rows of 18; last, of all squares
 extern "C" __global__ void __launch_bounds__(32)
@@ -143,7 +143,9 @@ log_determinants(const float* band, const float* by, const float* shifts, double
     if (shifted < UNSURE) {  // without negative eigenvalues no entry is larger; with them, entries would grow without end
 #pragma unroll
       for (int i = 1; i <= B; ++i) {
-        const float most = sqrtf(shifted * fmaxf((i < B ? x[i % B][i % B] : row[B]) + z, 0.f));
+        const float square = shifted * fmaxf((i < B ? x[i % B][i % B] : row[B]) + z, 0.f);
+        float most;
+        asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(most) : "f"(square));
         c[i] = fminf(fmaxf(c[i], -most), most);
       }
     }
