@@ -100,7 +100,7 @@ class ShardEncoder:
     ) -> list[PendingShard]:
         """Run the items of several shards, in common batches: a GPU does a small one in less time than the host takes for it.
 
-        `on_batch()` is called when a batch is queued.
+        `on_batch()` is called before a batch is run.
         """
         pending = [self._make_room(plan, shard) for shard in shards]
         wanted = self.config.needs("tokens")
@@ -108,8 +108,8 @@ class ShardEncoder:
         places = [(one, i) for one in pending for i in range(len(one.rows))]
 
         def keep_items(numbers: list[int], batch: Batch) -> None:
-            reduced = self._reduce(batch, wanted)
             on_batch()
+            reduced = self._reduce(batch, wanted)
             puts = []
             for one in pending:
                 here = [(k, places[number][1]) for k, number in enumerate(numbers) if places[number][0] is one]
