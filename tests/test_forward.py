@@ -53,7 +53,7 @@ class SeriesReader(ItemReader):
 
     most_kept = 10**6
 
-    def survey(self, numbers: np.ndarray, proceed: Any = None) -> Part:
+    def survey(self, numbers: np.ndarray) -> Part:
         rows = self.read(numbers)
         lengths = np.array([len(row) for row in rows])
         return Part(numbers, lengths, np.zeros(len(numbers), dtype=bool), rows, int(lengths.sum()))

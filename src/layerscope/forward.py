@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event
 from typing import Self
 
 import numpy as np
@@ -131,7 +130,7 @@ class PlannedRows:
 
 def make_plan(reader: ItemReader, shard_size: int) -> Plan:
     """Count the tokens of all items and cut them, longest first, into shards."""
-    return _plan(reader, shard_size, [reader.survey(np.arange(len(reader.items)))])
+    return _plan(reader, shard_size, [reader.survey(np.arange(len(reader.items)))], reader.items.keys)
 
 
 def read_rows(reader: ItemReader, plan: Plan, shard: np.ndarray) -> Sequence[Row]:
@@ -149,7 +148,7 @@ def _first_shards(first: Part, per_batch: int, shard_size: int) -> list[np.ndarr
     return [*shards, *(some[i : i + shard_size] for i in range(0, len(some), shard_size))]
 
 
-def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], per_batch: int = 0) -> Plan:
+def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], keys: np.ndarray, per_batch: int = 0) -> Plan:
     """The plan of all items: of two parts, the first has shards of its own."""
     count = len(reader.items)
     lengths, truncated = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
@@ -158,7 +157,6 @@ def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], per_batch:
     usable = int((lengths > 0).sum())
     if not usable:
         raise DataError(f"the tokenizer of {reader.model.name} finds no token in any of the {count} {reader.items.kind}.")
-    keys = reader.items.keys
     shards = []
     for part in parts:
         some = part.numbers[part.lengths > 0]
@@ -184,18 +182,14 @@ class EarlyPlanner:
     def __init__(self, reader: ItemReader, shard_size: int, early: bool = True, per_batch: int = 0) -> None:
         self.reader, self.shard_size, self.per_batch = reader, shard_size, per_batch
         self._first = self._survey_largest() if early else None
-        self._proceed = Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-planning")
         self._rest: Future[Part] | None = None
 
     def _survey_largest(self) -> Part | None:
-        fewest, most = _FIRST_ITEMS
-        limit = self.reader.max_length or _FIRST_TOKENS
-        enough = max(fewest, min(most, _FIRST_TOKENS // limit))
-        if not self.per_batch:
-            enough = max(enough, len(self.reader.items) // _FIRST_SHARE)
-        count = 2 * enough if self.per_batch else min(self.shard_size, enough)
-        largest = self.reader.largest(count) if len(self.reader.items) > count + min(enough, count) else None
+        enough = int(np.clip(_FIRST_TOKENS // (self.reader.max_length or _FIRST_TOKENS), *_FIRST_ITEMS))
+        every = len(self.reader.items)
+        count = 2 * enough if self.per_batch else min(self.shard_size, max(enough, every // _FIRST_SHARE))
+        largest = self.reader.largest(count) if every > count + min(enough, count) else None
         if largest is None:
             return None
         first = self.reader.survey(largest)
@@ -205,7 +199,6 @@ class EarlyPlanner:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._proceed.set()
         self._thread.shutdown(cancel_futures=True)
 
     @property
@@ -226,18 +219,17 @@ class EarlyPlanner:
     def start(self) -> None:
         """Look at the other items, in the background: once the GPU has a batch, since that takes every core there is."""
         if self._rest is None:
-            others = np.arange(len(self.reader.items))
-            if self._first is not None:
-                others = np.setdiff1d(others, self._first.numbers, assume_unique=True)
-            self._rest = self._thread.submit(self.reader.survey, others, self._proceed)
+            first = np.arange(0) if self._first is None else self._first.numbers
+            others = np.setdiff1d(np.arange(len(self.reader.items)), first, assume_unique=True)
+            self._rest = self._thread.submit(self.reader.survey, others)
 
     def plan(self) -> Plan:
         """The whole plan, its first shard as given before."""
         self.start()
-        self._proceed.set()  # the caller has given the GPU the first shard
         assert self._rest is not None
-        rest = self._rest.result()
-        return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest], self.per_batch)
+        keys = self.reader.items.keys  # while texts are tokenized, which does not hold up Python
+        parts = [self._rest.result()] if self._first is None else [self._first, self._rest.result()]
+        return _plan(self.reader, self.shard_size, parts, keys, self.per_batch)
 
 
 def items_per_batch(model: LoadedModel, limit: int | None, views: int, most: int | None = None) -> int:

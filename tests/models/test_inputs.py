@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
-from layerscope.data import Corpus
 from layerscope.errors import InvalidValueError, ModelError
 from layerscope.models import LoadedModel, inputs, loaded
-from layerscope.models.inputs import ReadSettings, tokenizer_explained
+from layerscope.models.inputs import tokenizer_explained
 from layerscope.models.loaded import is_plain
 from tests.tiny import tiny_model
 
@@ -32,17 +28,6 @@ def test_the_core_gives_the_models_tokens(family: str, limit: int) -> None:
     odd = ["", " ", "naïve — 漢字 🙂", "</s> [MASK] <pad>", "x" * 500]
     same_tokens(model, odd + TEXTS, limit)
     assert is_plain(model._tokenizer)
-
-
-def test_what_python_does_waits_until_it_may() -> None:
-    model, may = tiny_model("gpt_neox"), threading.Event()
-    reader = model.open_items(Corpus.of(TEXTS), ReadSettings(max_length=12))
-    with ThreadPoolExecutor(1) as thread:
-        reading = thread.submit(reader.survey, np.arange(len(TEXTS)), may)
-        with pytest.raises(TimeoutError):
-            reading.result(timeout=0.3)
-        may.set()
-        assert reading.result(timeout=60).lengths.tolist() == [len(ids) for ids in model.tokenize(TEXTS, 12).ids]
 
 
 def test_a_tokenizer_with_ways_of_its_own_is_asked_itself() -> None:

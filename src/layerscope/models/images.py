@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from threading import Event
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -150,7 +149,7 @@ class ImageReader(ItemReader):
         model.set_reading(settings.tokens, settings.pooling)
         super().__init__(model, items)
 
-    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
+    def survey(self, numbers: np.ndarray) -> Part:
         """Count the tokens of one image, and prepare all of them if they take little memory."""
         first = self.read(numbers[:1])
         self.model.check_layout(first[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class Part:
     numbers: np.ndarray
     lengths: np.ndarray
     truncated: np.ndarray
-    rows: Sequence[Row] | TokenRows | None
+    rows: Sequence[Row] | TokenRows | EncodedRows | None
     size: int
 
 
@@ -89,6 +89,19 @@ class TokenRows:
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self.tokens[self.starts[index] : self.starts[index] + self.lengths[index]]
+
+
+class EncodedRows:
+    """Token ids of texts as a tokenizer gives them: arrays are made one by one, while a GPU works, and no plan waits for them."""
+
+    def __init__(self, encodings: Sequence[Any]) -> None:
+        self._rows = list(encodings)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        row = self._rows[index]
+        if not isinstance(row, np.ndarray):
+            row = self._rows[index] = np.array(row.ids, dtype=np.int32)
+        return row
 
 
 class ItemReader(Closing, ABC):
@@ -106,8 +119,8 @@ class ItemReader(Closing, ABC):
         self.max_length = max_length
 
     @abstractmethod
-    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
-        """Token counts of some items. In a background thread, wait for `proceed` before work that holds Python's lock."""
+    def survey(self, numbers: np.ndarray) -> Part:
+        """Token counts of some items."""
 
     @abstractmethod
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
@@ -170,25 +183,22 @@ class TextReader(ItemReader):
         """Tokens."""
         return _MOST_TOKENS * (_MOST_FOR_GPU if self.model.device.type == "cuda" else 1)
 
-    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
+    def survey(self, numbers: np.ndarray) -> Part:
         lengths = np.zeros(len(numbers), dtype=np.int64)
         truncated = np.zeros(len(numbers), dtype=bool)
         rows: list[np.ndarray] | None = []
         for start in range(0, len(numbers), _CHUNK):
             made = self.model.tokenize([self.texts[i] for i in numbers[start : start + _CHUNK].tolist()], self.max_length)
-            if proceed is not None:  # making lists of ids holds up other threads
-                proceed.wait()
             part = slice(start, start + _CHUNK)
-            lengths[part], truncated[part] = [len(ids) for ids in made.ids], made.truncated
+            lengths[part], truncated[part] = [len(encoding) for encoding in made.encodings], made.truncated
+            if len(numbers) <= _CHUNK and lengths.sum() <= _MOST_TOKENS and self.model.device.type == "cuda":
+                return Part(numbers, lengths, truncated, EncodedRows(made.encodings), int(lengths.sum()))
             if rows is not None:
-                count = int(lengths[part].sum())
-                rows.append(np.fromiter(chain.from_iterable(made.ids), dtype=np.int32, count=count))
+                rows.append(np.fromiter(chain.from_iterable(made.ids), np.int32, int(lengths[part].sum())))
                 rows = rows if lengths.sum() <= self.most_kept else None
-        size = int(lengths.sum())
-        if rows is None:
-            return Part(numbers, lengths, truncated, None, size)
-        tokens = np.concatenate([np.empty(0, np.int32), *rows])
-        return Part(numbers, lengths, truncated, TokenRows(tokens, np.cumsum(lengths) - lengths, lengths), size)
+        tokens = None if rows is None else np.concatenate([np.empty(0, np.int32), *rows])
+        kept = None if tokens is None else TokenRows(tokens, np.cumsum(lengths) - lengths, lengths)
+        return Part(numbers, lengths, truncated, kept, int(lengths.sum()))
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         return self.model.tokenize([self.texts[int(i)] for i in numbers], self.max_length).ids

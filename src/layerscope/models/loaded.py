@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,11 +59,15 @@ class Tokens:
         return [bool(encoding.overflowing) for encoding in self.encodings]
 
 
-class Encoded(NamedTuple):
+@dataclass(frozen=True)
+class Encoded:
     """One text as a slow tokenizer encodes it."""
 
     ids: list[int]
     overflowing: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 @dataclass
@@ -236,10 +240,9 @@ class LoadedModel:
         if longest is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
             return ask(texts)
         # Its core alone can leave out offsets, which are not needed. Asking for some sets the core's truncation, which stays.
-        core, some = tokenizer.backend_tokenizer, texts[:_TRIED]
-        wanted, tried = (Tokens(found) for found in (ask(some), core.encode_batch_fast(some)))
-        same = tried.ids == wanted.ids and tried.truncated == wanted.truncated
-        return core.encode_batch_fast(texts) if same else ask(texts)
+        wanted, encodings = Tokens(ask(texts[:_TRIED])), tokenizer.backend_tokenizer.encode_batch_fast(texts)
+        tried = Tokens(encodings[:_TRIED])
+        return encodings if tried.ids == wanted.ids and tried.truncated == wanted.truncated else ask(texts)
 
     def _refuse_too_short(self, longest: int | None) -> None:
         """A tokenizer whose special tokens alone are more than `longest` would not cut at all."""

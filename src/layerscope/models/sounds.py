@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ class SoundReader(ItemReader):
     def __init__(self, model: SoundModel, items: Items) -> None:
         super().__init__(model, items, model.max_length)
 
-    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
+    def survey(self, numbers: np.ndarray) -> Part:
         rows = self.read(numbers)
         lengths = np.array(self.model.lengths(rows), dtype=np.int64)
         window = getattr(self.model.processor, "n_samples", None) if self.model.has_window else None
