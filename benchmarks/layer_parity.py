@@ -77,7 +77,7 @@ def same_groups(model: LoadedModel, texts: list[str], scratch: Path) -> list[lis
     one = EncodePass(model, template, expand_sites(None, model.anatomy), KINDS, space, MAX_LENGTH)
     order = one.missing(texts)
     groups = []
-    for part in one.parts(order):
+    for part in (order[span] for span in one.spans(len(order))):
         lengths = [len(encoded.ids) for encoded in encode_template(model, template, part, MAX_LENGTH)]
         groups += [[part[i] for i in group] for group in plan_batches(lengths, one.encoder.runner.tokens)]
     return groups

@@ -155,7 +155,8 @@ def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readou
         with tempfile.TemporaryDirectory() as folder:
             space = open_space(EmbeddingStore(Path(folder), None), model, template, MAX_LENGTH)
             one = EncodePass(model, template, sites, kinds, space, MAX_LENGTH)
-            parts = list(one.parts(one.missing(texts)))
+            missing = one.missing(texts)
+            parts = [missing[span] for span in one.spans(len(missing))]
             tokens = [one.encoder.computed(one.encoder.read(part)) for part in parts]
             chosen = [int((i + 0.5) * len(parts) / sample) for i in range(sample)] if sample < len(parts) else range(len(parts))
             start = time.process_time()

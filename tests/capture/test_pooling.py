@@ -24,7 +24,8 @@ SPANS = [(0, 7), (1, 2), (4, 9), (0, 1), (2, 3)]
 def pooled(model: LoadedModel, rows: list[list[int]], spans: list[tuple[int, int]], kinds: list[str] = KINDS):
     batch = make_batch(rows, model.pad_id)
     with Pooler(model.anatomy, expand_sites(None, model.anatomy), kinds) as pooler:
-        return pooler.run(batch, spans, lambda b: model.run(b))
+        vectors, numbers = pooler.run(batch, spans, lambda b: model.run(b))
+    return {kind: some.numpy() for kind, some in vectors.items()}, numbers
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole texts", "spans"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from layerscope.capture import expand_sites
 from layerscope.core.readout import Readout, all_readouts, kinds_of
@@ -111,6 +112,17 @@ def test_different_circumstances_share_nothing(tmp_path: Path) -> None:
     assert passes[0].space.read_numbers(key, "tokens")[0] == 27
     again = encode(EmbeddingStore(tmp_path), tiny_model(), "plain", kinds)
     assert again.space.key == passes[0].space.key
+
+
+def test_a_gpu_encodes_few_texts_in_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    monkeypatch.setattr("layerscope.forward.token_budget", lambda *_: 4096)
+    for device, chunks in (("cpu", [12] * 25), ("cuda", [300])):
+        monkeypatch.setattr(LoadedModel, "device", torch.device(device))
+        space = open_space(EmbeddingStore(tmp_path), model, get_template("plain"), 64)
+        one = EncodePass(model, get_template("plain"), expand_sites(None, model.anatomy), ["mean/raw"], space, 64)
+        assert [span.stop - span.start for span in one.spans(300)] == chunks
+    assert [span.stop - span.start for span in one.spans(10_000)] == [4096, 4096, 1808]
 
 
 def test_an_interruption_loses_a_twenty_fifth_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

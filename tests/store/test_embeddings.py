@@ -294,6 +294,15 @@ def test_float16_is_half_the_size_within_its_error_bound(tmp_path: Path) -> None
     assert np.array_equal(large.read(keys_of(range(50)), KIND, SITES[1]), rows[1])
 
 
+def test_float16_is_rounded_as_numpy_rounds(tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 60_000, dtype=np.uint32).view(np.float32)
+    given = np.concatenate([[0.0, -0.0, 2**-24, 2**-25, 65504.0, np.inf], bits[np.abs(bits) < 65504]]).astype(np.float32)
+    space = EmbeddingStore(tmp_path).space(HERE, dtype="float16")
+    given.flags.writeable = False
+    space.add([text_key("a")], {"mean": given[None, None]}, ["block.0"])
+    np.testing.assert_array_equal(space.read([text_key("a")], "mean", "block.0")[0], given.astype(np.float16).astype(np.float32))
+
+
 def test_float16_refuses_values_that_would_become_infinite(tmp_path: Path) -> None:
     space = EmbeddingStore(tmp_path).space(HERE, dtype="float16")
     rows = vectors_of("ab")

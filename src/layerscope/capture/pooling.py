@@ -26,8 +26,8 @@ from layerscope.metrics.tokens.norms import find_sink
 class Pooler:
     """Runs batches and keeps the wanted kinds at every site; nothing of a site's states outlives its hook.
 
-    `run` returns vectors {kind: (sites, texts, D) float32} and numbers: the span's length (texts,) and, per site, where in the
-    span the sink token is (−1: outside it).
+    `run` returns vectors {kind: (sites, texts, D) float32}, left on the device, and numbers: the span's length (texts,) and, per
+    site, where in the span the sink token is (−1: outside it).
     """
 
     def __init__(self, anatomy: Anatomy, sites: Sequence[Site], kinds: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class Pooler:
 
     def run(
         self, batch: Batch, spans: Sequence[tuple[int, int]], forward: Callable[[Batch], Any]
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
         """Pool one batch; `spans` gives the first and one past the last token to read of each text."""
         width = batch.input_ids.shape[1]
         at = torch.arange(width)
@@ -72,8 +72,7 @@ class Pooler:
                 numbers["sink"] = torch.where(inside, sinks - bounds[:, 0], -1).numpy()
         finally:
             self._batch, self._pooled, self._sinks = None, {}, {}
-        vectors = stacked.cpu().numpy()
-        return {kind: vectors[:, i] for i, kind in enumerate(self.kinds)}, numbers
+        return {kind: stacked[:, i] for i, kind in enumerate(self.kinds)}, numbers
 
     def _on_state(self, index: int, raw: Tensor, normed: Tensor) -> None:
         batch = self._batch

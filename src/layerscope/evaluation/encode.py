@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from layerscope.capture import Batch, Site
+from layerscope.capture import Batch, Site, fits_on_device
 from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.core.identity import model_key
 from layerscope.core.poolings import POOLINGS
@@ -26,7 +27,7 @@ from layerscope.models.prefix import SharedPrefix
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20
-_PARTS = 25  # a run that is stopped repeats at most two of this many parts
+_PARTS = 25  # a run that is stopped repeats at most two of this many parts, or two chunks of a GPU, which takes no second
 Vectors = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 """Vectors by kind (sites, texts, D), and numbers by name, of some texts."""
 
@@ -119,13 +120,15 @@ class TextEncoder:
         self._prefix: SharedPrefix | None = None
 
     def read(self, texts: Sequence[str]) -> list[Encoded]:
-        """Token ids of texts."""
-        return [_never_empty(e, self.model.pad_id) for e in encode_template(self.model, self.template, texts, self.max_length)]
+        """Token ids of texts. One without a token (an empty string, say) still needs a vector: MTEB's data holds some."""
+        encoded = encode_template(self.model, self.template, texts, self.max_length)
+        return [e if e.ids else Encoded([self.model.pad_id], (0, 1), e.truncated) for e in encoded]
 
     def run(self, encoded: Sequence[Encoded], advance: Callable[[int], None]) -> Vectors:
-        """Vectors and numbers of texts that were read."""
-        shape = (len(self.sites), len(encoded), self.model.width)
-        vectors = {kind: np.empty(shape, dtype=np.float32) for kind in self.kinds}
+        """Vectors and numbers of texts that were read. On a GPU they are put in order there: the host copies them once."""
+        shape, device = (len(self.sites), len(encoded), self.model.width), self.model.device
+        where = device if fits_on_device(device, len(self.kinds) * shape[0] * shape[1], shape[2]) else "cpu"
+        vectors = {kind: torch.empty(shape, device=where) for kind in self.kinds}
         numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
         prefix = self._prefix = self._shared(encoded)
         skipped, forward = (0, self.model.run) if prefix is None else (len(prefix.ids), prefix.run)
@@ -134,8 +137,8 @@ class TextEncoder:
             spans = [encoded[i].span for i in items]
             pooled, counted = pooler.run(batch, [(max(0, a - skipped), b - skipped) for a, b in spans], forward)
             counted["tokens"] = np.array([b - a for a, b in spans])  # those that were skipped, too
-            for kind, array in pooled.items():
-                vectors[kind][:, items] = array
+            for kind, some in pooled.items():
+                vectors[kind][:, torch.tensor(items, device=where)] = some.to(where)
             for name, array in counted.items():
                 column = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(encoded)), dtype=array.dtype))
                 column[..., items] = array
@@ -143,7 +146,7 @@ class TextEncoder:
 
         with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
             self.runner.run([e.ids[skipped:] for e in encoded], keep)
-        return vectors, numbers
+        return {kind: some.cpu().numpy() for kind, some in vectors.items()}, numbers
 
     def _shared(self, encoded: Sequence[Encoded]) -> SharedPrefix | None:
         """The tokens that the template puts before every text, where their states need not be pooled."""
@@ -177,7 +180,8 @@ class EncodePass:
         self.encoder = TextEncoder(model, template, sites, kinds, max_length, batch_size)
         self.template, self.sites, self.kinds, self.space = template, list(sites), list(kinds), space
         per_text = len(self.sites) * max(1, len(self.kinds)) * model.width * 4
-        self.chunk = int(max(8, min(512, _CHUNK_BYTES // per_text)))
+        most, self._fewest = (4096, 1) if model.device.type == "cuda" else (512, _PARTS)
+        self.chunk = int(max(8, min(most, _CHUNK_BYTES // per_text)))
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """The distinct texts that are not in the store yet, longest first so that batches hold little padding."""
@@ -189,7 +193,7 @@ class EncodePass:
         """Encode texts and add them to the store, a chunk while the next is encoded: what is added survives what comes next."""
         with ThreadPoolExecutor(1) as writer:
             added = writer.submit(lambda: None)
-            for part in self.parts(texts):
+            for part in (list(texts[span]) for span in self.spans(len(texts))):
                 vectors = self.encoder.run(self.encoder.read(part), advance)
                 added.result()  # one at a time, so that memory holds two chunks at most; and its error, if any
                 added = writer.submit(self.add, part, vectors)
@@ -200,20 +204,10 @@ class EncodePass:
         vectors, numbers = encoded
         self.space.add([text_key(t) for t in texts], vectors, [s.name for s in self.sites], numbers)
 
-    def parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
-        """The chunks that texts are encoded and stored in."""
-        for span in self.spans(len(texts)):
-            yield list(texts[span])
-
     def spans(self, count: int) -> list[slice]:
-        """Where the chunks of so many texts begin and end."""
-        size = max(8, min(self.chunk, count // _PARTS))
+        """Where the chunks begin and end in which so many texts are encoded and stored."""
+        size = max(8, min(self.chunk, count // self._fewest))
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _never_empty(encoded: Encoded, pad_id: int) -> Encoded:
-    """A text without a token (an empty string, say) still needs a vector: MTEB's data holds some."""
-    return encoded if encoded.ids else Encoded([pad_id], (0, 1), encoded.truncated)
 
 
 def readout_vectors(space: Space, keys: Sequence[bytes], readout: Readout, site: str) -> np.ndarray:

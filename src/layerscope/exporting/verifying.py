@@ -156,7 +156,7 @@ def pooled_vectors(
 
         def keep(items: list[int], batch: Batch) -> None:
             pooled, _ = pooler.run(batch, [(0, len(rows[i])) for i in items], model.run)
-            out[items] = pooled[kind][0]
+            out[items] = pooled[kind][0].cpu()
 
         BatchRunner(model, batch_size).run(rows, keep)
     return out

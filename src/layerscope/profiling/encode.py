@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from layerscope.capture import Site, check_residual, expand_sites
+from layerscope.capture import Site, check_residual, expand_sites, fits_on_device
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.forward import EarlyPlanner, Plan, Prefetcher, items_per_batch
@@ -24,11 +24,9 @@ from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
 from layerscope.spectra import faster
-from layerscope.spectra.execution import free_memory
 from layerscope.store import Shard, ShardStore
 
 MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
-_SHARE_OF_MEMORY = 0.3  # of what is free: the metrics need the rest
 
 
 class MemoryStore:
@@ -80,13 +78,6 @@ def write_behind(store: ShardStore | MemoryStore) -> Iterator[Callable[[int, Sha
         yield write
         if last is not None:
             last.result()
-
-
-def fits_on_device(device: torch.device, vectors: int, width: int) -> bool:
-    """Whether so many pooled vectors may stay on a GPU until the run is done."""
-    if device.type != "cuda":
-        return False
-    return vectors * width * 4 <= _SHARE_OF_MEMORY * free_memory(device)
 
 
 @dataclass

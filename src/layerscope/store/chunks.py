@@ -209,16 +209,24 @@ def _vector_writer(kind: str, array: np.ndarray, sites: Sequence[str], dtype: st
 
 def _stored(kind: str, site: str, rows: np.ndarray, dtype: str) -> np.ndarray:
     """Rows as they are stored; refuses to turn a large value into infinity."""
+    half = rows.dtype == np.float32 and dtype == "float16"
     with np.errstate(over="ignore"):
-        stored = np.ascontiguousarray(rows, dtype=dtype)
-    narrower = stored.dtype.itemsize < rows.dtype.itemsize
-    if narrower and np.isinf(stored).any() and np.any(np.isinf(stored) & ~np.isinf(rows)):
+        stored = _halved(rows) if half else np.ascontiguousarray(rows, dtype=dtype)
+    infinite = (stored.view(np.uint16) & 0x7FFF) == 0x7C00 if half else np.isinf(stored)
+    if infinite.any() and np.any(infinite & ~np.isinf(rows)):
         largest = float(np.max(np.abs(rows), where=np.isfinite(rows), initial=0.0))
         raise RunFolderError(
             f"the vectors {kind!r} at {site!r} hold values up to {largest:.6g}, which do not fit {dtype} (at most "
             f"{float(np.finfo(dtype).max):.6g}). Store this model's embeddings as float32."
         )
     return stored
+
+
+def _halved(rows: np.ndarray) -> np.ndarray:
+    """In float16, by torch: numpy takes ten times as long."""
+    import torch  # here: most of what is done with a store does without
+
+    return torch.from_numpy(np.require(rows, requirements=["C", "W"])).half().numpy()
 
 
 def _number_writer(arrays: Iterable[np.ndarray], sums: list[int]) -> Callable[[BinaryIO], None]:
