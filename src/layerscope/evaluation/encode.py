@@ -180,8 +180,7 @@ class EncodePass:
         self.encoder = TextEncoder(model, template, sites, kinds, max_length, batch_size)
         self.template, self.sites, self.kinds, self.space = template, list(sites), list(kinds), space
         per_text = len(self.sites) * max(1, len(self.kinds)) * model.width * 4
-        most, self._fewest = (4096, 1) if model.device.type == "cuda" else (512, _PARTS)
-        self.chunk = int(max(8, min(most, _CHUNK_BYTES // per_text)))
+        self.chunk = int(max(8, min(4096 if model.device.type == "cuda" else 512, _CHUNK_BYTES // per_text)))
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """The distinct texts that are not in the store yet, longest first so that batches hold little padding."""
@@ -206,7 +205,7 @@ class EncodePass:
 
     def spans(self, count: int) -> list[slice]:
         """Where the chunks begin and end in which so many texts are encoded and stored."""
-        size = max(8, min(self.chunk, count // self._fewest))
+        size = max(8, min(self.chunk, count if self.encoder.model.device.type == "cuda" else count // _PARTS))
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
