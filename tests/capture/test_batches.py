@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.capture import batches, make_batch, plan_batches, run_batches
+from layerscope.capture import batches, fits_on_device, make_batch, plan_batches, run_batches
 from layerscope.errors import LayerscopeError
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
@@ -110,3 +110,10 @@ def test_other_errors_pass_through_at_once() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         run_batches([5] * 4, process, 100)
     assert tries == [4]
+
+
+def test_vectors_wait_on_a_gpu_alone_and_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "free_memory", lambda device: 1000)
+    assert not fits_on_device(torch.device("cpu"), 1, 1)
+    assert fits_on_device(torch.device("cuda"), 75, 1)
+    assert not fits_on_device(torch.device("cuda"), 76, 1)

@@ -27,7 +27,7 @@ from layerscope.models.prefix import SharedPrefix
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20
-_PARTS = 25  # a run that is stopped repeats at most two of this many parts, or two chunks of a GPU, which takes no second
+_PARTS = 25  # a run that is stopped repeats at most two of this many parts, or two chunks on a GPU: less than a second each
 Vectors = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 """Vectors by kind (sites, texts, D), and numbers by name, of some texts."""
 
@@ -128,7 +128,7 @@ class TextEncoder:
         """Vectors and numbers of texts that were read. On a GPU they are put in order there: the host copies them once."""
         shape, device = (len(self.sites), len(encoded), self.model.width), self.model.device
         where = device if fits_on_device(device, len(self.kinds) * shape[0] * shape[1], shape[2]) else "cpu"
-        vectors = {kind: torch.empty(shape, device=where) for kind in self.kinds}
+        vectors = {kind: torch.empty(shape, dtype=torch.float32, device=where) for kind in self.kinds}
         numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
         prefix = self._prefix = self._shared(encoded)
         skipped, forward = (0, self.model.run) if prefix is None else (len(prefix.ids), prefix.run)
