@@ -86,7 +86,7 @@ _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 # on. With views it is twice as much: the host starts the processes that make them, too.
 _FIRST_TOKENS = 33792
 _FIRST_ITEMS = (16, 264)  # at least, at most
-_FIRST_SHARE = 8  # at least every eighth: the others of many long texts take longer to look at
+_FIRST_SHARE = 8  # at least an eighth of the items: to look at the others takes longer the more there are
 # Batches of views in the first shards: a GPU runs those of one shard while those of the next are made, which takes hardly less.
 _FIRST_VIEWS = (1, 2, 2, 3, 4)
 _USUAL_LENGTH = 128  # tokens, where there is no limit

@@ -160,8 +160,12 @@ def load_commands() -> None:
         known.rich_help_panel = next((panel for panel, names in STORY.items() if known.name in names), "More")
 
 
-# All commands with their parameters: building them takes as long as a quick command, and every message asks for them.
-_commands: Callable[[], Any] = functools.cache(lambda: typer.main.get_command(app))
+@functools.cache
+def _commands() -> Any:
+    """All commands with their parameters: building them takes as long as a quick command, and every message asks for them."""
+    return typer.main.get_command(app)
+
+
 # A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`
 _PARAMETER = re.compile(r"""(?<![\w?&./'"=-])([a-z][a-z_]*)=(True\b|'[^']*'|(?=[\s.,;:)]|$))?""")
 _BARE = re.compile(r"""(?<![\w?&./'"=`-])([a-z]+(?:_[a-z]+)+)(?![\w='"/(`.]\w?)""")  # `max_length` without a value

@@ -288,7 +288,8 @@ class _Job:
     def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
         by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
-        wanted, both = product(both["task"].unique(), both["metric"].unique()), both.sort_values("layer")
+        wanted = product(both["task"].unique(), both["metric"].unique())
+        both = both.sort_values("layer")
         rows_of = both.groupby(["task", "metric"]).indices  # arrays from here on: there are hundreds of small groups
         at, values, scores = both["layer"].to_numpy(), both["value"].to_numpy(float), both["score"].to_numpy(float)
         for task, metric in wanted:

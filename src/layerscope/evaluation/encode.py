@@ -137,8 +137,9 @@ class TextEncoder:
             spans = [encoded[i].span for i in items]
             pooled, counted = pooler.run(batch, [(max(0, a - skipped), b - skipped) for a, b in spans], forward)
             counted["tokens"] = np.array([b - a for a, b in spans])  # those that were skipped, too
+            places = torch.tensor(items, device=where)
             for kind, some in pooled.items():
-                vectors[kind][:, torch.tensor(items, device=where)] = some.to(where)
+                vectors[kind][:, places] = some.to(where)
             for name, array in counted.items():
                 column = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(encoded)), dtype=array.dtype))
                 column[..., items] = array
@@ -205,7 +206,7 @@ class EncodePass:
 
     def spans(self, count: int) -> list[slice]:
         """Where the chunks begin and end in which so many texts are encoded and stored."""
-        size = max(8, min(self.chunk, count if self.encoder.model.device.type == "cuda" else count // _PARTS))
+        size = self.chunk if self.encoder.model.device.type == "cuda" else max(8, min(self.chunk, count // _PARTS))
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 

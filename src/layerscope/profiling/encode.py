@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from layerscope.capture import Site, check_residual, expand_sites, fits_on_device
+from layerscope.capture import Site, check_residual, expand_sites
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.forward import EarlyPlanner, Plan, Prefetcher, items_per_batch
@@ -113,12 +113,6 @@ class ProfileTask:
         if self.recipe is not None:
             return 0
         return items_per_batch(self.model, self.reader.max_length, self.config.n_views, self.batch_size)
-
-    @property
-    def fits_on_device(self) -> bool:
-        """Whether the pooled vectors of the whole run may stay on a GPU, so that nothing goes to disk and back."""
-        vectors = len(self.items) * len(self.sites) * (1 + self.config.n_views)
-        return fits_on_device(self.model.device, vectors, self.model.width)
 
 
 def compile_kernels(task: ProfileTask) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from layerscope import command
+from layerscope.capture import fits_on_device
 from layerscope.capture.reduce import compute_dtype
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
@@ -170,7 +171,8 @@ def profile(
                 if folder is not None:
                     key = config_key(request) if source else None
                     return _logged(job.run_in(folder, asked.bar, overwrite, key), logs)
-                if job.fits_on_device:
+                vectors = len(items) * len(job.sites) * (1 + config.n_views)
+                if fits_on_device(job.model.device, vectors, job.model.width):  # nothing goes to disk and back
                     return _logged(job.run(MemoryStore(), asked.bar), logs)
                 with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
                     run = job.run(ShardStore(Path(scratch)), asked.bar)
