@@ -190,10 +190,8 @@ class EarlyPlanner:
         every = len(self.reader.items)
         count = 2 * enough if self.per_batch else min(self.shard_size, max(enough, every // _FIRST_SHARE))
         largest = self.reader.largest(count) if every > count + min(enough, count) else None
-        if largest is None:
-            return None
-        first = self.reader.survey(largest)
-        return first if first.lengths.any() and first.rows is not None else None
+        first = None if largest is None else self.reader.survey(largest)
+        return first if first is not None and first.lengths.any() and first.rows is not None else None
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 from layerscope.errors import LayerscopeError
@@ -28,12 +29,12 @@ _MOST_BYTES = 2**34  # for all processes together
 def _start() -> None:
     import torch
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     quiet_mteb()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not before: of an exit while it starts up the pool prints a traceback
 
 
 def _end_with(parent: Any) -> None:
@@ -101,6 +102,8 @@ def _children_start() -> Iterator[None]:
     """What children read when they start and load their libraries; this process and what else it starts do not keep it."""
     before = {name: os.environ[name] for name in _FOR_CHILDREN if name in os.environ}
     os.environ.update(dict.fromkeys(_FOR_CHILDREN, "1"))
+    if os.name != "nt":
+        resource_tracker.ensure_running()  # first: when it starts, it lets Ctrl-C through again
     # Ctrl-C, which they inherit blocked, is for this process, which then ends them
     held = None if os.name == "nt" else signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

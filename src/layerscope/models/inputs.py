@@ -186,7 +186,7 @@ class TextReader(ItemReader):
     def survey(self, numbers: np.ndarray) -> Part:
         lengths = np.zeros(len(numbers), dtype=np.int64)
         truncated = np.zeros(len(numbers), dtype=bool)
-        rows: list[np.ndarray] | None = []
+        rows: list[np.ndarray] | None = [np.empty(0, np.int32)]
         for start in range(0, len(numbers), _CHUNK):
             made = self.model.tokenize([self.texts[i] for i in numbers[start : start + _CHUNK].tolist()], self.max_length)
             part = slice(start, start + _CHUNK)
@@ -196,8 +196,7 @@ class TextReader(ItemReader):
             if rows is not None:
                 rows.append(np.fromiter(chain.from_iterable(made.ids), np.int32, int(lengths[part].sum())))
                 rows = rows if lengths.sum() <= self.most_kept else None
-        tokens = None if rows is None else np.concatenate([np.empty(0, np.int32), *rows])
-        kept = None if tokens is None else TokenRows(tokens, np.cumsum(lengths) - lengths, lengths)
+        kept = None if rows is None else TokenRows(np.concatenate(rows), np.cumsum(lengths) - lengths, lengths)
         return Part(numbers, lengths, truncated, kept, int(lengths.sum()))
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
