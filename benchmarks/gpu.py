@@ -37,7 +37,6 @@ from layerscope.models import LoadedModel
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MOST_PENDING
 from layerscope.profiling.job import Job
-from layerscope.spectra import solvers_used
 
 ONE_VIEW = ["prompt_entropy", "dataset_entropy", "effective_rank", "entropy_rank", "curvature", "sink_ratio", "sink_first"]
 CASES = {
@@ -199,7 +198,7 @@ def trace_compiling() -> None:
             code = work(source, architecture)
             took = time.perf_counter() - before
             if took > least:
-                name = " ".join(re.findall(r"__global__[^(]*?(\w+)\s*\(", source)[:3])
+                name = " ".join(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(", source)[:3])
                 defines = " ".join(re.findall(r"#define (\w+ \d+)", source)[:6])
                 print(f"  {before - start:7.2f} s + {took:5.2f} s {what:9}{name} [{defines}]", flush=True)
             return code
@@ -259,6 +258,7 @@ def measure(
         "spread": [round(min(wholes) / max(floors), 3), round(max(wholes) / min(floors), 3)],
         "bare_gb": round(bare_gb, 2),
         "profile_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
+        "eigenvalues": run.manifest["environment"]["eigenvalues"],
     }
     if show_kernels:
         line["kernels_ms"] = {k: round(v, 1) for k, v in kernels(work).items()}
@@ -307,7 +307,6 @@ def main() -> None:
                 print(json.dumps({"shape": shape, **line}), flush=True)
         del model
         torch.cuda.empty_cache()
-    print(f"eigenvalues: {solvers_used('cuda')}")  # not at the start: the first run is to compile for itself
 
 
 if __name__ == "__main__":

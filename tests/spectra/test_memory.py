@@ -46,6 +46,10 @@ def test_what_is_left(shares: list[float]) -> None:
 
 def test_a_batch_is_a_whole_number_of_rounds(shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     assert token_budget(DEVICE, 1024) == 16 * 32 * 132  # of an H200
+    with memory_bound(7 * GB):
+        assert token_budget(DEVICE, 1024) == 3 * 32 * 132  # 16,384 would fit
+    with memory_bound(5 * GB + 2**28):
+        assert token_budget(DEVICE, 1024) == 2048  # less than a round
     monkeypatch.setattr(batches, "multiprocessors", lambda device: 108)
     assert token_budget(DEVICE, 1024) == 19 * 32 * 108 >= batches.GPU_TOKENS
 

@@ -74,16 +74,16 @@ class LiDAR(Metric[ViewRows]):
         for data in there:
             data._memo["lidar queued", self.options] = True  # its rank is made of the same
         at_once = _sites_at_once(there[0])
-        made = [whitened_together(gpu, there[i : i + at_once], self.options) for i in range(0, len(there), at_once)]
-        wholes, safe = torch.cat([part[0] for part, _ in made]), torch.cat([fine for _, fine in made])
-        folds = []
-        for k in range(1, len(made[0][0])):
-            folds.append(torch.cat([part[k].flatten(0, 1) for part, _ in made]))
-            for part, _ in made:
-                part[k] = part[0]  # let go of what has been copied
-        del made
+        parts, folds = [], list[Tensor]()
+        for i in range(0, len(there), at_once):
+            (whole, *left_out), fine = whitened_together(gpu, there[i : i + at_once], self.options)
+            parts.append((whole, fine))
+            folds = folds or [some.new_empty(len(there), *some.shape[1:]) for some in left_out]
+            for every, some in zip(folds, left_out, strict=True):  # at once: gathered at the end, they would be held twice
+                every[i : i + at_once] = some
+        wholes, safe = (torch.cat(some) for some in zip(*parts, strict=True))
         # what float32 loses is allowed for below; of the folds only a standard error is made
-        near, *left_out = [eigvalsh(batch, overwrite=True) for batch in (wholes.float(), *folds)]
+        near, *left_out = [eigvalsh(batch, overwrite=True) for batch in (wholes.float(), *(some.flatten(0, 1) for some in folds))]
         del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)

@@ -319,8 +319,8 @@ class TableBuilder:
 
     def _sites_together(self, prompts: int) -> int:
         side = min(prompts, self.width)
-        folds = 3 * 8 * (FOLDS + 1) * side * side  # float64, its float32 copy and the solver's
-        views = 3 * 8 * prompts * (1 + self.config.n_views) * self.width
+        folds = 6 * (FOLDS + 1) * side * side  # bytes: float32, and half as much for what a few sites need in float64
+        views = 6 * prompts * (1 + self.config.n_views) * self.width
         return max(1, int(_SHARE_OF_MEMORY * free_memory(self.device) / (folds + views)))
 
     def _site_data(self, index: int, shards: Sequence[Shard]) -> tuple[PooledRows, ViewRows]:
