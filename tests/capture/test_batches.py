@@ -115,5 +115,5 @@ def test_other_errors_pass_through_at_once() -> None:
 def test_vectors_wait_on_a_gpu_alone_and_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "free_memory", lambda device: 1000)
     assert not fits_on_device(torch.device("cpu"), 1, 1)
-    assert fits_on_device(torch.device("cuda"), 75, 1)
-    assert not fits_on_device(torch.device("cuda"), 76, 1)
+    assert fits_on_device(torch.device("cuda"), 112, 1)
+    assert not fits_on_device(torch.device("cuda"), 113, 1)

@@ -93,7 +93,7 @@ STATED = {
     "files.md#The profile's table": ("0.4", "an example"),
     "report.md#What the page says": ("+35.8 +1.0", "an example of what a page says"),
     "scaling-how.md#Precision on a GPU": ("10", "what tests hold it to"),
-    "scaling-how.md#Memory": ("0.3", "a setting"),
+    "scaling-how.md#Memory": ("0.45", "a setting"),
     "selection.md#Ties": ("0.025", "a setting"),
     "alpha.md#alpha: entropy as a function of its order": ("0.05", "a setting"),
     "objective.md#Does the objective make the valley?": ("8.7", "how much text there is"),

@@ -84,7 +84,6 @@ class LiDAR(Metric[ViewRows]):
         wholes, safe = (torch.cat(some) for some in zip(*parts, strict=True))
         # what float32 loses is allowed for below; of the folds only a standard error is made
         near, *left_out = [eigvalsh(batch, overwrite=True) for batch in (wholes.float(), *(some.flatten(0, 1) for some in folds))]
-        del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)
         return partial(self._finish, there, wholes, [Sent(values) for values in (self._entropy(near), moved, safe, without)])
