@@ -5,6 +5,7 @@ Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
     python benchmarks/scoring_shapes.py paper                       # 32 tasks, 25 layers of 1,024 numbers, made-up vectors
     python benchmarks/scoring_shapes.py tenth --tenth 0.1           # encode and score them (Pythia-410M's shape)
     python benchmarks/scoring_shapes.py plan                        # in how many turns they go through a store of 50 GB
+    python benchmarks/scoring_shapes.py gains                       # gains and intervals of fifteen tasks, made-up items
     python benchmarks/scoring_shapes.py fits                        # single fits beside scikit-learn's, CPU seconds, one thread
     python benchmarks/scoring_shapes.py describe fifteen.npz --data-dir DIR      # where mteb is: what is scored, as numbers
     python benchmarks/scoring_shapes.py fifteen fifteen.npz         # encode texts of these lengths, then score them
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
@@ -33,6 +35,8 @@ import torch
 from layerscope_gpu.scoring.kmeans import Clustering, cluster
 from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking, pair_scores, rank_scores
 from layerscope_gpu.scoring.regression import Classification, classify, fit
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `gpu`, wherever this is run from
 
 LAYERS, WIDTH, MAX_LENGTH = 25, 1024, 256
 READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]
@@ -161,6 +165,38 @@ def fits() -> None:
         print(f"{name}: scikit-learn {wanted:.3f} s, ours {own:.3f} s = {own / wanted:.2f} x, {ended.steps[0]} steps")
 
 
+def gains() -> None:
+    """Seconds for the gains of 31 layers x 6 readouts on the fifteen tasks' numbers of items."""
+    import pandas as pd
+
+    from layerscope.core.readout import Readout, parse_readouts
+    from layerscope.evaluation.run import ItemScores, gain_table
+
+    sizes = {name: ("spearman", SIMILAR[name]) for name in SIMILAR if name.startswith("STS")}
+    sizes |= {name: ("mean", CLASSIFIED[name][2]) for name in ("Banking77", "Emotion", "MassiveScenario")}
+    sizes |= {"Reddit": ("mean", 10), "StackExchange": ("mean", 10), "TwentyNewsgroups": ("mean", 10)}
+    sizes |= {"TwitterSemEval2015": ("ap", 8000), "WikiQA": ("mean", 240)}
+    readouts = parse_readouts(READOUTS, False, True)
+    rng = np.random.default_rng(0)
+    gold = {
+        name: rng.uniform(0, 5, n).round(1) if rule == "spearman" else rng.integers(0, 2, n) + 0.0
+        for name, (rule, n) in sizes.items()
+    }
+    places = [(name, readout, layer) for name in sizes for readout in readouts for layer in range(31)]
+    rows = [{"task": name, "split": "test", "subset": "", "layer": layer, "site": str(layer), "score": 0.5, **readout.columns}
+            for name, readout, layer in places]  # fmt: skip
+    noise = {name: rng.normal(size=n) for name, (_, n) in sizes.items()}
+
+    def items(place: tuple[str, Readout, int], split: str, subset: str) -> ItemScores:
+        rule, n = sizes[place[0]]
+        values = noise[place[0]] + np.random.default_rng(place[2]).normal(size=n) / 3
+        return ItemScores(rule, values, None if rule == "mean" else gold[place[0]])  # type: ignore[arg-type]
+
+    start, cpu = time.perf_counter(), time.process_time()
+    table = gain_table(pd.DataFrame(rows), items)
+    print(f"{len(table)} gains: {time.perf_counter() - start:.1f} s, {time.process_time() - cpu:.1f} s of CPU")
+
+
 def score(vectors: torch.Tensor, problem: Any, memory: int) -> np.ndarray:
     """Scores of layers."""
     if isinstance(problem, Classification):
@@ -230,7 +266,7 @@ def paper(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 
 def made_up_texts(name: str, count: int) -> list[str]:
     """Distinct texts of a task's average length, some far longer."""
-    from benchmarks.gpu import make_texts
+    from gpu import make_texts
 
     rng = np.random.default_rng(len(name))
     tokens = rng.lognormal(-0.18, 0.6, count) * CHARACTERS[name] / PER_TOKEN  # a mean of one
@@ -244,7 +280,7 @@ def tenth(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     import resource
     import tempfile
 
-    from benchmarks.gpu import SHAPES, build_model, make_texts, make_tokenizer
+    from gpu import SHAPES, build_model, make_texts, make_tokenizer
 
     from layerscope.capture import expand_sites
     from layerscope.core.readout import kinds_of, parse_readouts
@@ -373,7 +409,7 @@ def described(file: Path) -> dict[str, tuple[np.ndarray, list[Any]]]:
 
 def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Encode each task's texts at all layers under six readouts, then score them all."""
-    from benchmarks.gpu import build_model, make_texts, make_tokenizer
+    from gpu import build_model, make_texts, make_tokenizer
 
     from layerscope.capture import expand_sites
     from layerscope.core.readout import kinds_of, parse_readouts
@@ -417,7 +453,7 @@ def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; with --out, also write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["paper", "tenth", "plan", "fits", "describe", "fifteen"])
+    parser.add_argument("what", choices=["paper", "tenth", "plan", "gains", "fits", "describe", "fifteen"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--layers", type=int, default=3, help="of tasks with more than 40,000 texts")
@@ -431,8 +467,8 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args.memory = args.memory or (2**34 if device.type == "cuda" else 2**28)
-    if args.what in ("describe", "plan", "fits"):
-        describe(args) if args.what == "describe" else plan() if args.what == "plan" else fits()
+    if args.what in ("describe", "plan", "gains", "fits"):
+        {"describe": partial(describe, args), "plan": plan, "gains": gains, "fits": fits}[args.what]()
         return
     found = {"paper": paper, "tenth": tenth, "fifteen": fifteen}[args.what](args, device)
     if device.type == "cuda":

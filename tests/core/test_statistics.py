@@ -44,6 +44,9 @@ def test_spearman_is_scipys_in_every_form(decimals: int) -> None:
 
 def test_spearman_of_a_constant_is_undefined() -> None:
     assert math.isnan(float(statistics.spearman(np.ones(4), np.arange(4.0))))
+    weights = np.array([[1.0, 1, 1, 1], [2, 1, 0, 1], [4, 0, 0, 0]])  # the last draws one item alone
+    found = statistics.spearman(np.array([np.ones(4), np.arange(4.0)]), np.arange(4.0), weights)
+    np.testing.assert_allclose(found, [[math.nan] * 3, [1, 1, math.nan]])
 
 
 @pytest.mark.parametrize("decimals", [0, 9])
@@ -54,8 +57,9 @@ def test_average_precision_is_scikit_learns(decimals: int) -> None:
     assert float(statistics.average_precision(scores, relevant)) == pytest.approx(wanted, abs=1e-12)
     chosen = statistics.bootstrap_rows(40, 6, 5)
     weights = np.stack([np.bincount(row, minlength=40) for row in chosen]).astype(float)
-    drawn = [average_precision_score(relevant[c], scores[c]) for c in chosen]
-    np.testing.assert_allclose(statistics.average_precision(scores, relevant, weights), drawn, atol=1e-12)
+    rows = np.stack([scores, scores[::-1], np.full(40, math.nan)])
+    drawn = [[average_precision_score(relevant[c], row[c]) for c in chosen] for row in rows[:2]]
+    np.testing.assert_allclose(statistics.average_precision(rows, relevant, weights), [*drawn, [math.nan] * 6], atol=1e-12)
     assert math.isnan(float(statistics.average_precision(scores, np.zeros(40))))
 
 

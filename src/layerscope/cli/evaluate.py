@@ -66,6 +66,7 @@ def evaluate_command(
     folder = out or default_folder(model, tasks, limit=settings.sample)
     ways = shared.as_arguments(loading, running, output)
     run = evaluate(model, parse_list(tasks) or [], out=folder, **settings.given(), **ways)
-    output.show_run(run, f"layerscope export {shared.shell_quote(model)} --choice {shared.shell_quote(folder)}", also="mteb/")
+    then = f"layerscope export {shared.shell_quote(model)} --choice {shared.shell_quote(folder)}"
+    output.show_run(run, then, also="mteb/" if (folder / "mteb").is_dir() else "")
     if run.failed:
         raise typer.Exit(2)

@@ -86,20 +86,13 @@ class Interval:
         return self.format()
 
 
-# --- ranks ---------------------------------------------------------------------------------------------------------------------
-
-
-def mean_ranks(values: ArrayLike, weights: Array | None = None) -> Array:
+def mean_ranks(values: ArrayLike) -> Array:
     """Ranks from 1 along the last axis; ties share their mean. A row with an undefined value has no ranks (NaN).
-
-    With `weights` (draws, n), values (n,) are ranked once per draw as if each occurred that many times: (draws, n).
 
     >>> mean_ranks([10.0, 20.0, 20.0, 30.0]).tolist()
     [1.0, 2.5, 2.5, 4.0]
     """
     array = np.asarray(values, dtype=np.float64)
-    if weights is not None:
-        return _weighted_ranks(array, weights)
     n = array.shape[-1]
     order = np.argsort(array, axis=-1)
     ordered = np.take_along_axis(array, order, -1)
@@ -111,16 +104,6 @@ def mean_ranks(values: ArrayLike, weights: Array | None = None) -> Array:
     out = np.empty_like(array)
     np.put_along_axis(out, order, (first + last) / 2 + 1, -1)
     return np.where(np.isnan(array).any(-1, keepdims=True), math.nan, out)
-
-
-def _weighted_ranks(values: Array, weights: Array) -> Array:
-    order = np.argsort(values)
-    ordered = values[order]
-    starts = np.append(True, ordered[1:] != ordered[:-1])  # where a run of equal values begins
-    counts = np.add.reduceat(weights[:, order], np.flatnonzero(starts), axis=1, dtype=np.float64)
-    out = np.empty(weights.shape)
-    out[:, order] = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, np.cumsum(starts) - 1]
-    return out
 
 
 def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
@@ -142,40 +125,58 @@ def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
 
 
 def _weighted_spearman(rows: Array, y: Array, weights: Array) -> Array:
-    def centered(ranks: Array) -> tuple[Array, Array]:
-        mean = (ranks * weights).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
-        return ranks - mean, ((ranks - mean) ** 2 * weights).sum(1)
+    """An item of weight c takes c places, equal values take theirs together: ranks are the middles of these runs of places."""
+    each = np.ascontiguousarray(weights.T)  # (n, draws): whole rows are moved into the order of values
+    total = each.sum(0)
 
-    goal, goal_size = centered(mean_ranks(y, weights))
+    def ordered(values: Array) -> tuple[NDArray[Any], NDArray[Any]]:
+        order = np.argsort(values)
+        return order, np.append(True, values[order][1:] != values[order][:-1])  # where a run of equal values begins
+
+    def gathered(of: Array, order: NDArray[Any], starts: NDArray[Any]) -> Array:
+        return of[order] if starts.all() else np.add.reduceat(of[order], np.flatnonzero(starts), axis=0)
+
+    def spread(counts: Array) -> Array:  # 12 × the weighted squares of the ranks seen from their mean
+        return total**3 - (counts**3).sum(0)
+
+    order, starts = ordered(y)
+    counts, goal = gathered(each, order, starts), np.empty_like(each)
+    goal[order] = (np.cumsum(counts, axis=0) - (counts + total) / 2)[np.cumsum(starts) - 1]
+    goal, goal_spread, untied = goal * each, spread(counts), spread(each)
     out = np.full((len(rows), len(weights)), math.nan)
     for i, row in enumerate(rows):
         if np.isfinite(row).all():
-            ranks, size = centered(mean_ranks(row, weights))
-            with np.errstate(invalid="ignore", divide="ignore"):
-                out[i] = np.einsum("bn,bn,bn->b", ranks, goal, weights) / np.sqrt(size * goal_size)
+            order, starts = ordered(row)
+            counts = gathered(each, order, starts)
+            size = np.sqrt((untied if starts.all() else spread(counts)) * goal_spread)
+            both = 12 * np.einsum("nb,nb->b", np.cumsum(counts, axis=0) - counts / 2, gathered(goal, order, starts))
+            np.divide(both, size, out=out[i], where=size > 0)
     return out
 
 
 def average_precision(scores: Array, relevant: Array, weights: Array | None = None) -> Array:
-    """Area under precision over recall of a ranking by `scores` (n,), ties taken together; NaN where nothing is relevant.
-
-    With `weights` (draws, n) one value per draw, otherwise a single one.
+    """Area under precision over recall of a ranking by `scores` (n,), ties taken together; NaN where nothing is relevant
+    or a score is undefined. With `weights` (draws, n): of scores (rows, n) under each weighting, (rows, draws).
 
     >>> float(average_precision(np.array([0.9, 0.8, 0.1]), np.array([1.0, 0.0, 1.0])))  # (1/1 + 2/3) / 2
     0.8333333333333333
     """
-    order = np.argsort(-scores, kind="stable")
-    counts = np.ones((1, len(scores))) if weights is None else weights[:, order]
-    hits = counts * relevant[order]
-    edge = np.append(np.diff(scores[order]) != 0, True)
-    end = np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))]  # the last of each run of equal scores
-    with np.errstate(invalid="ignore", divide="ignore"):
-        precision = np.cumsum(hits, axis=1)[:, end] / np.cumsum(counts, axis=1)[:, end]
-        out = np.nansum(precision * hits, axis=1) / hits.sum(1)
-    return np.asarray(out[0] if weights is None else out)
-
-
-# --- Student's t ---------------------------------------------------------------------------------------------------------------
+    rows = np.atleast_2d(scores)
+    counts = np.ones((rows.shape[1], 1)) if weights is None else np.ascontiguousarray(weights.T)
+    out = np.full((len(rows), counts.shape[1]), math.nan)
+    for i, row in enumerate(rows):
+        order = np.argsort(-row, kind="stable")
+        found = np.flatnonzero(relevant[order])  # precision is asked for at these alone
+        if not len(found) or not np.isfinite(row).all():
+            continue
+        edge = np.append(np.diff(row[order]) != 0, True)
+        ends, back = np.unique(np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))][found], return_inverse=True)
+        seen = np.cumsum(np.add.reduceat(counts[order[: ends[-1] + 1]], np.append(0, ends[:-1] + 1), axis=0), axis=0)[back]
+        hits = counts[order[found]] * relevant[order[found], None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            precision = np.cumsum(hits, axis=0)[np.searchsorted(found, ends[back], side="right") - 1] / seen
+            out[i] = np.nansum(precision * hits, axis=0) / hits.sum(0)
+    return np.asarray(out[0, 0]) if weights is None else out
 
 
 def student_cdf(t: float, df: int) -> float:
@@ -225,9 +226,6 @@ def student_interval(values: ArrayLike, fewest: int = 2) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
-# --- resampling ----------------------------------------------------------------------------------------------------------------
-
-
 def bootstrap_rows(count: int, draws: int, seed: Seed) -> NDArray[np.int64]:
     """Which of `count` items each resample draws, with replacement: (draws, count)."""
     return np.random.default_rng(seed).integers(0, count, (draws, count))
@@ -262,9 +260,6 @@ def jackknife_error(left_out: Sequence[float]) -> float:
         return math.nan
     mean = math.fsum(left_out) / folds
     return math.sqrt((folds - 1) / folds * math.fsum((v - mean) ** 2 for v in left_out))
-
-
-# --- p-values of many tests ----------------------------------------------------------------------------------------------------
 
 
 def holm(p: ArrayLike) -> Array:

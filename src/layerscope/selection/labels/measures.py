@@ -130,11 +130,7 @@ class Pairs:
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Average precision (layers, draws); equal cosines are taken together."""
-        out = np.full((len(judged), len(weights)), np.nan)
-        for layer, values in enumerate(judged):
-            if np.isfinite(values).all():
-                out[layer] = average_precision(values, self.targets, weights)
-        return out
+        return average_precision(judged, self.targets, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
         """The mean average precision of random orders, which for few pairs is above the share of those that belong together."""
