@@ -20,7 +20,7 @@ from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, StoredRun, checked
 
-_AT_ONCE, _LEAST_DRAWS = 2**19, 16  # drawn items: their ranks take a few dozen bytes each; few draws at once take longer each
+_AT_ONCE, _LEAST_DRAWS = 2**17, 16  # drawn items: their ranks take a few dozen bytes each; few draws at once take longer each
 
 # how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average precision of a ranking
 Rule = Literal["mean", "spearman", "ap"]
@@ -62,24 +62,25 @@ def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) ->
     """Scores (len(items), draws) on the same resamples of items: of every layer, or of every candidate of a task."""
     count = len(items[0].values)
     rows = bootstrap_rows(count, draws, [seed, count])
-    out = np.empty((len(items), draws))
     gold: dict[bytes, list[int]] = {}  # items against the same gold values are ranked against them once
     for i, item in enumerate(items):
         gold.setdefault(item.rule.encode() + (b"" if item.gold is None else item.gold.tobytes()), []).append(i)
-    start = 0
-    for part in np.array_split(rows, max(1, min(draws // _LEAST_DRAWS, rows.size // _AT_ONCE))):
-        end = start + len(part)
+
+    def scores_on(part: np.ndarray) -> np.ndarray:
+        out = np.empty((len(items), len(part)))
         counts = np.stack([np.bincount(row, minlength=count) for row in part]).astype(np.float64)  # items are ranked once
         for same in gold.values():
             values, first = np.stack([items[i].values for i in same]), items[same[0]]
             if first.rule == "mean":
-                out[same, start:end] = values @ counts.T / count
+                out[same] = values @ counts.T / count
             else:
                 assert first.gold is not None
-                measure = spearman if first.rule == "spearman" else average_precision
-                out[same, start:end] = measure(values, first.gold, counts)
-        start = end
-    return out
+                out[same] = (spearman if first.rule == "spearman" else average_precision)(values, first.gold, counts)
+        return out
+
+    parts = np.array_split(rows, max(1, min(draws // _LEAST_DRAWS, rows.size // _AT_ONCE)))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # small parts: Ctrl-C waits for no more than these
+        return np.concatenate(list(threads.map(scores_on, parts)), axis=1)
 
 
 def score_candidates(scores: Sequence[float], items: Sequence[ItemScores | None], seed: int = 0) -> ScoredCandidates:
@@ -315,11 +316,11 @@ def gain_table(
     Both on the same resampled items, with the layers that tie for best. `items_of((task, readout, layer), split, subset)` gives
     the items of one score.
     """
-
-    def of_task(part: tuple[TaskPart, pd.DataFrame]) -> list[list[Any]]:
-        (task, split, subset), table = part
-        rows, default = [], None
-        groups = {Readout(*map(str, key)): group for key, group in table.groupby(READOUT_COLUMNS, sort=False)}
+    rows = []
+    known = scores.dropna(subset=["score"])
+    for (task, split, subset), of_task in known.groupby(["task", "split", "subset"], sort=False):
+        default = None
+        groups = {Readout(*map(str, key)): group for key, group in of_task.groupby(READOUT_COLUMNS, sort=False)}
         for readout, group in sorted(groups.items(), key=lambda item: item[0] != Readout()):  # the default first
             layers, scored_at = group["layer"].tolist(), group["score"].tolist()
             items = [items_of((str(task), readout, layer), str(split), str(subset)) for layer in layers]
@@ -334,11 +335,6 @@ def gain_table(
                 over = _over_default(scored.score[i], draws, default)
                 place = [task, split, subset, *readout.columns.values(), layer, site]
                 rows.append([*place, scored.score[i], *gained[i], bool(tied[i]), *over])
-        return rows
-
-    known = scores.dropna(subset=["score"]).groupby(["task", "split", "subset"], sort=False)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        rows = [row for found in threads.map(of_task, known) for row in found]
     order = ["task", "split", "subset", *READOUT_COLUMNS, "layer"]
     return pd.DataFrame(rows, columns=GAIN_COLUMNS).sort_values(order, ignore_index=True)
 
