@@ -127,31 +127,57 @@ def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
 def _weighted_spearman(rows: Array, y: Array, weights: Array) -> Array:
     """An item of weight c takes c places, equal values take theirs together: ranks are the middles of these runs of places."""
     each = np.ascontiguousarray(weights.T)  # (n, draws): whole rows are moved into the order of values
-    total = each.sum(0)
+    total, cubes, room = each.sum(0), np.einsum("nb,nb,nb->b", each, each, each), _room(each)
 
-    def ordered(values: Array) -> tuple[NDArray[Any], NDArray[Any]]:
+    def placed(values: Array) -> tuple[NDArray[Any], Array, Array]:
+        """The order of values; in it, ranks and half a weight more; 12 × the weighted squares of ranks seen from their mean."""
         order = np.argsort(values)
-        return order, np.append(True, values[order][1:] != values[order][:-1])  # where a run of equal values begins
+        places, several = _running(each, order, room), cubes
+        starts = np.flatnonzero(np.append(True, values[order][1:] != values[order][:-1]))
+        sizes = np.diff(np.append(starts, len(values)))
+        if len(tied := np.flatnonzero(np.repeat(sizes, sizes) > 1)):
+            first, sizes = starts[sizes > 1], sizes[sizes > 1]
+            below, above, own = places[first] - each[order[first]], places[first + sizes - 1], each[order[tied]]
+            several = cubes - (own * own * own).sum(0) + ((above - below) ** 3).sum(0)
+            places[tied] = np.repeat((below + above) / 2, sizes, axis=0) + own / 2
+        return order, places, total**3 - several
 
-    def gathered(of: Array, order: NDArray[Any], starts: NDArray[Any]) -> Array:
-        return of[order] if starts.all() else np.add.reduceat(of[order], np.flatnonzero(starts), axis=0)
-
-    def spread(counts: Array) -> Array:  # 12 × the weighted squares of the ranks seen from their mean
-        return total**3 - (counts**3).sum(0)
-
-    order, starts = ordered(y)
-    counts, goal = gathered(each, order, starts), np.empty_like(each)
-    goal[order] = (np.cumsum(counts, axis=0) - (counts + total) / 2)[np.cumsum(starts) - 1]
-    goal, goal_spread, untied = goal * each, spread(counts), spread(each)
+    order, places, goal_spread = placed(y)
+    goal = np.empty_like(each)
+    goal[order] = places - total / 2
+    goal = (goal - each / 2) * each
+    half = np.einsum("nb,nb->b", each, goal) / 2
     out = np.full((len(rows), len(weights)), math.nan)
     for i, row in enumerate(rows):
         if np.isfinite(row).all():
-            order, starts = ordered(row)
-            counts = gathered(each, order, starts)
-            size = np.sqrt((untied if starts.all() else spread(counts)) * goal_spread)
-            both = 12 * np.einsum("nb,nb->b", np.cumsum(counts, axis=0) - counts / 2, gathered(goal, order, starts))
+            order, places, spread = placed(row)
+            size = np.sqrt(spread * goal_spread)
+            both = 12 * (np.einsum("nb,nb->b", places, _taken(goal, order, room[0])) - half)
             np.divide(both, size, out=out[i], where=size > 0)
     return out
+
+
+_TRIANGLE = np.tri(16)  # a block: its product with rows are their running totals
+
+
+def _room(rows: Array) -> Array:
+    """Memory for rows and for their running totals, a whole block more: new memory for each would take longer than to fill it."""
+    return np.empty((2, len(rows) + len(_TRIANGLE), rows.shape[1]))
+
+
+def _taken(rows: Array, chosen: NDArray[Any], out: Array) -> Array:
+    return rows.take(chosen, 0, out[: len(chosen)], "clip")  # any other mode copies `out` first
+
+
+def _running(rows: Array, order: NDArray[Any], room: Array) -> Array:
+    """Running totals of rows in an order, by products of blocks: `np.cumsum` takes longer, and holds other threads up."""
+    n, block = len(order), len(_TRIANGLE)
+    _taken(rows, order, room[0])
+    room[0, n : n + block] = 0
+    moved, totals = room[:, : -(-n // block) * block].reshape(2, -1, block, rows.shape[1])
+    np.matmul(_TRIANGLE, moved, out=totals)
+    totals[1:] += np.cumsum(totals[:-1, -1], axis=0)[:, None]
+    return room[1, :n]
 
 
 def average_precision(scores: Array, relevant: Array, weights: Array | None = None) -> Array:
@@ -162,20 +188,21 @@ def average_precision(scores: Array, relevant: Array, weights: Array | None = No
     0.8333333333333333
     """
     rows = np.atleast_2d(scores)
-    counts = np.ones((rows.shape[1], 1)) if weights is None else np.ascontiguousarray(weights.T)
-    out = np.full((len(rows), counts.shape[1]), math.nan)
+    each = np.ones((rows.shape[1], 1)) if weights is None else np.ascontiguousarray(weights.T)
+    right, room, seen = each * relevant[:, None], _room(each), np.empty_like(each)
+    out = np.full((len(rows), each.shape[1]), math.nan)
     for i, row in enumerate(rows):
         order = np.argsort(-row, kind="stable")
         found = np.flatnonzero(relevant[order])  # precision is asked for at these alone
         if not len(found) or not np.isfinite(row).all():
             continue
         edge = np.append(np.diff(row[order]) != 0, True)
-        ends, back = np.unique(np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))][found], return_inverse=True)
-        seen = np.cumsum(np.add.reduceat(counts[order[: ends[-1] + 1]], np.append(0, ends[:-1] + 1), axis=0), axis=0)[back]
-        hits = counts[order[found]] * relevant[order[found], None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            precision = np.cumsum(hits, axis=0)[np.searchsorted(found, ends[back], side="right") - 1] / seen
-            out[i] = np.nansum(precision * hits, axis=0) / hits.sum(0)
+        ends = np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))][found]
+        before = _taken(_running(each, order[: ends[-1] + 1], room), ends, seen)
+        hits = _taken(_running(right, order[found], room), np.searchsorted(found, ends, side="right") - 1, room[0])
+        precision = np.divide(hits, before, out=hits, where=before > 0)  # where nothing was seen, nothing was hit
+        with np.errstate(invalid="ignore"):
+            out[i] = np.einsum("nb,nb->b", precision, _taken(right, order[found], room[1])) / right.sum(0)
     return np.asarray(out[0, 0]) if weights is None else out
 
 

@@ -20,7 +20,7 @@ from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, StoredRun, checked
 
-_AT_ONCE, _LEAST_DRAWS = 2**17, 16  # drawn items: their ranks take a few dozen bytes each; few draws at once take longer each
+_AT_ONCE, _LEAST_DRAWS = 2**18, 16  # drawn items: their ranks take a few dozen bytes each; few draws at once take longer each
 
 # how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average precision of a ranking
 Rule = Literal["mean", "spearman", "ap"]
