@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 from layerscope import Evaluation, evaluate
+from layerscope.core.readout import Readout
 from layerscope.engines import LocalEngine
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
 from layerscope.evaluation import encode, pool, scoring, steps, walk
@@ -60,9 +61,9 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     log: list[tuple[str, str, int]] = []
     own, run = walk.Walk._encode, DeviceScoring.run
 
-    def encoded(self: walk.Walk, step: steps.Step) -> None:
+    def encoded(self: walk.Walk, step: steps.Step, *rest: Any) -> None:
         log.append(("encode", step.tasks[0], threading.get_ident()))
-        own(self, step)
+        own(self, step, *rest)
 
     def scored(self: DeviceScoring, context: ScoringContext, jobs: Any) -> Any:
         if jobs:
@@ -102,6 +103,20 @@ def test_the_longest_task_comes_first_and_small_ones_go_together() -> None:
     turn: Any = type("Turn", (), {"tasks": ("a", "b", "c", "d"), "sites": ()})()
     texts = {"a": ["x"] * 5, "b": ["x" * 50] * 13_000, "c": ["x"] * 13_000, "d": ["x"] * 20}
     assert [step.tasks for step in steps.steps_of([turn], texts, 256)] == [("b",), ("c",), ("d", "a")]
+    kinds = {"a": "STS", "b": "STS", "c": "Clustering", "d": "Clustering"}
+    assert set(steps.first_of(texts, kinds, 256)) == {"d", "a"}
+    assert [step.tasks for step in steps.steps_of([turn], texts, 256, ("d", "a"))] == [("a", "d"), ("b",), ("c",)]
+    assert set(steps.first_of(texts, {**kinds, "c": "Ranking"}, 256)) == {"c", "d", "a"}  # 13,000 characters of 663,025
+    assert steps.first_of(texts, {**kinds, "b": "Ranking"}, 256) == ()  # nearly all
+    assert steps.first_of({"a": texts["a"], "d": texts["d"]}, kinds, 256) == ()  # not worth it
+
+
+def test_what_scores_take_follows_from_those_of_their_kinds() -> None:
+    size = steps.Size
+    took = [(size("STS", 100, 100), 1.0), (size("Clustering", 100, 500), 6.0)]  # 10 ms to read a text, 10 ms for an item
+    assert steps.seconds_of([size("STS", 300, 300), size("Clustering", 200, 400)], took) == pytest.approx(3 + 2 + 4)
+    assert steps.seconds_of([size("Reranking", 1, 1)], took) is None
+    assert steps.seconds_of([], []) == 0
 
 
 @pytest.mark.usefixtures("in_steps")
@@ -110,10 +125,10 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
 ) -> None:
     own = walk.Walk._encode
 
-    def fails(self: walk.Walk, step: steps.Step) -> None:
+    def fails(self: walk.Walk, step: steps.Step, *rest: Any) -> None:
         if "Pairs" in step.tasks:
             raise ValueError("a state is not finite")
-        own(self, step)
+        own(self, step, *rest)
 
     monkeypatch.setattr(walk.Walk, "_encode", fails)
     run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
@@ -123,7 +138,7 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
     again = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     assert again.failed == []
     assert set(again.scores["task"]) == set(TASKS)
-    monkeypatch.setattr(walk.Walk, "_encode", lambda self, step: (_ for _ in ()).throw(RunFolderError("the store is full")))
+    monkeypatch.setattr(walk.Walk, "_encode", lambda self, *rest: (_ for _ in ()).throw(RunFolderError("the store is full")))
     with pytest.raises(RunFolderError, match="full"):
         evaluate(tiny_model(), TASKS, **given)
 
@@ -159,9 +174,9 @@ def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
 ) -> None:
     bad, cut, read = set[str](), walk.steps_of, TextEncoder.read
 
-    def cuts(turns: Any, texts: Any, max_length: int) -> Any:
+    def cuts(turns: Any, texts: Any, *rest: Any) -> Any:
         bad.update(set(texts["Ranking"]).difference(*(some for name, some in texts.items() if name != "Ranking")))
-        return cut(turns, texts, max_length)
+        return cut(turns, texts, *rest)
 
     def reads(self: TextEncoder, texts: Any) -> Any:
         if bad & set(texts):
@@ -175,6 +190,31 @@ def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
     assert set(run.scores["task"]) == set(TASKS) - {"Ranking"}
     with pytest.raises(NonFiniteStatesError):
         evaluate(tiny_model(), ["Ranking"], **given)
+
+
+def test_the_smallest_task_of_each_kind_tells_what_the_others_take(
+    given: dict[str, Any], in_steps: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = write_tasks(given["data_dir"].parent / "large", pairs=90, texts=300)
+    for name in ("Pairs", "Sets", "Topics"):
+        shutil.copytree(large / name, given["data_dir"] / f"Large{name}")
+    log = noted(in_steps)
+    tasks = ["LargeTopics", "LargePairs", "Pairs", "LargeSets", "Sets", "Topics"]
+    run = evaluate(tiny_model(), tasks, **given)
+    assert log[0][:2] == ("encode", "Pairs")  # with the two others
+    done = [what for what, *_ in log].index("score")
+    assert {name for what, name, _ in log[done : done + 3] if what == "score"} == {"Pairs", "Sets", "Topics"}
+    assert "3 tasks left: " in caplog.text
+    assert run.manifest["estimate"]["score_left"] > 0
+    assert run.manifest["estimate"]["encode_left"] > 0
+    same(run, evaluate(tiny_model(), tasks, **{**given, "store": given["store"].with_name("other")}))
+    # they are a turn of their own where not all fit
+    plan, counts = walk.EvaluationPlan.turns, {"a": range(9), "b": range(9, 11), "c": range(11, 14)}
+    one = SimpleNamespace(
+        by_template=lambda: {"plain": [Readout()]}, model=SimpleNamespace(width=1), sites=(0, 1), store_dtype=""
+    )
+    turns = plan(one, counts, 8 * 9, ["b", "c"])
+    assert [(turn.tasks, turn.bytes) for turn in turns] == [(("c", "b"), 40), (("a",), 72)]
 
 
 @pytest.mark.usefixtures("in_steps")
@@ -247,13 +287,33 @@ def test_workers_load_the_model_once_for_all_tasks(given: dict[str, Any], in_ste
     assert len(opened) == 2
 
 
+def test_workers_encode_the_next_task_while_one_is_scored(given: dict[str, Any], in_steps: pytest.MonkeyPatch) -> None:
+    log, own = noted(in_steps), ChunkWork.run
+
+    def runs(self: ChunkWork, item: Any, *rest: Any) -> Any:
+        log.append(("chunk", "", threading.get_ident()))
+        return own(self, item, *rest)
+
+    in_steps.setattr(ChunkWork, "run", runs)
+    given = {**given, "readouts": ["plain/mean", "one-word/last"]}
+    there = evaluate(tiny_model(), TASKS, engine=Elsewhere(), **given)
+    done = [what for what, *_ in log]
+    # not all is encoded before the first task is scored, and what tasks share is encoded once
+    assert done.index("score") < len(done) - 1 - done[::-1].index("chunk")
+    assert there.manifest["counts"]["encoded"] == 2 * there.manifest["counts"]["texts"]
+    in_steps.undo()
+    here = evaluate(tiny_model(), TASKS, **{**given, "store": given["store"].with_name("other")})
+    assert there.manifest["counts"]["truncated"] == here.manifest["counts"]["truncated"]
+    same(there, here)
+
+
 def test_vectors_of_a_turn_that_failed_go_before_the_next(
     given: dict[str, Any], tmp_path: Path, in_steps: pytest.MonkeyPatch
 ) -> None:
     own, there, run = walk.Walk._encode, list[int](), tmp_path / "run"
 
-    def fails(self: walk.Walk, step: steps.Step) -> None:
-        own(self, step)
+    def fails(self: walk.Walk, step: steps.Step, *rest: Any) -> None:
+        own(self, step, *rest)
         there.append(len(list((run / "vectors").iterdir())))
         if step.tasks == ("Pairs",):
             raise LayerscopeError("no.")

@@ -85,12 +85,12 @@ class DeviceScoring:
         return {"device": str(self.device), "by_mteb": left, "fits_converged": shares}
 
     def _task(self, spec: TaskSpec, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+        clock = time.perf_counter()
         task = spec.load()
         reseed(task)
         parts = parts_of(task, task_rows(self.context, spec))
         facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
         batch: list[tuple[ScoreJob, np.ndarray]] = []
-        clock = time.perf_counter()
         for i, job in enumerate(jobs):
             if self.stopped.is_set():
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -234,16 +234,16 @@ class ChunkWork(Work[Chunk, Vectors]):
         first = passes[0][0].encoder
         self.sites, self.max_length, self.batch_size = first.sites, first.max_length, first.batch_size
         self.passes = [(encode.template, encode.kinds, PackedTexts(texts)) for encode, texts in passes]
-        self.memory = recipe.memory
+        self.memory, self._encoders = recipe.memory, list[TextEncoder]()
 
     def open(self) -> int:
         """Load the model; returns the tokens per batch, so that batches are the same on every worker."""
         model = self.recipe.open()
         self.device = model.device.type
-        self._encoders = [
-            TextEncoder(model, template, self.sites, kinds, self.max_length, self.batch_size)
-            for template, kinds, _ in self.passes
-        ]
+        alike: dict[tuple[str, ...], TextEncoder] = {}  # of tasks that follow one another
+        for template, kinds, _ in self.passes:
+            encoder = TextEncoder(model, template, self.sites, kinds, self.max_length, self.batch_size)
+            self._encoders.append(alike.setdefault((template.pattern, *kinds), encoder))
         return self._encoders[0].runner.tokens
 
     def prepare(self, item: Chunk) -> list[Encoded]:
@@ -263,12 +263,24 @@ class ChunkWork(Work[Chunk, Vectors]):
         return f"texts {span.start} to {span.stop - 1} (longest first) under template {self.passes[which][0].name!r}"
 
 
-def encode_by_workers(
-    engine: Engine, recipe: ModelRecipe, passes: Sequence[tuple[EncodePass, Sequence[str]]], advance: Advance
-) -> None:
-    """Workers encode, this process adds to the store: what is added is there whatever happens to them."""
+def stored_by_workers(
+    engine: Engine, recipe: ModelRecipe, passes: Sequence[tuple[EncodePass, Sequence[str]]]
+) -> Generator[tuple[int, int], None, None]:
+    """Workers encode, this process adds to the store: what is added is there whatever happens to them.
+
+    Says of each chunk of which pass it is and how many texts it has. Those of the first pass are begun first.
+    """
     chunks = [(i, span) for i, (encode, texts) in enumerate(passes) for span in encode.spans(len(texts))]
-    for i, vectors in engine.run(ChunkWork(recipe, passes), chunks, advance):
+    for i, vectors in engine.run(ChunkWork(recipe, passes), chunks):
         which, span = chunks[i]
         encode, texts = passes[which]
         encode.add(texts[span], vectors)
+        yield which, span.stop - span.start
+
+
+def encode_by_workers(
+    engine: Engine, recipe: ModelRecipe, passes: Sequence[tuple[EncodePass, Sequence[str]]], advance: Advance
+) -> None:
+    """All passes, one after the other."""
+    for _, count in stored_by_workers(engine, recipe, passes):
+        advance(count)

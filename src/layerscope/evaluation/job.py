@@ -27,7 +27,7 @@ from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import clear_caches, collect, read_items, require_mteb, task_files
-from layerscope.evaluation.steps import Scorers
+from layerscope.evaluation.steps import Scorers, first_of
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.walk import TURNS, Means, Walk
 from layerscope.maps import check_layout
@@ -147,7 +147,8 @@ class EvaluationJob(Means):
     def _run(self, session: Session) -> Evaluation:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
         texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar)
-        turns = plan.turns(texts, self.store.size_limit)
+        first = first_of(texts, {name: facts[name]["task_type"] for name in texts}, plan.max_length)
+        turns = plan.turns(texts, self.store.size_limit, first)
         notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.size_limit)]
         for note in notes:
             log.warning(note)
@@ -158,7 +159,7 @@ class EvaluationJob(Means):
 
             scorer = DeviceScoring(plan.model.device, self.scoring_workers)
         with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
-            walk = Walk(self, folder.path, texts, {name: facts[name]["task_type"] for name in texts}, turns, scorers)
+            walk = Walk(self, folder.path, texts, facts, turns, scorers, first)
             walk.go()
         shutil.rmtree(folder.path / TURNS, ignore_errors=True)
         counts, results, spaces = walk.counts, walk.results, walk.spaces

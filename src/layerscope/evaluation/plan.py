@@ -72,15 +72,15 @@ class EvaluationPlan:
             grouped.setdefault(readout.template, []).append(readout)
         return grouped
 
-    def turns(self, texts: Texts, store_size: int | None) -> list[Turn]:
-        """How the tasks go through a store of limited size: all at once if they fit, else in turns, the largest first.
+    def turns(self, texts: Texts, store_size: int | None, first: Sequence[str] = ()) -> list[Turn]:
+        """How the tasks go through a store of limited size: all at once if they fit, else in turns: `first`, then the largest.
 
         A task that does not fit alone is read a few layers at a time. What does not fit even so is refused.
         """
         kinds = sum(len(kinds_of(readouts)) for readouts in self.by_template().values())
         each = kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)  # bytes of a text at one site
         count = len({text for some in texts.values() for text in some})
-        names = sorted(texts, key=lambda name: -len(texts[name]))
+        names = sorted(texts, key=lambda name: (name not in first, -len(texts[name])))
         if store_size is None or count * each * len(self.sites) <= store_size:
             return [Turn(tuple(texts), self.sites, count * each * len(self.sites))]
         out: list[Turn] = []
@@ -94,7 +94,8 @@ class EvaluationPlan:
                     "give fewer readouts=: sample= finds the best on a part of each task."
                 )
             whole = need * len(self.sites)
-            if out and fit == len(self.sites) == len(out[-1].sites) and out[-1].bytes + whole <= store_size:
+            alike = bool(out) and fit == len(self.sites) == len(out[-1].sites) and (name in first) == (out[-1].tasks[0] in first)
+            if alike and out[-1].bytes + whole <= store_size:
                 out[-1] = Turn((*out[-1].tasks, name), self.sites, out[-1].bytes + whole)
             else:
                 parts = [self.sites[i : i + fit] for i in range(0, len(self.sites), fit)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 TOGETHER = 12_800  # texts: fewer at a time would be encoded in small chunks
 _TIMED = 512  # texts
+_TRIED = 0.25  # of all that is encoded: tasks that tell what the others take are no larger part
 _CHARACTERS = 5  # of a token: what is cut off a text takes no time
 
 Results = Iterator[dict[str, Any]]
@@ -36,22 +38,55 @@ class Step(NamedTuple):
     tasks: tuple[str, ...]
 
 
-def steps_of(turns: Sequence[Turn], texts: Texts, max_length: int) -> list[Step]:
-    """The turns in steps: the tasks that take longest to encode first, small ones together."""
+def first_of(texts: Texts, kinds: Mapping[str, str], max_length: int) -> tuple[str, ...]:
+    """The smallest task of every kind: done first, they tell what the others take. None where they are much of the whole."""
+    work = {name: work_of(some, max_length) for name, some in texts.items()}
+    smallest = {kinds[name]: name for name in sorted(texts, key=lambda name: -work[name])}
+    few = sum(work[name] for name in smallest.values()) <= _TRIED * sum(work.values())
+    return tuple(smallest.values()) if few and sum(map(len, texts.values())) > TOGETHER else ()
+
+
+def steps_of(turns: Sequence[Turn], texts: Texts, max_length: int, first: Sequence[str] = ()) -> list[Step]:
+    """The turns in steps: after the `first` tasks those that take longest to encode, small ones together."""
     out = []
     for turn in turns:
-        groups: list[list[str]] = []
-        for name in sorted(turn.tasks, key=lambda name: -work_of(texts[name], max_length)):
-            if not groups or sum(len(texts[one]) for one in groups[-1]) >= TOGETHER:
+        groups = [[name for name in turn.tasks if name in first]]
+        others = (name for name in turn.tasks if name not in first)
+        for name in sorted(others, key=lambda name: -work_of(texts[name], max_length)):
+            if len(groups) == 1 or sum(len(texts[one]) for one in groups[-1]) >= TOGETHER:
                 groups.append([])
             groups[-1].append(name)
-        out += [Step(turn, tuple(names)) for names in groups]
+        out += [Step(turn, tuple(names)) for names in groups if names]
     return out
 
 
 def work_of(texts: Sequence[str], max_length: int) -> int:
     """What texts take to encode, in characters."""
     return sum(min(len(text), _CHARACTERS * max_length) for text in texts)
+
+
+class Size(NamedTuple):
+    """What a score of a task takes depends on: its kind, its texts, its items (a clustering may have a text in many sets)."""
+
+    kind: str
+    texts: int
+    items: int
+
+
+def seconds_of(sizes: Sequence[Size], took: Sequence[tuple[Size, float]]) -> float | None:
+    """What scores take by what others took; None where no other is of the same kind.
+
+    Vectors are read alike for all kinds: the kind that takes least per text shows how long that is at most. What goes beyond is
+    a kind's own, by its items.
+    """
+    if not {size.kind for size in sizes} <= {size.kind for size, _ in took}:
+        return None
+    reading = min((seconds / size.texts for size, seconds in took), default=0.0)
+    own, items = Counter[str](), Counter[str]()
+    for size, seconds in took:
+        own[size.kind] += seconds - reading * size.texts  # type: ignore[assignment]
+        items[size.kind] += size.items
+    return sum(reading * size.texts + own[size.kind] / items[size.kind] * size.items for size in sizes)
 
 
 class Scorers(AbstractContextManager["Scorers"]):

@@ -7,11 +7,10 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from layerscope.capture import Site
@@ -21,10 +20,10 @@ from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation import steps
-from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
+from layerscope.evaluation.encode import EncodePass, open_space, space_description, stored_by_workers
 from layerscope.evaluation.plan import EvaluationPlan, Texts, Turn
 from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, read_result, reason_of
-from layerscope.evaluation.steps import Results, Scorers, Step, steps_of, time_encoding, work_of
+from layerscope.evaluation.steps import Results, Scorers, Size, Step, seconds_of, steps_of, time_encoding, work_of
 from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
@@ -68,11 +67,8 @@ class Means:
         passes = self.passes(every, sites)
         total, todo = len(every) * len(passes), sum(len(missing) for _, missing in passes)
         self.bar.begin(f"{self.plan.model.name}|texts", total, total - todo)
-        if self.recipe is not None:
-            encode_by_workers(self.engine, self.recipe, passes, self.bar.advance)
-        else:
-            for encode, missing in passes:
-                encode.run(missing, self.bar.advance)
+        for encode, missing in passes:
+            encode.run(missing, self.bar.advance)
         return todo, {encode.template.name: encode.space for encode, _ in passes}
 
     def context(self, run: Path) -> ScoringContext:
@@ -87,45 +83,89 @@ class Means:
         )
 
 
+class Ahead:
+    """A turn whose texts workers encode, one step after the other: they go on while this process waits for scores."""
+
+    def __init__(self, means: Means, texts: Mapping[Step, Sequence[str]], sites: Sequence[Site]) -> None:
+        self.means, self.texts, self.numbers = means, texts, dict[Step, list[int]]()
+        encoding, seen = [encode for encode, _ in means.passes((), sites)], set[str]()
+        passes = list[tuple[EncodePass, list[str]]]()
+        for step, every in texts.items():
+            self.numbers[step] = [len(passes) + i for i in range(len(encoding))]
+            passes += [(encode, encode.missing([text for text in every if text not in seen])) for encode in encoding]
+            seen.update(every)
+        self.left = [len(missing) for _, missing in passes]
+        self.spaces = {encode.template.name: encode.space for encode in encoding}
+        assert means.recipe is not None
+        self.stored = stored_by_workers(means.engine, means.recipe, passes)
+
+    def encode(self, step: Step) -> tuple[int, dict[str, Space]]:
+        """Wait until a step's texts are in the store; as `Means.encode`."""
+        own, total = self.numbers[step], len(self.texts[step]) * len(self.spaces)
+        todo = left = sum(self.left[i] for i in own)
+        self.means.bar.begin(f"{self.means.plan.model.name}|texts", total, total - todo)
+        while left:
+            number, count = next(self.stored)
+            self.left[number] -= count
+            if number in own:
+                left -= count
+                self.means.bar.advance(count)
+        if not any(self.left):
+            next(self.stored, None)  # workers have nothing left to do
+        return todo, self.spaces
+
+
 class Walk:
     """The steps of a run, and what they left: counts, jobs and results, the tasks that could not be encoded, the vectors."""
 
-    def __init__(self, means: Means, run: Path, texts: Texts, types: dict[str, str], turns: list[Turn], scorers: Scorers) -> None:
-        self.means, self.run, self.texts, self.types, self.turns, self.scorers = means, run, texts, types, turns, scorers
-        # workers load the model for every step: all tasks of a turn are one
-        whole = [Step(turn, turn.tasks) for turn in turns]
-        self.steps = steps_of(turns, texts, means.plan.max_length) if means.recipe is None else whole
+    def __init__(
+        self, means: Means, run: Path, texts: Texts, facts: Mapping[str, Any], turns: list[Turn], scorers: Scorers,
+        first: Sequence[str],
+    ) -> None:  # fmt: skip
+        self.means, self.run, self.texts, self.turns, self.scorers, self.first = means, run, texts, turns, scorers, first
+        self.sizes = {name: _size(facts[name], len(some)) for name, some in texts.items()}
+        self.steps = steps_of(turns, texts, means.plan.max_length, first)
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
         self.jobs, self.results, self.failed = list[ScoreJob](), list[dict[str, Any]](), dict[str, str]()
         self.spaces, self.seconds, self.estimate = dict[str, Space](), {"encode": 0.0, "score": 0.0}, dict[str, float]()
         self._counted, self._under_way, self._work = set[str](), list[tuple[Step, Results, int]](), 0.0
+        self._ahead: Ahead | None = None
+        self._large = False
         self._stores = {turn: means.store if len(turns) == 1 else EmbeddingStore(self._folder(turn), None) for turn in turns}
 
     def go(self) -> None:
         """Encode and score every step. The seconds are this process's: of scoring, what it waits for."""
         for old in set((self.run / TURNS).glob("*")) - set(map(self._folder, self.turns)):  # of a run that had more room, or less
             shutil.rmtree(old, ignore_errors=True)
-        queue = [(step, self._unscored(step)) for step in self.steps]
+        queue = [(step, jobs) for step in self.steps if (jobs := self._unscored(step)) or len(self.turns) == 1]
         left = {step: jobs for step, jobs in queue if jobs}
         if sum(map(len, left.values())) == 1:
             self.scorers.pool.workers = 0  # not worth a process
-        large = sum(len(self.texts[name]) for step in left for name in step.tasks) > steps.TOGETHER
-        if large and len(left) > 1 and self.means.recipe is None:
+        self._large = len(left) > 1 and sum(len(self.texts[name]) for step in left for name in step.tasks) > steps.TOGETHER
+        if self._large and self.means.recipe is None:
             try:
                 self._estimate(list(left))
             except Exception as error:
                 if _ends_all(error):
                     raise
                 log.warning(f"no estimate of what encoding takes: {reason_of(error)}")
+        try:
+            problem = self._work_off(queue)
+        finally:
+            if self._ahead is not None:
+                self._ahead.stored.close()
+        if problem is not None and not self.results:
+            raise problem
+
+    def _work_off(self, queue: list[tuple[Step, list[ScoreJob]]]) -> Exception | None:
+        """Go through the steps; returns why the last task that failed could not be encoded."""
         problem: Exception | None = None
         while queue:
             step, unscored = queue.pop(0)
-            if len(self.turns) > 1 and not unscored:
-                continue
             self._make_room(step)
             clock = time.perf_counter()
             try:
-                self._encode(step)
+                self._encode(step, [step, *(one for one, _ in queue)])
             except Exception as error:
                 if self.means.recipe is not None or _ends_all(error):
                     raise
@@ -139,11 +179,11 @@ class Walk:
             finally:
                 self.seconds["encode"] += time.perf_counter() - clock
             self._under_way.append((step, self.scorers.start(self._context(step), unscored), len(unscored)))
-            self._finish(1 if self.scorers.apart else 0)
+            told = set(step.tasks) <= set(self.first)  # waited for: it says what the others take
+            self._finish(1 if self.scorers.apart and not told else 0)
             self._tell_left(queue)
         self._finish()
-        if problem is not None and not self.results:
-            raise problem
+        return problem
 
     def _folder(self, turn: Turn) -> Path:
         place = json.dumps([turn.tasks, [site.name for site in turn.sites]])
@@ -170,9 +210,14 @@ class Walk:
     def _texts(self, step: Step) -> list[str]:
         return list(dict.fromkeys(text for name in step.tasks for text in self.texts[name]))
 
-    def _encode(self, step: Step) -> None:
+    def _encode(self, step: Step, queue: Sequence[Step]) -> None:
         every, at = self._texts(step), self._at(step)
-        count, spaces = at.encode(every, step.turn.sites)
+        if at.recipe is None:
+            count, spaces = at.encode(every, step.turn.sites)
+        else:
+            if self._ahead is None or step not in self._ahead.texts:
+                self._ahead = Ahead(at, {one: self._texts(one) for one in queue if one.turn == step.turn}, step.turn.sites)
+            count, spaces = self._ahead.encode(step)
         self._work += work_of(every, self.means.plan.max_length) * count / max(1, len(every) * len(spaces))
         self.counts["encoded"] += count
         self.counts["store_bytes"] = max(self.counts.get("store_bytes", 0), at.store.size())
@@ -227,23 +272,29 @@ class Walk:
             self.estimate = {"encode": seconds, "disk_bytes": disk, "memory_bytes": memory}
             log.warning(
                 f"encoding should take {format_duration(seconds)} and {describe_size(disk)} of disk, scoring up to "
-                f"{describe_size(memory)} of memory. What scoring takes is said once tasks of every kind were scored."
+                f"{describe_size(memory)} of memory. What scoring takes is said once a task of every kind was scored."
             )
 
     def _tell_left(self, queue: Sequence[tuple[Step, Sequence[ScoreJob]]]) -> None:
         """Say what the other tasks take, by what such tasks took so far, where one of every kind was scored."""
-        took: dict[str, list[float]] = {}
-        for result in (one for one in self.results if "seconds" in one):
-            took.setdefault(self.types[result["task"]], []).append(result["seconds"] / len(self.texts[result["task"]]))
         left = [job.task.name for _, jobs in queue for job in jobs]
-        if not self.estimate or not left or not {self.types[name] for name in left} <= set(took):
+        if not self._large or not left:
             return
-        score = sum(fmean(took[self.types[name]]) * len(self.texts[name]) for name in left) / max(1, self.scorers.pool.size)
+        took = [(self.sizes[result["task"]], result["seconds"]) for result in self.results if "seconds" in result]
+        score = seconds_of([self.sizes[name] for name in left], took)
+        if score is None:
+            return
+        score /= max(1, self.scorers.pool.size)
         work = sum(work_of(self._texts(step), self.means.plan.max_length) for step, jobs in queue if jobs)
         encode = self.seconds["encode"] * work / self._work if self._work else 0.0
         both = max(encode, score) if self.scorers.apart else encode + score
+        self.estimate = {"encode_left": encode, "score_left": score, **self.estimate}  # as it was said first
         s = [format_duration(some) for some in (both, encode, score)]
         log.warning(f"{count_of(len(set(left)), 'tasks')} left: {s[0]} (encoding {s[1]}, scoring {s[2]}) at the speed so far.")
+
+
+def _size(fact: Mapping[str, Any], texts: int) -> Size:
+    return Size(fact["task_type"], texts, fact["items"] if fact["task_type"] == "Clustering" else texts)
 
 
 def _ends_all(error: Exception) -> bool:
