@@ -6,10 +6,13 @@ own in mteb is scored by mteb.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,8 @@ from layerscope.evaluation.scoring import (
     job_vectors,
     quiet_mteb,
     read_result,
+    see_new,
+    task_keys,
     task_rows,
     undefined,
 )
@@ -42,8 +47,8 @@ except ImportError:
     raise MissingExtraError("scoring on a device", "gpu") from None
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
-_HOST_BYTES = 2**30
-_MOST_BYTES = 2**33  # vectors pass through the host's memory on their way
+_HOST_BYTES, _MOST_BYTES = 2**30, 2**33  # vectors that are scored together, on a CPU and on a GPU at most
+_READ_BYTES = 2**32  # of vectors on their way from the disk
 
 
 @dataclass
@@ -90,20 +95,37 @@ class DeviceScoring:
         reseed(task)
         parts = parts_of(task, task_rows(self.context, spec))
         facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
-        batch: list[tuple[ScoreJob, np.ndarray]] = []
-        for i, job in enumerate(jobs):
-            if self.stopped.is_set():
-                return
-            try:
-                batch.append((job, job_vectors(self.context, job)))
-            except Undefined as reason:
-                yield self._written(job, {**undefined(task, str(reason)), **facts})
-            if batch and (i + 1 == len(jobs) or (len(batch) + 1) * batch[0][1].nbytes > self.room()):
-                rows, converged = self._scored(parts, [vectors for _, vectors in batch])
-                made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(batch)}
-                for (job_, _), scored in zip(batch, rows, strict=True):
-                    yield self._finished(job_, made, scored)
-                batch, clock = [], time.perf_counter()
+        size = 4 * self.context.width * len(task_keys(self.context, spec))
+        step = max(1, self.room() // size)
+        see_new(self.context)
+        with ThreadPoolExecutor(self.readers(size)) as threads:  # a result is synced to disk: one after the other they would wait
+            for some in (jobs[i : i + step] for i in range(0, len(jobs), step)):
+                if self.stopped.is_set():
+                    return
+                read = list(zip(some, threads.map(self._read, some), strict=True))
+                for job, reason in ((job, found) for job, found in read if isinstance(found, str)):
+                    yield self._written(job, {**undefined(task, reason), **facts})
+                if batch := [(job, found) for job, found in read if not isinstance(found, str)]:
+                    rows, converged = self._scored(parts, [vectors for _, vectors in batch])
+                    made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(batch)}
+                    del read
+                    yield from threads.map(partial(self._finished, made), [job for job, _ in batch], rows)
+                clock = time.perf_counter()
+
+    def _read(self, job: ScoreJob) -> torch.Tensor | str:
+        """Vectors on the device, or why they cannot be scored."""
+        try:
+            return torch.as_tensor(job_vectors(self.context, job)).to(self.device)
+        except Undefined as reason:
+            return str(reason)
+
+    def readers(self, vectors: int) -> int:
+        """How many threads read, by the bytes of a task's vectors at one layer."""
+        return max(1, min(8, os.cpu_count() or 1, _READ_BYTES // max(1, 2 * vectors)))
+
+    def memory(self, vectors: int) -> int:
+        """About the bytes of this machine's memory that scores take at a time."""
+        return 2 * vectors * self.readers(vectors) + (0 if self.device.type == "cuda" else self.room())
 
     def room(self) -> int:
         """Bytes of vectors that are read and scored together."""
@@ -112,10 +134,10 @@ class DeviceScoring:
         return _HOST_BYTES
 
     def _scored(
-        self, parts: Sequence[Part], vectors: list[np.ndarray]
+        self, parts: Sequence[Part], vectors: list[torch.Tensor]
     ) -> tuple[list[list[tuple[Part, float, ItemScores | None]]], float | None]:
         """Scores and items of every layer, part by part, and the share of fits that converged, if any."""
-        stacked = torch.stack([torch.as_tensor(some).to(self.device) for some in vectors])
+        stacked = torch.stack(vectors)
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
         shares = []
         for part in parts:
@@ -126,7 +148,7 @@ class DeviceScoring:
         return out, float(np.mean(shares)) if shares else None
 
     def _finished(
-        self, job: ScoreJob, facts: dict[str, Any], scored: list[tuple[Part, float, ItemScores | None]]
+        self, facts: dict[str, Any], job: ScoreJob, scored: list[tuple[Part, float, ItemScores | None]]
     ) -> dict[str, Any]:
         rows = []
         for part, score, items in scored:

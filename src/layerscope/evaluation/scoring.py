@@ -119,31 +119,47 @@ class Undefined(Exception):
     """A readout that gives every text the same vector: there is nothing to score."""
 
 
+def see_new(context: ScoringContext) -> None:
+    """Look for vectors that have come since: texts are encoded while others are scored."""
+    for _, description, dtype in context.spaces:
+        _space(context.store, description, dtype).refresh()
+
+
+def task_keys(context: ScoringContext, task: TaskSpec) -> list[bytes]:
+    """The keys of a task's texts, in the order of its vectors."""
+    return _task_keys(texts_file(context.run, task.name))
+
+
 def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
     """The vectors of all texts of a job's task, centered if asked; `Undefined` if they are all the same."""
     description, dtype = next((d, t) for template, d, t in context.spaces if template == job.readout.template)
-    space, keys = _space(context.store, description, dtype), _task_keys(texts_file(context.run, job.task.name))
-    space.refresh()  # texts are encoded while others are scored
-    vectors = readout_vectors(space, keys, job.readout, job.site)
-    mean, parts = vectors.mean(0, dtype=np.float64), range(0, len(vectors), _ROWS)  # in parts: a task may have a million texts
-    spread = max(float(np.abs(vectors[i : i + _ROWS] - mean).max()) for i in parts)
-    if spread <= 1e-6 * max(1e-30, float(max(vectors.max(), -vectors.min()))):
+    vectors = readout_vectors(_space(context.store, description, dtype), task_keys(context, job.task), job.readout, job.site)
+    if _alike(vectors):
         raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
-    for i in parts if job.readout.centering == "corpus" or context.unit else ():
-        part = vectors[i : i + _ROWS] - mean if job.readout.centering == "corpus" else vectors[i : i + _ROWS]
-        part = part.astype(np.float32)
+    centered = job.readout.centering == "corpus"
+    mean = vectors.mean(0, dtype=np.float64) if centered else None
+    for i in range(0, len(vectors), _ROWS) if centered or context.unit else ():  # in parts: a task may have a million texts
+        part = vectors[i : i + _ROWS] if mean is None else (vectors[i : i + _ROWS] - mean).astype(np.float32)
         vectors[i : i + _ROWS] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30) if context.unit else part
     return vectors
 
 
+def _alike(vectors: np.ndarray) -> bool:
+    """Whether all rows are the first one, up to rounding. Few rows tell where they are not."""
+    first, step = vectors[:1], 256
+    most = 1e-6 * max(1e-30, float(np.abs(first).max()))
+    return all(float(np.abs(vectors[i : i + step] - first).max()) <= most for i in range(0, len(vectors), step))
+
+
 def task_rows(context: ScoringContext, task: TaskSpec) -> Callable[[Sequence[str]], np.ndarray]:
     """From texts of a task to their rows in its vectors."""
-    row = {key: i for i, key in enumerate(_task_keys(texts_file(context.run, task.name)))}
+    row = {key: i for i, key in enumerate(task_keys(context, task))}
     return lambda texts: np.array([row[text_key(text)] for text in texts], dtype=np.int64)
 
 
 def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.ndarray]:
     """The vectors of texts for a job."""
+    see_new(context)
     vectors, rows = job_vectors(context, job), task_rows(context, job.task)
     return lambda texts: vectors[rows(texts)]
 

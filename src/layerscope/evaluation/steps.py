@@ -107,7 +107,7 @@ class Scorers(AbstractContextManager["Scorers"]):
 
     def memory(self, vectors: int) -> int:
         """About the bytes of memory that scores take at a time, by those of the largest task at one layer."""
-        return self.device.room() + 2 * vectors if self.device else COPIES * vectors * self.pool.fitting(vectors)
+        return self.device.memory(vectors) if self.device else COPIES * vectors * self.pool.fitting(vectors)
 
     def start(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Results:
         """Results of jobs, as they are done."""
