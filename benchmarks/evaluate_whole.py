@@ -39,8 +39,9 @@ def beside(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     both = ours.merge(theirs, on=keys, suffixes=("", "_mteb")).dropna(subset=["score", "score_mteb"])
     for task, same in both.groupby("task"):
         apart = 100 * (same["score"] - same["score_mteb"]).to_numpy()
-        rows.append({"task": task, "scores": len(same), "mean": apart.mean(), "half": Z95 * apart.std(ddof=1) / np.sqrt(len(same)),
-                     "largest": abs(apart).max(), "order": float(spearman(same["score"], same["score_mteb"]))})  # fmt: skip
+        row = {"task": task, "scores": len(same), "mean": apart.mean(), "half": Z95 * apart.std(ddof=1) / np.sqrt(len(same))}
+        order = float(spearman(same["score"], same["score_mteb"]))
+        rows.append({**row, "largest": abs(apart).max(), "order": order})
     return pd.DataFrame(rows)
 
 
@@ -61,25 +62,23 @@ def main() -> None:
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as work:
-        given: dict[str, Any] = {"data_dir": args.data_dir, "store": Path(work) / "store", "store_size": 50 * 10**9, "dtype": dtype,
-                                 "layers": args.layers, "sample": args.sample, "scoring_workers": args.scoring_workers}  # fmt: skip
+        given: dict[str, Any] = {"data_dir": args.data_dir, "layers": args.layers, "sample": args.sample, "dtype": dtype}
+        given |= {"store": Path(work) / "store", "store_size": 50 * 10**9, "scoring_workers": args.scoring_workers}
         runs = []
         for scoring, readouts in (("device", READOUTS), ("mteb", READOUTS[:1])):
             start = time.perf_counter()
             run = layerscope.evaluate(args.model, tasks, readouts=readouts, scoring=scoring, out=Path(work) / scoring, **given)
             whole, each = time.perf_counter() - start, seconds_of(run)
             waited = {name: round(some, 2) for name, some in run.manifest["seconds"].items()}
-            print(
-                f"{scoring}: {len(run.scores)} scores in {whole:.1f} s, of which {waited}; scores themselves {sum(each.values()):.1f} s"
-            )
+            print(f"{scoring}: {len(run.scores)} scores in {whole:.1f} s: {waited}; scores alone {sum(each.values()):.1f} s")
             print(f"  said before: {run.manifest.get('estimate')}; failed: {run.failed}", flush=True)
             facts = {name: run.manifest.get(name) for name in ("counts", "estimate", "scoring", "failed")}
             found[scoring] = {"seconds": whole, "waited": waited, "scores": each, **facts}
             runs.append(run)
-        encoding, scoring_took = (found["device"]["waited"]["encode"], sum(found["device"]["scores"].values()))
-        gains = found["device"]["waited"]["gains"]
-        print(f"scoring over encoding: {scoring_took / encoding:.2f} x, with gains {(scoring_took + gains) / encoding:.2f} x")
         table = beside(runs[0].scores, runs[1].scores)
+    encoding, gains = (found["device"]["waited"][name] for name in ("encode", "gains"))
+    taken = sum(found["device"]["scores"].values())
+    print(f"scoring over encoding: {taken / encoding:.2f} x, with gains {(taken + gains) / encoding:.2f} x")
     print(table.round(4).to_string(index=False))
     if args.out:
         args.out.write_text(json.dumps({**found, "beside_mteb": table.to_dict("records")}, indent=1))

@@ -17,11 +17,12 @@ from threadpoolctl import threadpool_limits
 
 from layerscope import evaluate
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation import device_scoring
-from layerscope.evaluation.device_scoring import score_problem
+from layerscope.evaluation import device_scoring, scoring
+from layerscope.evaluation.device_scoring import described_texts, score_problem
 from layerscope.evaluation.mteb_models import LayerView, model_meta
 from layerscope.evaluation.problems import NotDescribed, parts_of
-from layerscope.evaluation.tasks import reseed
+from layerscope.evaluation.scoring import encoded_texts
+from layerscope.evaluation.tasks import reseed, resolve_tasks
 from layerscope.evaluation.tasks.info import task_class
 from tests.evaluation.support import TASKS, write_tasks
 from tests.tiny import tiny_model
@@ -183,6 +184,40 @@ def test_a_task_that_fails_does_not_end_the_run_and_a_resumed_one_knows_who_scor
     assert not again.failed
     assert again.manifest["scoring"]["by_mteb"] == {"Pairs": "has a step of its own"}
     assert set(again.scores["task"]) == {"Topics", "Pairs"}
+
+
+def test_texts_by_description_are_those_that_mteb_encodes_in_its_order(tmp_path: Path) -> None:
+    for spec in resolve_tasks(TASKS, data_dir=write_tasks(tmp_path, pairs=40, texts=36)):
+        by_mteb, ours = spec.load(), spec.load()
+        assert described_texts(ours) == encoded_texts(by_mteb)
+        assert spec.facts(ours) == spec.facts(by_mteb)
+
+    class Own(AbsTaskRetrieval):
+        metadata = ranked_task(False, True).metadata
+
+        def _evaluate_subset(self, *args: Any, **kwargs: Any) -> Any:
+            return super()._evaluate_subset(*args, **kwargs)
+
+    own, plain = Own(), ranked_task(False, True)
+    own.dataset, own.data_loaded = plain.dataset, True
+    assert described_texts(own) == encoded_texts(plain)  # with steps of its own: by mteb
+
+
+def test_a_readout_that_is_the_same_for_all_texts_is_told_from_one_that_differs_late() -> None:
+    vectors = np.full((1000, 4), 3.0, np.float32)
+    assert scoring._alike(vectors)
+    assert scoring._alike(vectors * (1 + 1e-7 * np.arange(1000)[:, None] / 1000).astype(np.float32))
+    assert scoring._alike(np.zeros((3, 4), np.float32))
+    vectors[-1, 2] += 1e-4
+    assert not scoring._alike(vectors)
+
+
+def test_readers_and_their_memory_are_bounded_by_the_largest_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_scoring.os, "cpu_count", lambda: 16)
+    scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
+    assert [scorer.readers(size) for size in (2**20, 2**30, 2**33)] == [4, 2, 1]
+    assert scorer.memory(2**30) == 2**32 + scorer.room()
+    assert scorer.memory(2**33) == 2**34 + scorer.room()
 
 
 def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:

@@ -198,6 +198,7 @@ def test_the_smallest_task_of_each_kind_tells_what_the_others_take(
     large = write_tasks(given["data_dir"].parent / "large", pairs=90, texts=300)
     for name in ("Pairs", "Sets", "Topics"):
         shutil.copytree(large / name, given["data_dir"] / f"Large{name}")
+    in_steps.setattr(steps, "_TRIED", 0.3)
     log = noted(in_steps)
     tasks = ["LargeTopics", "LargePairs", "Pairs", "LargeSets", "Sets", "Topics"]
     run = evaluate(tiny_model(), tasks, **given)

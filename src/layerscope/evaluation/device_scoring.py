@@ -27,6 +27,7 @@ from layerscope.evaluation.scoring import (
     ScoringContext,
     Undefined,
     clear_caches,
+    encoded_texts,
     items_file,
     job_vectors,
     quiet_mteb,
@@ -49,6 +50,18 @@ except ImportError:
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
 _HOST_BYTES, _MOST_BYTES = 2**30, 2**33  # vectors that are scored together, on a CPU and on a GPU at most
 _READ_BYTES = 2**32  # of vectors on their way from the disk
+_READERS, _WRITERS = 4, 8
+
+
+def described_texts(task: Any) -> list[str]:
+    """Every text that a task encodes, in mteb's order, by the task's description: nothing is fitted. Without one, by mteb."""
+    known: dict[str, int] = {}
+    reseed(task)
+    try:
+        parts_of(task, lambda texts: np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64))
+    except NotDescribed:
+        return encoded_texts(task)
+    return list(known)
 
 
 @dataclass
@@ -98,18 +111,19 @@ class DeviceScoring:
         size = 4 * self.context.width * len(task_keys(self.context, spec))
         step = max(1, self.room() // size)
         see_new(self.context)
-        with ThreadPoolExecutor(self.readers(size)) as threads:  # a result is synced to disk: one after the other they would wait
+        # a result is synced to disk: one after the other they would wait
+        with ThreadPoolExecutor(self.readers(size)) as readers, ThreadPoolExecutor(_WRITERS) as writers:
             for some in (jobs[i : i + step] for i in range(0, len(jobs), step)):
                 if self.stopped.is_set():
                     return
-                read = list(zip(some, threads.map(self._read, some), strict=True))
+                read = list(zip(some, readers.map(self._read, some), strict=True))
                 for job, reason in ((job, found) for job, found in read if isinstance(found, str)):
                     yield self._written(job, {**undefined(task, reason), **facts})
                 if batch := [(job, found) for job, found in read if not isinstance(found, str)]:
                     rows, converged = self._scored(parts, [vectors for _, vectors in batch])
                     made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(batch)}
                     del read
-                    yield from threads.map(partial(self._finished, made), [job for job, _ in batch], rows)
+                    yield from writers.map(partial(self._finished, made), [job for job, _ in batch], rows)
                 clock = time.perf_counter()
 
     def _read(self, job: ScoreJob) -> torch.Tensor | str:
@@ -121,7 +135,7 @@ class DeviceScoring:
 
     def readers(self, vectors: int) -> int:
         """How many threads read, by the bytes of a task's vectors at one layer."""
-        return max(1, min(8, os.cpu_count() or 1, _READ_BYTES // max(1, 2 * vectors)))
+        return max(1, min(_READERS, (os.cpu_count() or 1) // 4, _READ_BYTES // max(1, 2 * vectors)))
 
     def memory(self, vectors: int) -> int:
         """About the bytes of this machine's memory that scores take at a time."""

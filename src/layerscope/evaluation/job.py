@@ -26,7 +26,7 @@ from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
-from layerscope.evaluation.scoring import clear_caches, collect, read_items, require_mteb, task_files
+from layerscope.evaluation.scoring import clear_caches, collect, encoded_texts, read_items, require_mteb, task_files
 from layerscope.evaluation.steps import Scorers, first_of
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.walk import TURNS, Means, Walk
@@ -146,18 +146,18 @@ class EvaluationJob(Means):
 
     def _run(self, session: Session) -> Evaluation:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
-        texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar)
+        scorer, texts_of = None, encoded_texts
+        if plan.scoring == "device":
+            from layerscope.evaluation.device_scoring import DeviceScoring, described_texts
+
+            scorer, texts_of = DeviceScoring(plan.model.device, self.scoring_workers), described_texts
+        texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
         first = first_of(texts, {name: facts[name]["task_type"] for name in texts}, plan.max_length)
         turns = plan.turns(texts, self.store.size_limit, first)
         notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.size_limit)]
         for note in notes:
             log.warning(note)
         collected = time.perf_counter() - clock
-        scorer = None
-        if plan.scoring == "device":
-            from layerscope.evaluation.device_scoring import DeviceScoring
-
-            scorer = DeviceScoring(plan.model.device, self.scoring_workers)
         with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
             walk = Walk(self, folder.path, texts, facts, turns, scorers, first)
             walk.go()
@@ -171,6 +171,7 @@ class EvaluationJob(Means):
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
         walk.seconds["gains"] = time.perf_counter() - clock
         made = map_of_evaluation(plan, texts, labels, spaces, scores) if spaces and not walk.failed else None
+        walk.seconds["map"] = time.perf_counter() - clock - walk.seconds["gains"]
         del spaces
         walk.spaces = {}  # until here they could not be pruned
         manifest = make_manifest(

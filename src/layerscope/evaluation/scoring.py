@@ -204,7 +204,7 @@ def reason_of(error: Exception) -> str:
 
 
 def collect(
-    specs: Sequence[TaskSpec], run: Path, bar: Progress
+    specs: Sequence[TaskSpec], run: Path, bar: Progress, texts_of: Callable[[Any], list[str]] = encoded_texts
 ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
     """The texts that each task encodes; the labels of those that have one; facts of each task.
 
@@ -220,7 +220,7 @@ def collect(
         try:
             task = spec.load()
             refuse_constant(task)
-            texts[spec.name], facts[spec.name] = encoded_texts(task), spec.facts(task)
+            texts[spec.name], facts[spec.name] = texts_of(task), spec.facts(task)
             labels |= labels_of(task)
         except Exception as error:
             failed.append({"task": spec.name, "reason": reason_of(error)})

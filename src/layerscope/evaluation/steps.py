@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TOGETHER = 12_800  # texts: fewer at a time would be encoded in small chunks
 _TIMED = 512  # texts
-_TRIED = 0.25  # of all that is encoded: tasks that tell what the others take are no larger part
+_TRIED = 0.1  # of all that is encoded: tasks that tell what the others take, which are waited for, are no larger part
 _CHARACTERS = 5  # of a token: what is cut off a text takes no time
 
 Results = Iterator[dict[str, Any]]

@@ -187,7 +187,10 @@ class Space:
 
     def read(self, keys: Sequence[Key], kind: str, site: str) -> np.ndarray:
         """The vectors (texts, D) of one kind at one site, as float32, in the order asked for."""
-        parts = [(at, found[rows]) for at, found, rows in self._found(keys, ("vector", kind, site))]
+        parts = [
+            (at, found if len(rows) == len(found) else found[rows])  # all of a chunk, in its order, is not copied twice
+            for at, found, rows in self._found(keys, ("vector", kind, site))
+        ]
         widths = sorted({values.shape[1] for _, values in parts})
         if len(widths) > 1:
             raise RunFolderError(
