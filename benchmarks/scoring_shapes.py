@@ -1,20 +1,17 @@
-"""What `evaluate --scoring device` costs on a GPU: the paper's 32 tasks at their real sizes; fifteen tasks beside their encoding.
+"""What `evaluate --scoring device` costs on a GPU: the paper's 32 tasks at their real sizes, with made-up texts and vectors.
 
-Needs torch, numpy, transformers and this repository; neither mteb nor datasets.
+Needs torch, numpy, transformers and this repository; neither mteb nor datasets. `evaluate_whole.py` runs the command itself.
 
     python benchmarks/scoring_shapes.py paper                       # 32 tasks, 25 layers of 1,024 numbers, made-up vectors
     python benchmarks/scoring_shapes.py tenth --tenth 0.1           # encode and score them (Pythia-410M's shape)
     python benchmarks/scoring_shapes.py plan                        # in how many turns they go through a store of 50 GB
     python benchmarks/scoring_shapes.py gains                       # gains and intervals of fifteen tasks, made-up items
     python benchmarks/scoring_shapes.py fits                        # single fits beside scikit-learn's, CPU seconds, one thread
-    python benchmarks/scoring_shapes.py describe fifteen.npz --data-dir DIR      # where mteb is: what is scored, as numbers
-    python benchmarks/scoring_shapes.py fifteen fifteen.npz         # encode texts of these lengths, then score them
 
-`paper` times moving vectors to the device and scoring them. Of tasks with more than 40,000 texts `--layers` layers are scored and
-the time is scaled to 25. `fifteen` runs a model of SmolLM2-135M's shape with random weights over texts of the real numbers of
-tokens, reads 31 layers under six readouts, and scores all 186 on problems with the real labels and draws. `tenth` encodes made-up
-texts of the real average length into a store of float16 vectors, reads them back and scores them; classification and STS tasks
-are run whole, since their fits do not shrink with their texts, and the times of the others are scaled.
+`paper` times moving vectors to the device and scoring them. Of tasks with more than 40,000 texts `--layers` layers are scored
+and the time is scaled to 25. `tenth` encodes made-up texts of the real average length into a store of float16 vectors, reads them
+back and scores them; classification and STS tasks are run whole, since their fits do not shrink with their texts, and the times
+of the others are scaled. It also says what `evaluate` would have told after the smallest task of every kind.
 """
 
 from __future__ import annotations
@@ -23,9 +20,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +270,25 @@ def made_up_texts(name: str, count: int) -> list[str]:
     return [f"{i} {' '.join(words[a : a + n])}" for i, (a, n) in enumerate(zip(starts, ends, strict=True))]
 
 
+def said_before(rows: dict[str, Any], problems: dict[str, tuple[Any, int, np.ndarray | None]]) -> tuple[float, float]:
+    """What all scores take by those of the smallest task of every kind, and by their own; as `evaluate` tells it."""
+    from layerscope.evaluation.steps import Size, seconds_of
+
+    kinds: list[Any] = [CLASSIFIED, CLUSTERED, PAIRED, RANKED, SIMILAR]
+    sizes: dict[str, tuple[Size, float]] = {}
+    for name, row in rows.items():
+        kind = str(next(i for i, some in enumerate(kinds) if name in some))
+        problem = problems[name][0]
+        items = sum(map(len, problem.sets)) if isinstance(problem, Clustering) else row["texts"]
+        sizes[name] = Size(kind, row["texts"], items), row["scoring"]
+    whole = {name: rows[name]["scale"] * size.texts for name, (size, _) in sizes.items()}
+    smallest = {sizes[name][0].kind: name for name in sorted(rows, key=lambda name: -whole[name])}
+    took = [sizes[name] for name in smallest.values()]
+    scaled = [Size(size.kind, int(size.texts * rows[name]["scale"]), int(size.items * rows[name]["scale"]))
+              for name, (size, _) in sizes.items()]  # fmt: skip
+    return seconds_of(scaled, took) or 0.0, sum(rows[name]["scale"] * seconds for name, (_, seconds) in sizes.items())
+
+
 def tenth(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Encode the 32 tasks' texts at all layers into a store, read them back, score them; tasks one after the other."""
     import resource
@@ -337,13 +351,10 @@ def tenth(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     print(f"measured: encoding {measured[0]:.0f} s, scoring {measured[1]:.0f} s; host {host:.1f} GB")
     print(f"the whole: encoding {whole[0]:.0f} s, scoring {whole[1]:.0f} s, together {sum(whole) / 60:.1f} minutes; "
           f"{tokens / 1e6:.0f} M tokens, {disk / 1e9:.0f} GB in all, largest task {largest:.0f} GB")  # fmt: skip
-    return {"tasks": rows, "encoding": whole[0], "scoring": whole[1], "minutes": sum(whole) / 60, "disk_gb": disk / 1e9,
-            "host_gb": host, "share": args.tenth, "store_dtype": args.store_dtype}  # fmt: skip
-
-
-def numbered(known: dict[str, int], texts: Sequence[str]) -> np.ndarray:
-    """The numbers of texts, new ones counted on."""
-    return np.array([known.setdefault(text, len(known)) for text in texts])
+    said = said_before({name: row for name, row in rows.items() if name != "warm"}, problems)
+    print(f"by the smallest task of every kind scoring takes {said[0]:.0f} s, by all of them {said[1]:.0f} s")
+    return {"tasks": rows, "encoding": whole[0], "scoring": whole[1], "said": said[0], "minutes": sum(whole) / 60,
+            "disk_gb": disk / 1e9, "host_gb": host, "share": args.tenth, "store_dtype": args.store_dtype}  # fmt: skip
 
 
 def pack(name: str, problem: Any, arrays: dict[str, Any], plain: dict[str, dict[str, Any]]) -> None:
@@ -376,86 +387,10 @@ def unpack(arrays: Any, plain: dict[str, dict[str, Any]]) -> dict[str, list[Any]
     return out
 
 
-def describe(args: argparse.Namespace) -> None:
-    """Write the problems of local tasks, and the numbers of tokens of their texts, where mteb is installed."""
-    from layerscope import load
-    from layerscope.evaluation.problems import parts_of
-    from layerscope.evaluation.scoring import quiet_mteb
-    from layerscope.evaluation.tasks import reseed, resolve_tasks
-
-    quiet_mteb()
-    tokenizer = load("smollm2-135m", device="cpu")
-    arrays: dict[str, Any] = {}
-    plain: dict[str, dict[str, Any]] = {}
-    for spec in resolve_tasks(sorted(path.name for path in args.data_dir.iterdir()), data_dir=args.data_dir, offline=True):
-        texts: dict[str, int] = {}
-        task = spec.load()
-        reseed(task)
-        parts = parts_of(task, partial(numbered, texts))
-        ids = tokenizer.tokenize(list(texts), MAX_LENGTH).ids
-        arrays[f"{spec.name}|lengths"] = np.array([max(1, len(row)) for row in ids], np.int32)
-        for i, part in enumerate(parts):
-            pack(f"{spec.name}|{i}", part.problem, arrays, plain)
-        print(spec.name, len(texts), "texts", int(arrays[f"{spec.name}|lengths"].sum()), "tokens", flush=True)
-    np.savez_compressed(args.file, plain=np.array(json.dumps(plain)), **arrays)
-
-
-def described(file: Path) -> dict[str, tuple[np.ndarray, list[Any]]]:
-    """What `describe` wrote: by task, the numbers of tokens and the problems."""
-    arrays = np.load(file)
-    found = unpack(arrays, json.loads(str(arrays["plain"])))
-    return {task: (arrays[f"{task}|lengths"], problems) for task, problems in found.items()}
-
-
-def fifteen(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Encode each task's texts at all layers under six readouts, then score them all."""
-    from gpu import build_model, make_texts, make_tokenizer
-
-    from layerscope.capture import expand_sites
-    from layerscope.core.readout import kinds_of, parse_readouts
-    from layerscope.core.templates import get_template
-    from layerscope.evaluation.encode import Encoded, TextEncoder
-
-    sizes = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
-             "intermediate_size": 1536, "vocab_size": 49152}  # fmt: skip
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = build_model("Llama", sizes, make_tokenizer(make_texts(500, 20)), dtype, "smollm2 shape", str(device))
-    kinds = kinds_of(parse_readouts(READOUTS, False, True))
-    encoder = TextEncoder(model, get_template("plain"), expand_sites(None, model.anatomy), kinds, MAX_LENGTH)
-    rng, rows, sums = np.random.default_rng(0), {}, [0.0, 0.0]
-    encoder.run([Encoded(rng.integers(5, 49000, 40).tolist(), (0, 40), False)] * 512, lambda count: None)  # warm up
-    for name, (lengths, problems) in described(args.file).items():
-        if args.only and name not in args.only:
-            continue
-        texts = [Encoded(rng.integers(5, 49000, n).tolist(), (0, int(n)), False) for n in lengths]
-        longest = np.argsort(-lengths, kind="stable")
-        vectors = {kind: np.empty((31, len(texts), 576), np.float32) for kind in kinds}
-
-        def encode(texts=texts, longest=longest, vectors=vectors) -> None:  # type: ignore[no-untyped-def]
-            for start in range(0, len(longest), 512):
-                some = longest[start : start + 512]
-                for kind, found in encoder.run([texts[i] for i in some], lambda count: None)[0].items():
-                    vectors[kind][:, some] = found
-
-        def score_all(vectors=vectors, problems=problems) -> None:  # type: ignore[no-untyped-def]
-            for some in vectors.values():
-                for problem in problems:
-                    on_device(some, problem, device, args.memory)
-
-        encoding, scoring = seconds(encode, device)[0], seconds(score_all, device)[0]
-        sums = [sums[0] + encoding, sums[1] + scoring]
-        rows[name] = {"texts": len(texts), "encoding": encoding, "scoring": scoring}
-        print(f"{name:32}{len(texts):7} texts  encoding {encoding:7.2f} s  scoring {scoring:7.2f} s", flush=True)
-    print(f"together: encoding {sums[0]:.1f} s, scoring {sums[1]:.1f} s = {sums[1] / sums[0]:.2f} x the encoding")
-    return {"tasks": rows, "encoding": sums[0], "scoring": sums[1], "ratio": sums[1] / sums[0]}
-
-
 def main() -> None:
     """Measure and print; with --out, also write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["paper", "tenth", "plan", "gains", "fits", "describe", "fifteen"])
-    parser.add_argument("file", type=Path, nargs="?")
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("what", choices=["paper", "tenth", "plan", "gains", "fits"])
     parser.add_argument("--layers", type=int, default=3, help="of tasks with more than 40,000 texts")
     parser.add_argument("--tenth", type=float, default=1.0, help="share of the largest tasks' texts that is scored")
     parser.add_argument("--only", nargs="*", default=[], help="tasks")
@@ -467,10 +402,10 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args.memory = args.memory or (2**34 if device.type == "cuda" else 2**28)
-    if args.what in ("describe", "plan", "gains", "fits"):
-        {"describe": partial(describe, args), "plan": plan, "gains": gains, "fits": fits}[args.what]()
+    if args.what in ("plan", "gains", "fits"):
+        {"plan": plan, "gains": gains, "fits": fits}[args.what]()
         return
-    found = {"paper": paper, "tenth": tenth, "fifteen": fifteen}[args.what](args, device)
+    found = {"paper": paper, "tenth": tenth}[args.what](args, device)
     if device.type == "cuda":
         found |= {"device": torch.cuda.get_device_name(), "peak_gb": torch.cuda.max_memory_allocated() / 1e9}
     if args.out:
