@@ -23,6 +23,7 @@ from scoring_shapes import READOUTS
 import layerscope
 from layerscope import Evaluation
 from layerscope.core.statistics import Z95, spearman
+from layerscope.evaluation.walk import Means
 from layerscope.store import checked
 
 
@@ -54,6 +55,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="*", help="(default: all)")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--scoring-workers", type=int)
+    parser.add_argument("--in-turn", action="store_true", help="score a step after it was encoded: what each takes alone")
+    parser.add_argument("--no-mteb", action="store_true", help="leave mteb's scores out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     tasks = args.tasks.split(",") if args.tasks else sorted(path.parent.name for path in args.data_dir.glob("*/test*.jsonl.gz"))
@@ -64,8 +67,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         given: dict[str, Any] = {"data_dir": args.data_dir, "layers": args.layers, "sample": args.sample, "dtype": dtype}
         given |= {"store": Path(work) / "store", "store_size": 50 * 10**9, "scoring_workers": args.scoring_workers}
+        if args.in_turn:
+            Means.apart = property(lambda self: False)  # type: ignore[assignment, method-assign]
         runs = []
-        for scoring, readouts in (("device", READOUTS), ("mteb", READOUTS[:1])):
+        for scoring, readouts in [("device", READOUTS), ("mteb", READOUTS[:1])][: 1 if args.no_mteb else 2]:
             start = time.perf_counter()
             run = layerscope.evaluate(args.model, tasks, readouts=readouts, scoring=scoring, out=Path(work) / scoring, **given)
             whole, each = time.perf_counter() - start, seconds_of(run)
@@ -75,11 +80,12 @@ def main() -> None:
             facts = {name: run.manifest.get(name) for name in ("counts", "estimate", "scoring", "failed")}
             found[scoring] = {"seconds": whole, "waited": waited, "scores": each, **facts}
             runs.append(run)
-        table = beside(runs[0].scores, runs[1].scores)
+        table = pd.DataFrame() if args.no_mteb else beside(runs[0].scores, runs[1].scores)
     encoding, gains = (found["device"]["waited"][name] for name in ("encode", "gains"))
     taken = sum(found["device"]["scores"].values())
     print(f"scoring over encoding: {taken / encoding:.2f} x, with gains {(taken + gains) / encoding:.2f} x")
-    print(table.round(4).to_string(index=False))
+    if len(table):
+        print(table.round(4).to_string(index=False))
     if args.out:
         args.out.write_text(json.dumps({**found, "beside_mteb": table.to_dict("records")}, indent=1))
 

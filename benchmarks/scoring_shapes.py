@@ -128,10 +128,11 @@ def plan() -> None:
     ends = np.cumsum([0, *counts.values()]).tolist()
     texts: Any = {name: range(start, end) for name, start, end in zip(counts, ends, ends[1:], strict=False)}
     model, sites = SimpleNamespace(width=WIDTH), tuple(range(LAYERS))
+    first = [min(some, key=lambda name: counts[name]) for some in (CLASSIFIED, CLUSTERED, PAIRED, RANKED, SIMILAR)]
     for dtype in ("float32", "float16"):
         one = EvaluationPlan(model, (), (Readout(),), sites, MAX_LENGTH, 0, store_dtype=dtype)  # type: ignore[arg-type]
         for budget in (50, 10):
-            turns = one.turns(texts, budget * 10**9)
+            turns = one.turns(texts, budget * 10**9, first)
             shown = ", ".join(f"{len(t.tasks)} x {len(t.sites)} layers {t.bytes / 1e9:.1f} GB" for t in turns)
             print(f"{ends[-1]} texts, {dtype}, {budget} GB: {len(turns)} turns ({shown})")
 
