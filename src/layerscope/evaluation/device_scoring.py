@@ -108,7 +108,8 @@ class DeviceScoring:
         reseed(task)
         parts = parts_of(task, task_rows(self.context, spec))
         facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
-        size = 4 * self.context.width * len(task_keys(self.context, spec))
+        rows = len(task_keys(self.context, spec))
+        size = 4 * self.context.width * rows
         step = max(1, self.room() // size)
         see_new(self.context)
         # a result is synced to disk: one after the other they would wait
@@ -116,22 +117,25 @@ class DeviceScoring:
             for some in (jobs[i : i + step] for i in range(0, len(jobs), step)):
                 if self.stopped.is_set():
                     return
-                read = list(zip(some, readers.map(self._read, some), strict=True))
-                for job, reason in ((job, found) for job, found in read if isinstance(found, str)):
-                    yield self._written(job, {**undefined(task, reason), **facts})
-                if batch := [(job, found) for job, found in read if not isinstance(found, str)]:
-                    rows, converged = self._scored(parts, [vectors for _, vectors in batch])
-                    made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(batch)}
-                    del read
-                    yield from writers.map(partial(self._finished, made), [job for job, _ in batch], rows)
+                vectors = torch.empty(len(some), rows, self.context.width, device=self.device)
+                reasons = list(readers.map(self._read, some, vectors))
+                for job, reason in zip(some, reasons, strict=True):
+                    if reason is not None:
+                        yield self._written(job, {**undefined(task, reason), **facts})
+                if known := [i for i, reason in enumerate(reasons) if reason is None]:
+                    found, converged = self._scored(parts, vectors if len(known) == len(some) else vectors[known])
+                    made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(known)}
+                    del vectors  # before there are the next ones
+                    yield from writers.map(partial(self._finished, made), [some[i] for i in known], found)
                 clock = time.perf_counter()
 
-    def _read(self, job: ScoreJob) -> torch.Tensor | str:
-        """Vectors on the device, or why they cannot be scored."""
+    def _read(self, job: ScoreJob, out: torch.Tensor) -> str | None:
+        """Put a job's vectors where they are wanted; returns why they cannot be scored, if so."""
         try:
-            return torch.as_tensor(job_vectors(self.context, job)).to(self.device)
+            out.copy_(torch.from_numpy(job_vectors(self.context, job)))
         except Undefined as reason:
             return str(reason)
+        return None
 
     def readers(self, vectors: int) -> int:
         """How many threads read, by the bytes of a task's vectors at one layer."""
@@ -148,14 +152,13 @@ class DeviceScoring:
         return _HOST_BYTES
 
     def _scored(
-        self, parts: Sequence[Part], vectors: list[torch.Tensor]
+        self, parts: Sequence[Part], vectors: torch.Tensor
     ) -> tuple[list[list[tuple[Part, float, ItemScores | None]]], float | None]:
         """Scores and items of every layer, part by part, and the share of fits that converged, if any."""
-        stacked = torch.stack(vectors)
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
         shares = []
         for part in parts:
-            scores, items, ended = score_problem(stacked, part.problem, self.room() // 2)
+            scores, items, ended = score_problem(vectors, part.problem, self.room() // 2)
             shares += [] if ended is None else [ended]
             for i, score in enumerate(scores.tolist()):
                 out[i].append((part, score, items[i] if part.items else None))

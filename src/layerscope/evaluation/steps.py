@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -82,9 +82,9 @@ def seconds_of(sizes: Sequence[Size], took: Sequence[tuple[Size, float]]) -> flo
     if not {size.kind for size in sizes} <= {size.kind for size, _ in took}:
         return None
     reading = min((seconds / size.texts for size, seconds in took), default=0.0)
-    own, items = Counter[str](), Counter[str]()
+    own, items = defaultdict[str, float](float), defaultdict[str, int](int)
     for size, seconds in took:
-        own[size.kind] += seconds - reading * size.texts  # type: ignore[assignment]
+        own[size.kind] += seconds - reading * size.texts
         items[size.kind] += size.items
     return sum(reading * size.texts + own[size.kind] / items[size.kind] * size.items for size in sizes)
 
