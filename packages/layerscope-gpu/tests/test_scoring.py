@@ -9,6 +9,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
 
+from layerscope_gpu.scoring import regression
 from layerscope_gpu.scoring.kmeans import Clustering, cluster, v_measures
 from layerscope_gpu.scoring.regression import Classification, classify, fit
 
@@ -40,6 +41,22 @@ def test_fits_take_the_steps_of_scikit_learn(rows: int, width: int, classes: int
         logits = vectors @ ours[:-1] + ours[-1]
         guess = (logits[:, 0] > 0).astype(int) if classes == 2 else logits.argmax(1)
         assert np.mean(guess == wanted.predict(vectors)) > 0.97
+
+
+def test_probabilities_too_small_to_matter_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = made_up(120, 32, 5, 60.0)  # after the first step labels are e^88 apart
+    seen, threshold = list[int](), torch.nn.functional.threshold_
+
+    def thresholded(rest: torch.Tensor, least: float, value: float) -> torch.Tensor:
+        seen.append(int(((rest > 0) & (rest < least)).sum()))
+        return threshold(rest, least, value)
+
+    monkeypatch.setattr(torch.nn.functional, "threshold_", thresholded)
+    weights, _ = fit(torch.as_tensor(x)[None], torch.as_tensor(labels)[None], 5)
+    assert max(seen) > 100
+    monkeypatch.setattr(regression, "_LEAST", 0.0)
+    kept, _ = fit(torch.as_tensor(x)[None], torch.as_tensor(labels)[None], 5)
+    np.testing.assert_allclose(weights, kept, atol=1e-5 * float(kept.abs().max()))
 
 
 def test_a_fit_that_has_converged_says_so() -> None:

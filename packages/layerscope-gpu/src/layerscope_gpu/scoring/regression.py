@@ -15,6 +15,9 @@ from torch import Tensor
 
 from layerscope_gpu.scoring.lbfgs import MEMORY, Minimum, minimize
 
+_LEAST = 1e-30  # of probabilities, on a CPU: products of numbers below 1e-38 made some fits five times as slow
+_CPU_BYTES = 2**26  # of fits at once: more do not stay in its caches
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -38,6 +41,7 @@ class Classified:
 def classify(vectors: Tensor, problem: Classification, *, memory: int = 2**28, max_steps: int = 100) -> Classified:
     """Accuracy of every layer of `vectors` (layers, texts, D), the mean over draws."""
     layers, _, width = vectors.shape
+    memory = min(memory, _CPU_BYTES) if vectors.device.type == "cpu" else memory
     right = torch.zeros(layers, len(problem.test), device=vectors.device)
     test, gold = _rows(problem.test, vectors), _rows(problem.test_labels, vectors)
     converged: list[np.ndarray] = []
@@ -80,6 +84,8 @@ def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[T
         else:
             logs = torch.log_softmax(logits, 2)
             losses, rest = -(logs * wanted).sum(2), logs.exp_()
+            if x.device.type == "cpu":
+                torch.nn.functional.threshold_(rest, _LEAST, 0.0)
         values = losses.flatten(1).mean(1, dtype=torch.float64) + weights[:, :-1].flatten(1).square().sum(1).double() / (2 * n)
         gradient = torch.bmm(some.transpose(1, 2), rest.sub_(wanted).div_(n))
         gradient[:, :-1].add_(weights[:, :-1], alpha=1 / n)
