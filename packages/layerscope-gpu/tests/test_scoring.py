@@ -45,13 +45,13 @@ def test_fits_take_the_steps_of_scikit_learn(rows: int, width: int, classes: int
 
 def test_probabilities_too_small_to_matter_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = made_up(120, 32, 5, 60.0)  # after the first step labels are e^88 apart
-    seen, threshold = list[int](), torch.nn.functional.threshold_
+    seen, threshold = list[int](), torch.threshold_
 
     def thresholded(rest: torch.Tensor, least: float, value: float) -> torch.Tensor:
         seen.append(int(((rest > 0) & (rest < least)).sum()))
         return threshold(rest, least, value)
 
-    monkeypatch.setattr(torch.nn.functional, "threshold_", thresholded)
+    monkeypatch.setattr(torch, "threshold_", thresholded)
     weights, _ = fit(torch.as_tensor(x)[None], torch.as_tensor(labels)[None], 5)
     assert max(seen) > 100
     monkeypatch.setattr(regression, "_LEAST", 0.0)
