@@ -1,4 +1,4 @@
-"""Many tasks as one plan: the longest first, a step scored while the next is encoded, and the timing of some texts."""
+"""Many tasks as one plan: their order, a step scored while the next is encoded, and what is told of the time they take."""
 
 from __future__ import annotations
 

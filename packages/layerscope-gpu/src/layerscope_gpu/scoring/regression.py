@@ -84,8 +84,8 @@ def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[T
         else:
             logs = torch.log_softmax(logits, 2)
             losses, rest = -(logs * wanted).sum(2), logs.exp_()
-            if x.device.type == "cpu":
-                torch.threshold_(rest, _LEAST, 0.0)
+        if x.device.type == "cpu":
+            torch.threshold_(rest, _LEAST, 0.0)
         values = losses.flatten(1).mean(1, dtype=torch.float64) + weights[:, :-1].flatten(1).square().sum(1).double() / (2 * n)
         gradient = torch.bmm(some.transpose(1, 2), rest.sub_(wanted).div_(n))
         gradient[:, :-1].add_(weights[:, :-1], alpha=1 / n)
