@@ -1,5 +1,6 @@
-"""A short version of every CPU benchmark that has one, and one table of ratios: against the floors, and against the released
-method's way of computing. Ratios within one run are what counts; the seconds are this machine's.
+"""A short version of every CPU benchmark that has one, and one table of ratios: against the floors,
+and against the released method's way of computing. Ratios within one run are what counts; the
+seconds are this machine's.
 
     python benchmarks/all.py                 # or: make bench
     python benchmarks/all.py released memory # some of them
@@ -19,8 +20,13 @@ from rows import Row  # noqa: E402 - benchmarks are scripts beside each other, n
 
 
 def names() -> list[str]:
-    """The benchmarks that have a short version, told by their text: importing them all would take long."""
-    return [file.stem for file in sorted(HERE.glob("*.py")) if "\ndef short()" in file.read_text(encoding="utf-8")]
+    """The benchmarks that have a short version, told by their text: importing them all would take
+    long."""
+    return [
+        file.stem
+        for file in sorted(HERE.glob("*.py"))
+        if "\ndef short()" in file.read_text(encoding="utf-8")
+    ]
 
 
 def main(chosen: list[str]) -> None:
@@ -39,7 +45,9 @@ def main(chosen: list[str]) -> None:
     table = [headings, *((name, *row.cells()) for name, row in rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(headings))]
     for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What scoring all layers costs against the last layer alone, and against doing it layer by layer.
 
-Times, in one run on one task: `evaluate` for the last layer alone (before and after, averaged), `evaluate` for all layers, and
-the layer-by-layer way: for every k a pass of its own that ends after k blocks, as a model cut to k blocks would. Encoding and
-mteb's own scoring are told apart; scoring is the same work for both ways.
+Times, in one run on one task: `evaluate` for the last layer alone (before and after, averaged),
+`evaluate` for all layers, and the layer-by-layer way: for every k a pass of its own that ends after
+k blocks, as a model cut to k blocks would. Encoding and mteb's own scoring are told apart; scoring
+is the same work for both ways.
 
     python benchmarks/all_layers.py --data-dir DIR      # DIR/STSBenchmark/test.jsonl.gz in MTEB's columns
     python benchmarks/all_layers.py                     # TREC questions, from the package index
@@ -42,11 +43,19 @@ def texts_of(task: str, data_dir: Path | None) -> list[str]:
     return list(listener.texts)
 
 
-def scored(model: LoadedModel, task: str, data_dir: Path | None, layers: list[int] | None) -> dict[str, float]:
+def scored(
+    model: LoadedModel, task: str, data_dir: Path | None, layers: list[int] | None
+) -> dict[str, float]:
     """Seconds of encoding and of scoring, with an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         run = layerscope.evaluate(
-            model, [task], out=Path(folder) / "run", layers=layers, data_dir=data_dir, store=Path(folder) / "store", offline=True
+            model,
+            [task],
+            out=Path(folder) / "run",
+            layers=layers,
+            data_dir=data_dir,
+            store=Path(folder) / "store",
+            offline=True,
         )
         assert not run.failed, run.failed
         return run.manifest["seconds"]
@@ -68,7 +77,9 @@ def short() -> list[Row]:
     texts = list(load_corpus("lee", limit=150).texts)
     every = expand_sites(None, model.anatomy)
     encode(model, texts[:32], every)  # warm up
-    before, whole, after = (encode(model, texts, sites) for sites in (every[-1:], every, every[-1:]))
+    before, whole, after = (
+        encode(model, texts, sites) for sites in (every[-1:], every, every[-1:])
+    )
     one_by_one = sum(encode(model, texts, [site]) for site in every)
     last = (before + after) / 2
     return [
@@ -79,7 +90,9 @@ def short() -> list[Row]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--task")
@@ -111,7 +124,11 @@ def main() -> None:
     times = [encode(model, texts, [every[k]]) for k in chosen]
     one_by_one = float(np.interp(range(len(every)), chosen, times).sum())
     line("layer by layer", one_by_one, whole["score"])
-    how = "every one measured" if len(chosen) == len(every) else f"{len(chosen)} measured, the others interpolated"
+    how = (
+        "every one measured"
+        if len(chosen) == len(every)
+        else f"{len(chosen)} measured, the others interpolated"
+    )
     print(f"  = {one_by_one / last['encode']:.1f} x the encoding of the last layer alone ({how})")
 
 

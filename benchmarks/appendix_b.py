@@ -1,4 +1,5 @@
-"""Appendix B and Proposition 1: the LogDet bound, the remark on α, and nearly orthogonal random vectors. No data are needed.
+"""Appendix B and Proposition 1: the LogDet bound, the remark on α, and nearly orthogonal random
+vectors. No data are needed.
 
 python benchmarks/appendix_b.py
 """
@@ -34,7 +35,8 @@ def weight_of_small(alpha: float, beta: float = 1.0, n: int = 100) -> float:
 
 
 def wide_angle(dimension: int, epsilon: float) -> float:
-    """P(|⟨u, v⟩| > ε) of two independent uniform unit vectors: ∫ sin^(D−2) over the angles that are too small."""
+    """P(|⟨u, v⟩| > ε) of two independent uniform unit vectors: ∫ sin^(D−2) over the angles that are
+    too small."""
 
     def mass(end: float) -> float:
         angles = np.linspace(0.0, end, _NODES)
@@ -55,7 +57,9 @@ def rows() -> list[Row]:
     excess = logdet_entropy(spectrum) - shannon(spectrum)
     divided = logdet_entropy(spectrum / spectrum.sum()) - shannon(spectrum)
     small = [weight_of_small(alpha) for alpha in ALPHAS]
-    shown = ", ".join(f"α = {alpha:g}: {weight:.3f}" for alpha, weight in zip(ALPHAS, small, strict=True))
+    shown = ", ".join(
+        f"α = {alpha:g}: {weight:.3f}" for alpha, weight in zip(ALPHAS, small, strict=True)
+    )
     ratios = {d: max(wide_angle(d, e) / printed_tail(d, e) for e in EPSILONS) for d in DIMENSIONS}
     worst = max(ratios.values())
     least = int(np.ceil(2 * np.log(1000**2 * np.sqrt(2 * np.pi)) / 0.1**2))
@@ -75,7 +79,13 @@ def rows() -> list[Row]:
         Row("K = 10·I₂", "LogDet − S₁", excess, excess <= 0, bound),
         Row("K = 10·I₂, trace 1", "LogDet − S₁", divided, divided <= 0, empty),
         Row("λᵢ = 1/i, n = 100", less, weight, weight > 0, weights),
-        Row(f"D = {', '.join(map(str, DIMENSIONS))}", "Proposition 1: exact / allowed, worst", worst, worst <= 1, angles),
+        Row(
+            f"D = {', '.join(map(str, DIMENSIONS))}",
+            "Proposition 1: exact / allowed, worst",
+            worst,
+            worst <= 1,
+            angles,
+        ),
     ]
 
 

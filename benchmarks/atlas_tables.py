@@ -1,8 +1,10 @@
-"""How the shipped tables were made: `python benchmarks/atlas_tables.py DIR` packs the tidy tables in DIR into `atlas/data/`.
+"""How the shipped tables were made: `python benchmarks/atlas_tables.py DIR` packs the tidy tables
+in DIR into `atlas/data/`.
 
-DIR holds `mteb_layer_scores.parquet`, `layer_metrics.parquet`, `vision_probe.parquet`, `task_dataset.csv` and
-`problem_files.csv`. Every value, column and row is kept, in float64; only the encoding changes (dictionary-coded text, zstd).
-`SOURCE.md` beside them is written by hand and says where they come from.
+DIR holds `mteb_layer_scores.parquet`, `layer_metrics.parquet`, `vision_probe.parquet`,
+`task_dataset.csv` and `problem_files.csv`. Every value, column and row is kept, in float64; only
+the encoding changes (dictionary-coded text, zstd). `SOURCE.md` beside them is written by hand and
+says where they come from.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def build(source: Path, target: Path = DATA) -> dict[str, int]:
                 table[column] = table[column].astype("category")
         written = target / f"{name}.parquet"
         # the bytes of floats, sorted by place, pack into three quarters of the space
-        floats = [str(column) for column in table.columns if pd.api.types.is_float_dtype(table[column])]
+        floats = [
+            str(column) for column in table.columns if pd.api.types.is_float_dtype(table[column])
+        ]
         others = [str(column) for column in table.columns if column not in floats]
         table.to_parquet(
             written,

@@ -1,4 +1,5 @@
-"""What checksums cost: a profile of a tiny model, whose vectors are many and whose passes are cheap, with the clock on them.
+"""What checksums cost: a profile of a tiny model, whose vectors are many and whose passes are
+cheap, with the clock on them.
 
 python benchmarks/checksums.py --texts 1500
 """
@@ -44,7 +45,10 @@ def main() -> None:
     """Profile once and print the share."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=1500)
-    texts = [f"text {i} with some words " + "and more of them " * (i % 12) for i in range(parser.parse_args().texts)]
+    texts = [
+        f"text {i} with some words " + "and more of them " * (i % 12)
+        for i in range(parser.parse_args().texts)
+    ]
     clock = Clock()
     checked._crc = clock.timed(checked._crc)
     verify.sha256_of = folder.sha256_of = clock.timed(verify.sha256_of)
@@ -52,9 +56,19 @@ def main() -> None:
     model = tiny_model("llama")
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
-        profile(model, texts, out=Path(scratch) / "run", views=4, permutations=3, max_length=64, progress=False)
+        profile(
+            model,
+            texts,
+            out=Path(scratch) / "run",
+            views=4,
+            permutations=3,
+            max_length=64,
+            progress=False,
+        )
         whole = time.perf_counter() - start
-    print(f"{len(texts)} texts: {whole:.1f} s, of which checksums {clock.seconds:.3f} s, {100 * clock.seconds / whole:.2f} %")
+    print(
+        f"{len(texts)} texts: {whole:.1f} s, of which checksums {clock.seconds:.3f} s, {100 * clock.seconds / whole:.2f} %"
+    )
 
 
 if __name__ == "__main__":

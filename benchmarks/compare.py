@@ -1,12 +1,14 @@
-"""`layerscope compare` as a user runs it: two language models, today and improved, and a ready encoder, in several domains.
+"""`layerscope compare` as a user runs it: two language models, today and improved, and a ready
+encoder, in several domains.
 
-The command is run twice on the same texts: without labels, and with labels of other texts. The first verdict is then read
-against the labels, which it did not see.
+The command is run twice on the same texts: without labels, and with labels of other texts. The
+first verdict is then read against the labels, which it did not see.
 
     python benchmarks/compare.py --data-dir MTEB --models smollm2-135m gemma3-270m minilm-l6
 
-`MTEB` is a folder with <Task>/<split>.jsonl.gz in MTEB's columns; TrecQuestions is catalogued. Settings of `improve` were chosen
-on seven tasks, of which Banking77 is one; the other domains had no part in it.
+`MTEB` is a folder with <Task>/<split>.jsonl.gz in MTEB's columns; TrecQuestions is catalogued.
+Settings of `improve` were chosen on seven tasks, of which Banking77 is one; the other domains had
+no part in it.
 """
 
 from __future__ import annotations
@@ -39,16 +41,29 @@ def rows_of(task: str, split: str, data_dir: Path) -> list[tuple[str, str]]:
     else:
         with gzip.open(data_dir / task / f"{split}.jsonl.gz", "rt", encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines]
-    return list({row["text"]: str(row.get("label_text", row["label"])) for row in rows if row["text"].strip()}.items())
+    return list(
+        {
+            row["text"]: str(row.get("label_text", row["label"]))
+            for row in rows
+            if row["text"].strip()
+        }.items()
+    )
 
 
 def asked(words: list[str], place: Path) -> tuple[dict[str, Any], str]:
     """What the command says, and it and its seconds in words."""
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "layerscope", *words, "--json"], cwd=place, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "layerscope", *words, "--json"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
-    return json.loads(done.stdout), f"`layerscope {' '.join(words)}` ({time.perf_counter() - start:.0f} s)"
+    return json.loads(
+        done.stdout
+    ), f"`layerscope {' '.join(words)}` ({time.perf_counter() - start:.0f} s)"
 
 
 def compared(task: str, given: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -56,8 +71,14 @@ def compared(task: str, given: argparse.Namespace) -> tuple[list[str], list[str]
     rng = np.random.default_rng(given.seed)
     train, test = rows_of(task, "train", given.data_dir), rows_of(task, "test", given.data_dir)
     drawn = {
-        "texts.csv": [("text",), *((train[i][0],) for i in rng.permutation(len(train))[: given.texts])],
-        "labels.csv": [("text", "label"), *(test[i] for i in rng.permutation(len(test))[: given.labels])],
+        "texts.csv": [
+            ("text",),
+            *((train[i][0],) for i in rng.permutation(len(train))[: given.texts]),
+        ],
+        "labels.csv": [
+            ("text", "label"),
+            *(test[i] for i in rng.permutation(len(test))[: given.labels]),
+        ],
     }
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -1,10 +1,13 @@
-"""A model of what a profile costs: one coefficient per kind of work, fitted to measured points, and what it predicts.
+"""A model of what a profile costs: one coefficient per kind of work, fitted to measured points, and
+what it predicts.
 
-`benchmarks/scaling.py` measures the points and writes one line of JSON for each; this script needs nothing but those lines.
+`benchmarks/scaling.py` measures the points and writes one line of JSON for each; this script needs
+nothing but those lines.
 
     python benchmarks/cost_model.py benchmarks/results/scaling/h200.jsonl
 
-It prints the coefficients, the errors of the fit, and the prediction for 1,000 models × 1,000,000 prompts with its bottleneck.
+It prints the coefficients, the errors of the fit, and the prediction for 1,000 models × 1,000,000
+prompts with its bottleneck.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Point:
-    """One run: how many prompts of how many tokens, through how wide and deep a model, with how many views, and where.
+    """One run: how many prompts of how many tokens, through how wide and deep a model, with how
+    many views, and where.
 
-    With `disk` the pooled vectors are written to a folder. Without it they stay on the GPU, or in a temporary folder.
+    With `disk` the pooled vectors are written to a folder. Without it they stay on the GPU, or in a
+    temporary folder.
     """
 
     prompts: int
@@ -44,10 +49,17 @@ class Point:
         return cls(**{field.name: line[field.name] for field in fields(cls) if field.name in line})
 
 
-# The kinds of work ------------------------------------------------------------------------------------------------------------
+# The kinds of work
+# ------------------------------------------------------------------------------------------------------------
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a whole batch, as layerscope.capture.batches forms them
-SHARD_PROMPTS = {"cpu": 32, "cuda": 512}  # at most, as layerscope.forward.choose_shard_size chooses them
+BATCH_TOKENS = {
+    "cpu": 4096,
+    "cuda": 65536,
+}  # of a whole batch, as layerscope.capture.batches forms them
+SHARD_PROMPTS = {
+    "cpu": 32,
+    "cuda": 512,
+}  # at most, as layerscope.forward.choose_shard_size chooses them
 SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 
 
@@ -67,7 +79,8 @@ def products(p: Point) -> float:
 
 
 def attention(p: Point) -> float:
-    """Multiplications and additions of attention, each token with each (half of them where a model looks back only)."""
+    """Multiplications and additions of attention, each token with each (half of them where a model
+    looks back only)."""
     return passes(p) * p.tokens * p.blocks * 4 * p.tokens * p.width
 
 
@@ -85,13 +98,18 @@ def shard_size(p: Point) -> float:
 def launches(p: Point) -> float:
     """Batches times blocks: what starting the work of a block takes, however small it is."""
     shard = shard_size(p)
-    # prompts and views are in batches of their own; a part of a batch counts as a part, so that curves are smooth
-    batches = sum(max(1.0, count * shard * p.tokens / BATCH_TOKENS[p.device]) for count in ((1, p.views) if p.views else (1,)))
+    # prompts and views are in batches of their own; a part of a batch counts as a part, so that
+    # curves are smooth
+    batches = sum(
+        max(1.0, count * shard * p.tokens / BATCH_TOKENS[p.device])
+        for count in ((1, p.views) if p.views else (1,))
+    )
     return p.prompts / shard * batches * p.blocks
 
 
 def eigen(p: Point) -> float:
-    """Cubes of the sides of the matrices whose eigenvalues are taken: two per prompt and site, with and without the sink."""
+    """Cubes of the sides of the matrices whose eigenvalues are taken: two per prompt and site, with
+    and without the sink."""
     return 2 * p.prompts * sites(p) * min(p.tokens, p.width) ** 3
 
 
@@ -111,12 +129,14 @@ def cells(p: Point) -> float:
 
 
 def tall(p: Point) -> bool:
-    """Whether there are more prompts than dimensions: spectra over prompts are then those of D×D matrices."""
+    """Whether there are more prompts than dimensions: spectra over prompts are then those of D×D
+    matrices."""
     return p.prompts > p.width
 
 
 def gram_spectra(p: Point) -> float:
-    """Cubes of the sides of the N×N matrices over prompts, one per site (and per fold, which the coefficient holds)."""
+    """Cubes of the sides of the N×N matrices over prompts, one per site (and per fold, which the
+    coefficient holds)."""
     return 0 if tall(p) else sites(p) * p.prompts**3
 
 
@@ -186,7 +206,12 @@ CAUSES = {
     "many small steps": ("scatter_parts", "tall", "cells", "sites", "run"),
 }
 # Of these, what a GPU waits for
-HOST = ("tokenizing texts", "making and tokenizing views", "pooled vectors to the disk and back", "many small steps")
+HOST = (
+    "tokenizing texts",
+    "making and tokenizing views",
+    "pooled vectors to the disk and back",
+    "many small steps",
+)
 
 
 def amounts(p: Point, bare: bool = False) -> list[float]:
@@ -194,11 +219,15 @@ def amounts(p: Point, bare: bool = False) -> list[float]:
     return [0.0 if bare and name not in PASSES else float(kind(p)) for name, kind in KINDS.items()]
 
 
-# The fit ----------------------------------------------------------------------------------------------------------------------
+# The fit
+# ----------------------------------------------------------------------------------------------------------------------
 
 
-def fit(points: Sequence[Point], profiles: Sequence[float], bare: Sequence[float]) -> dict[str, float]:
-    """Non-negative coefficients (seconds per unit) with the smallest sum of squared relative errors, of profiles and passes.
+def fit(
+    points: Sequence[Point], profiles: Sequence[float], bare: Sequence[float]
+) -> dict[str, float]:
+    """Non-negative coefficients (seconds per unit) with the smallest sum of squared relative
+    errors, of profiles and passes.
 
     A profile of NaN seconds does not count.
     """
@@ -214,12 +243,16 @@ def fit(points: Sequence[Point], profiles: Sequence[float], bare: Sequence[float
 
 def predict(coefficients: dict[str, float], p: Point, bare: bool = False) -> dict[str, float]:
     """Seconds of each kind of work."""
-    return {name: coefficients[name] * amount for name, amount in zip(KINDS, amounts(p, bare), strict=True)}
+    return {
+        name: coefficients[name] * amount
+        for name, amount in zip(KINDS, amounts(p, bare), strict=True)
+    }
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit to the measured points of one device, with its relative errors: point → (of the profile, of the bare passes)."""
+    """A fit to the measured points of one device, with its relative errors: point → (of the
+    profile, of the bare passes)."""
 
     coefficients: dict[str, float]
     errors: dict[Point, tuple[float, float]]
@@ -229,15 +262,23 @@ class Fit:
         return sum(predict(self.coefficients, p, bare).values())
 
     def summary(self, which: int = 0) -> tuple[float, float, Point]:
-        """The median and the largest relative error of profiles (0) or bare passes (1), and where it is largest."""
-        found = {p: abs(pair[which]) for p, pair in self.errors.items() if math.isfinite(pair[which])}
+        """The median and the largest relative error of profiles (0) or bare passes (1), and where
+        it is largest."""
+        found = {
+            p: abs(pair[which]) for p, pair in self.errors.items() if math.isfinite(pair[which])
+        }
         worst = max(found, key=lambda p: found[p])
         return statistics.median(found.values()), found[worst], worst
 
 
 def fit_lines(lines: Iterable[Line], device: str) -> Fit:
-    """The fit to all measured points of one device; of a point that was measured again, to the last."""
-    rows = {Point.of(line): (profile_seconds(line), line["bare_s"]) for line in lines if line.get("device") == device}
+    """The fit to all measured points of one device; of a point that was measured again, to the
+    last."""
+    rows = {
+        Point.of(line): (profile_seconds(line), line["bare_s"])
+        for line in lines
+        if line.get("device") == device
+    }
     return fit_rows(rows)
 
 
@@ -245,38 +286,55 @@ def fit_rows(rows: dict[Point, tuple[float, float]]) -> Fit:
     """The fit to points with their seconds, of the profile and of the bare passes."""
     coefficients = fit(list(rows), [a for a, _ in rows.values()], [b for _, b in rows.values()])
     errors = {
-        p: (sum(predict(coefficients, p).values()) / a - 1, sum(predict(coefficients, p, bare=True).values()) / b - 1)
+        p: (
+            sum(predict(coefficients, p).values()) / a - 1,
+            sum(predict(coefficients, p, bare=True).values()) / b - 1,
+        )
         for p, (a, b) in rows.items()
     }
     return Fit(coefficients, errors)
 
 
 def profile_seconds(line: Line) -> float:
-    """Seconds of the profile; NaN where the only run was the first of its shape, which also compiles kernels."""
+    """Seconds of the profile; NaN where the only run was the first of its shape, which also
+    compiles kernels."""
     return float(line["profile_s"]) if line.get("warm", True) else math.nan
 
 
 def left_out_errors(lines: Iterable[Line], device: str) -> dict[Point, float]:
-    """The relative error of the profile at each point, as the fit to all other points predicts it."""
-    rows = {Point.of(line): (profile_seconds(line), line["bare_s"]) for line in lines if line.get("device") == device}
+    """The relative error of the profile at each point, as the fit to all other points predicts
+    it."""
+    rows = {
+        Point.of(line): (profile_seconds(line), line["bare_s"])
+        for line in lines
+        if line.get("device") == device
+    }
     out = {}
     for p, (seconds, _) in rows.items():
         if math.isfinite(seconds):
-            out[p] = fit_rows({other: row for other, row in rows.items() if other != p}).seconds(p) / seconds - 1
+            out[p] = (
+                fit_rows({other: row for other, row in rows.items() if other != p}).seconds(p)
+                / seconds
+                - 1
+            )
     return out
 
 
 def fit_workers(lines: Iterable[Line]) -> tuple[float, float, float]:
-    """Seconds of what one process does alone, seconds of what workers share (the time is a + b / workers), largest error."""
+    """Seconds of what one process does alone, seconds of what workers share (the time is a + b /
+    workers), largest error."""
     from scipy.optimize import nnls
 
-    counts, seconds = np.array([(line["workers"], line["seconds"]) for line in lines if line.get("workers")], float).T
+    counts, seconds = np.array(
+        [(line["workers"], line["seconds"]) for line in lines if line.get("workers")], float
+    ).T
     table = np.stack([np.ones(len(counts)), 1 / counts], axis=1)
     (alone, shared), _ = nnls(table / seconds[:, None], np.ones(len(counts)))
     return float(alone), float(shared), float(np.abs((alone + shared / counts) / seconds - 1).max())
 
 
-# Predictions ------------------------------------------------------------------------------------------------------------------
+# Predictions
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -292,7 +350,8 @@ class Prediction:
 
     @property
     def profile_s(self) -> float:
-        """Seconds of one profile. Vectors are written while the next batches are computed: the slower of the two counts."""
+        """Seconds of one profile. Vectors are written while the next batches are computed: the
+        slower of the two counts."""
         return max(self.fitted_s, self.write_s or 0.0)
 
     @property
@@ -313,8 +372,11 @@ class Prediction:
         return self.fitted_s / self.write_s if self.write_s else math.inf
 
 
-def predict_sweep(found: Fit, point: Point, models: int = 1000, write_gb_s: float | None = None) -> Prediction:
-    """What profiles of many models of one shape take; `write_gb_s` is the rate at which vectors are written."""
+def predict_sweep(
+    found: Fit, point: Point, models: int = 1000, write_gb_s: float | None = None
+) -> Prediction:
+    """What profiles of many models of one shape take; `write_gb_s` is the rate at which vectors are
+    written."""
     parts = predict(found.coefficients, point)
     total = sum(parts.values())
     causes = {cause: sum(parts[name] for name in kinds) / total for cause, kinds in CAUSES.items()}
@@ -323,16 +385,25 @@ def predict_sweep(found: Fit, point: Point, models: int = 1000, write_gb_s: floa
 
 
 def large(device: str) -> Point:
-    """A model of Pythia-410M's shape on a million prompts of 128 tokens; so many vectors do not stay on a GPU."""
-    return Point(prompts=1_000_000, tokens=128, width=1024, blocks=24, device=device, disk=device == "cuda")
+    """A model of Pythia-410M's shape on a million prompts of 128 tokens; so many vectors do not
+    stay on a GPU."""
+    return Point(
+        prompts=1_000_000, tokens=128, width=1024, blocks=24, device=device, disk=device == "cuda"
+    )
 
 
-# Results ----------------------------------------------------------------------------------------------------------------------
+# Results
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def read_lines(files: Iterable[Path]) -> list[Line]:
     """All lines of some files of results."""
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [
+        json.loads(line)
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
 
 
 def measured(lines: Iterable[Line]) -> list[Line]:
@@ -342,7 +413,14 @@ def measured(lines: Iterable[Line]) -> list[Line]:
 
 def write_rate(lines: Iterable[Line], device: str) -> float | None:
     """GB/s at which vectors were written, where that was measured."""
-    return next((line["write_gb_s"] for line in lines if line.get("device") == device and "write_gb_s" in line), None)
+    return next(
+        (
+            line["write_gb_s"]
+            for line in lines
+            if line.get("device") == device and "write_gb_s" in line
+        ),
+        None,
+    )
 
 
 def _shown(p: Point) -> str:
@@ -353,12 +431,19 @@ def report(lines: list[Line], device: str) -> None:
     """Print the fit, its errors and the prediction."""
     found = fit_lines(measured(lines), device)
     print(f"{device}: {len(found.errors)} points")
-    print("  seconds per unit: " + ", ".join(f"{name} {value:.2e}" for name, value in found.coefficients.items() if value))
+    print(
+        "  seconds per unit: "
+        + ", ".join(f"{name} {value:.2e}" for name, value in found.coefficients.items() if value)
+    )
     for which, name in enumerate(("profile", "bare passes")):
         middle, worst, where = found.summary(which)
-        print(f"  relative error, {name}: median {middle:.1%}, largest {worst:.1%} ({_shown(where)})")
+        print(
+            f"  relative error, {name}: median {middle:.1%}, largest {worst:.1%} ({_shown(where)})"
+        )
     others = [abs(error) for error in left_out_errors(measured(lines), device).values()]
-    print(f"  each profile predicted from the other points: median {statistics.median(others):.1%}, largest {max(others):.1%}")
+    print(
+        f"  each profile predicted from the other points: median {statistics.median(others):.1%}, largest {max(others):.1%}"
+    )
     sweep = predict_sweep(found, large(device), write_gb_s=write_rate(lines, device))
     print(f"  predicted for one model ({_shown(sweep.point)}):")
     print(f"    bare passes {sweep.bare_s / 60:,.1f} min, profile {sweep.profile_s / 60:,.1f} min")
@@ -369,12 +454,16 @@ def report(lines: list[Line], device: str) -> None:
         print(f"    {gigabytes:,.0f} GB of vectors, {sweep.write_s / 60:,.1f} min to write")
         print(f"    one disk serves {sweep.devices_per_disk:,.1f} such devices")
     hours = sweep.models * sweep.profile_s / 3600
-    print(f"  {sweep.models:,} models: {hours:,.0f} hours ({hours / 24 / 365:,.2f} years); bottleneck: {sweep.bottleneck}")
+    print(
+        f"  {sweep.models:,} models: {hours:,.0f} hours ({hours / 24 / 365:,.2f} years); bottleneck: {sweep.bottleneck}"
+    )
 
 
 def main() -> None:
     """Fit and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+", help="results of benchmarks/scaling.py")
     lines = read_lines(parser.parse_args().files)
     for device in sorted({line["device"] for line in measured(lines)}):

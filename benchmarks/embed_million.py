@@ -1,11 +1,13 @@
-"""`layerscope embed` on many texts: peak memory, time, and whether a run that is killed goes on to the same file.
+"""`layerscope embed` on many texts: peak memory, time, and whether a run that is killed goes on to
+the same file.
 
     python benchmarks/embed_million.py --texts 10000 100000 1000000
     python benchmarks/embed_million.py --texts 80000 --engines ray
 
-Texts are made up, short, and all different; the model is the zoo's smallest, so that it is the reading and writing that is
-measured. For each number of texts the run is killed once, when half of the whole parts are there, and started again. The file
-is compared, value by value, with that of a local run in one go. Rows of other runs stay in the table.
+Texts are made up, short, and all different; the model is the zoo's smallest, so that it is the
+reading and writing that is measured. For each number of texts the run is killed once, when half of
+the whole parts are there, and started again. The file is compared, value by value, with that of a
+local run in one go. Rows of other runs stay in the table.
 """
 
 from __future__ import annotations
@@ -26,7 +28,20 @@ import pyarrow.parquet as pq
 from layerscope.embedding.writing import BLOCK, REMOTE_BLOCK
 
 RESULT = Path(__file__).parent / "results" / "embed-million.md"
-WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass", "north", "seven")
+WORDS = (
+    "river",
+    "stone",
+    "cloud",
+    "paper",
+    "light",
+    "grass",
+    "metal",
+    "music",
+    "bread",
+    "glass",
+    "north",
+    "seven",
+)
 
 
 def write(file: Path, count: int) -> None:
@@ -40,15 +55,25 @@ def write(file: Path, count: int) -> None:
 def run(words: list[str], parts: Path, until: int | None) -> tuple[float, float, bool]:
     """Seconds, peak memory in MB, and whether it was killed: after `until` parts, or never."""
     start, peak = time.perf_counter(), 0
-    process = subprocess.Popen([sys.executable, "-m", "layerscope", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "layerscope", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
     while process.poll() is None:
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
         except OSError:
             break
-        held = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
+        held = next(
+            (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0
+        )
         peak = max(peak, held)
-        if until is not None and parts.is_dir() and len(list(parts.glob("part-*.parquet"))) >= until:
+        if (
+            until is not None
+            and parts.is_dir()
+            and len(list(parts.glob("part-*.parquet"))) >= until
+        ):
             process.send_signal(signal.SIGKILL)
             process.wait()
             return time.perf_counter() - start, peak / 1024, True
@@ -73,7 +98,9 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=["local"])
     parser.add_argument("--model", default="controlled-ar")
     given = parser.parse_args()
-    rows = [line for line in RESULT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
+    rows = [
+        line for line in RESULT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+    ][1:]
     for count in given.texts:
         with tempfile.TemporaryDirectory() as place:
             file = Path(place) / "texts.jsonl"
@@ -88,7 +115,11 @@ def main() -> None:
             for engine in given.engines:
                 out = Path(place) / f"{engine}.parquet"
                 parts = out.with_name(f".{out.name}.embedding")
-                before = run(words(out, engine), parts, max(1, count // (BLOCK if engine == "local" else REMOTE_BLOCK) // 2))
+                before = run(
+                    words(out, engine),
+                    parts,
+                    max(1, count // (BLOCK if engine == "local" else REMOTE_BLOCK) // 2),
+                )
                 after = run(words(out, engine), parts, None)
                 ordered, found = vectors_of(out)
                 apart = float(np.abs(found - vectors_of(whole)[1]).max())
@@ -98,7 +129,9 @@ def main() -> None:
                     f"{apart:.1g} from local in one go | {out.stat().st_size / 1e6:.0f} MB |"
                 )
                 print(row, flush=True)
-                rows = [line for line in rows if not line.startswith(f"| {count:,} | {engine} |")] + [row]
+                rows = [
+                    line for line in rows if not line.startswith(f"| {count:,} | {engine} |")
+                ] + [row]
         lines = [
             "# `embed` on many texts", "",
             f"`python benchmarks/embed_million.py --texts N --engines ENGINE` ({given.model}, layer 1, {os.cpu_count()} cores "

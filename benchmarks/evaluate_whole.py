@@ -1,9 +1,11 @@
-"""`evaluate` from end to end: what reading, encoding, scoring and gains take, and whether a GPU's scores are mteb's.
+"""`evaluate` from end to end: what reading, encoding, scoring and gains take, and whether a GPU's
+scores are mteb's.
 
     python benchmarks/evaluate_whole.py --data-dir DIR --model smollm2-135m --out FILE.json
 
-Every task of DIR at all layers under six readouts with `--scoring device`, then one readout by mteb's own code from the vectors
-that the first run stored. A folder of random weights of the same shape takes the same time where no weights can be had.
+Every task of DIR at all layers under six readouts with `--scoring device`, then one readout by
+mteb's own code from the vectors that the first run stored. A folder of random weights of the same
+shape takes the same time where no weights can be had.
 """
 
 from __future__ import annotations
@@ -37,10 +39,17 @@ def seconds_of(run: Evaluation) -> dict[str, float]:
 def beside(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """By task: device − mteb in points, over layers; and whether layers are in the same order."""
     keys, rows = ["task", "layer", "template", "pooling", "final_norm"], []
-    both = ours.merge(theirs, on=keys, suffixes=("", "_mteb")).dropna(subset=["score", "score_mteb"])
+    both = ours.merge(theirs, on=keys, suffixes=("", "_mteb")).dropna(
+        subset=["score", "score_mteb"]
+    )
     for task, same in both.groupby("task"):
         apart = 100 * (same["score"] - same["score_mteb"]).to_numpy()
-        row = {"task": task, "scores": len(same), "mean": apart.mean(), "half": Z95 * apart.std(ddof=1) / np.sqrt(len(same))}
+        row = {
+            "task": task,
+            "scores": len(same),
+            "mean": apart.mean(),
+            "half": Z95 * apart.std(ddof=1) / np.sqrt(len(same)),
+        }
         order = float(spearman(same["score"], same["score_mteb"]))
         rows.append({**row, "largest": abs(apart).max(), "order": order})
     return pd.DataFrame(rows)
@@ -48,46 +57,84 @@ def beside(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tasks", default="", help="names (default: all of DIR)")
     parser.add_argument("--layers", type=int, nargs="*", help="(default: all)")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--scoring-workers", type=int)
-    parser.add_argument("--in-turn", action="store_true", help="score a step after it was encoded: what each takes alone")
+    parser.add_argument(
+        "--in-turn",
+        action="store_true",
+        help="score a step after it was encoded: what each takes alone",
+    )
     parser.add_argument("--no-mteb", action="store_true", help="leave mteb's scores out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    tasks = args.tasks.split(",") if args.tasks else sorted(path.parent.name for path in args.data_dir.glob("*/test*.jsonl.gz"))
+    tasks = (
+        args.tasks.split(",")
+        if args.tasks
+        else sorted(path.parent.name for path in args.data_dir.glob("*/test*.jsonl.gz"))
+    )
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     found: dict[str, Any] = {"torch": torch.__version__, "dtype": dtype}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as work:
-        given: dict[str, Any] = {"data_dir": args.data_dir, "layers": args.layers, "sample": args.sample, "dtype": dtype}
-        given |= {"store": Path(work) / "store", "store_size": 50 * 10**9, "scoring_workers": args.scoring_workers}
+        given: dict[str, Any] = {
+            "data_dir": args.data_dir,
+            "layers": args.layers,
+            "sample": args.sample,
+            "dtype": dtype,
+        }
+        given |= {
+            "store": Path(work) / "store",
+            "store_size": 50 * 10**9,
+            "scoring_workers": args.scoring_workers,
+        }
         if args.in_turn:
             Means.apart = property(lambda self: False)  # type: ignore[assignment, method-assign]
         runs = []
-        for scoring, readouts in [("device", READOUTS), ("mteb", READOUTS[:1])][: 1 if args.no_mteb else 2]:
+        for scoring, readouts in [("device", READOUTS), ("mteb", READOUTS[:1])][
+            : 1 if args.no_mteb else 2
+        ]:
             start = time.perf_counter()
-            run = layerscope.evaluate(args.model, tasks, readouts=readouts, scoring=scoring, out=Path(work) / scoring, **given)
+            run = layerscope.evaluate(
+                args.model,
+                tasks,
+                readouts=readouts,
+                scoring=scoring,
+                out=Path(work) / scoring,
+                **given,
+            )
             whole, each = time.perf_counter() - start, seconds_of(run)
             waited = {name: round(some, 2) for name, some in run.manifest["seconds"].items()}
-            print(f"{scoring}: {len(run.scores)} scores in {whole:.1f} s: {waited}; scores alone {sum(each.values()):.1f} s")
-            print(f"  said before: {run.manifest.get('estimate')}; failed: {run.failed}", flush=True)
-            facts = {name: run.manifest.get(name) for name in ("counts", "estimate", "scoring", "failed")}
+            print(
+                f"{scoring}: {len(run.scores)} scores in {whole:.1f} s: {waited}; scores alone {sum(each.values()):.1f} s"
+            )
+            print(
+                f"  said before: {run.manifest.get('estimate')}; failed: {run.failed}", flush=True
+            )
+            facts = {
+                name: run.manifest.get(name) for name in ("counts", "estimate", "scoring", "failed")
+            }
             found[scoring] = {"seconds": whole, "waited": waited, "scores": each, **facts}
             runs.append(run)
         table = pd.DataFrame() if args.no_mteb else beside(runs[0].scores, runs[1].scores)
     encoding, gains = (found["device"]["waited"][name] for name in ("encode", "gains"))
     taken = sum(found["device"]["scores"].values())
-    print(f"scoring over encoding: {taken / encoding:.2f} x, with gains {(taken + gains) / encoding:.2f} x")
+    print(
+        f"scoring over encoding: {taken / encoding:.2f} x, with gains {(taken + gains) / encoding:.2f} x"
+    )
     if len(table):
         print(table.round(4).to_string(index=False))
     if args.out:
-        args.out.write_text(json.dumps({**found, "beside_mteb": table.to_dict("records")}, indent=1))
+        args.out.write_text(
+            json.dumps({**found, "beside_mteb": table.to_dict("records")}, indent=1)
+        )
 
 
 if __name__ == "__main__":

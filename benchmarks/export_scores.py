@@ -1,9 +1,11 @@
-"""Do exported folders score what the evaluation measured? mteb's score of each folder, loaded by plain sentence-transformers.
+"""Do exported folders score what the evaluation measured? mteb's score of each folder, loaded by
+plain sentence-transformers.
 
     python benchmarks/export_scores.py --data-dir DIR       # DIR/STSBenchmark/test.jsonl.gz in MTEB's columns
     python benchmarks/export_scores.py --data-dir DIR --limit 120
 
-Evaluates the layers once, exports some of them, and lets mteb score each folder as it would score any model. Prints both scores.
+Evaluates the layers once, exports some of them, and lets mteb score each folder as it would score
+any model. Prints both scores.
 """
 
 from __future__ import annotations
@@ -39,7 +41,13 @@ CASES: dict[str, list[tuple[str, int | None]]] = {
 
 def measured(run: Evaluation, readout: str, layer: int) -> float:
     """The evaluation's score × 100."""
-    parts = dict(zip(("template", "pooling", "final_norm", "sink", "centering"), readout.split("/"), strict=True))
+    parts = dict(
+        zip(
+            ("template", "pooling", "final_norm", "sink", "centering"),
+            readout.split("/"),
+            strict=True,
+        )
+    )
     rows = run.scores[run.scores["layer"] == layer]
     for column, value in parts.items():
         rows = rows[rows[column] == value]
@@ -50,13 +58,17 @@ def scored(folder: Path, data: Path, limit: int | None) -> float:
     """mteb's score × 100 of a folder."""
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load()
-    found = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
+    found = mteb.evaluate(
+        model, task, cache=None, co2_tracker=False, show_progress_bar=False
+    ).task_results[0]
     return 100 * float(next(iter(found.scores.values()))[0]["main_score"])
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--model", choices=list(CASES), action="append")
@@ -74,12 +86,18 @@ def main() -> None:
                 start = time.perf_counter()
                 folder = Path(scratch) / f"{name}-{i}"
                 done = export(name, layer, readout=readout, choice=run.path, out=folder)
-                here, there = measured(run, readout, done.layer), scored(folder, args.data_dir, args.limit)
+                here, there = (
+                    measured(run, readout, done.layer),
+                    scored(folder, args.data_dir, args.limit),
+                )
                 blocks = f"{done.facts['blocks']['kept']}{'+1' if done.facts['blocks']['filler'] else ''}"
                 last = measured(run, readout, done.facts["base"]["n_blocks"])
                 took = time.perf_counter() - start
                 scores = f"{here:10.3f} {there:8.3f} {there - here:+8.4f} {last:7.2f}"
-                print(f"{name:14} {readout:31} {done.layer:5} {blocks:>7} {scores} {took:5.0f}", flush=True)
+                print(
+                    f"{name:14} {readout:31} {done.layer:5} {blocks:>7} {scores} {took:5.0f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""How much faster is a model with fewer blocks? Throughput of cut models against the whole, measured by turns in one run.
+"""How much faster is a model with fewer blocks? Throughput of cut models against the whole,
+measured by turns in one run.
 
     python benchmarks/export_speed.py                                # smollm2-135m cut at 5, 10, 15 and 20
     python benchmarks/export_speed.py --layers 5,15 --norm raw --threads 2
 
-Prints, for every cut, the speed-up and its share of blocks-before / blocks-after (1.00: what the blocks alone would give).
+Prints, for every cut, the speed-up and its share of blocks-before / blocks-after (1.00: what the
+blocks alone would give).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from layerscope.models import load
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--layers", default="5,10,15,20")
     parser.add_argument("--norm", choices=("applied", "raw"), default="applied")
@@ -30,7 +34,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    layers, lengths = ([int(part) for part in text.split(",")] for text in (args.layers, args.lengths))
+    layers, lengths = (
+        [int(part) for part in text.split(",")] for text in (args.layers, args.lengths)
+    )
     with tempfile.TemporaryDirectory() as scratch:
         model = load(args.model)
         folders = [Path(scratch) / f"layer-{layer}" for layer in layers]
@@ -39,14 +45,21 @@ def main() -> None:
         del model
         load_before = os.getloadavg()[0]
         found = bench(
-            folders[0], [*folders[1:], args.model], lengths=lengths, texts=args.texts, rounds=args.rounds, threads=args.threads
+            folders[0],
+            [*folders[1:], args.model],
+            lengths=lengths,
+            texts=args.texts,
+            rounds=args.rounds,
+            threads=args.threads,
         )
     whole = found.models[-1]
     settings = f"{args.threads} threads, {args.texts} texts × {args.rounds} rounds by turns"
     print(f"{args.model}, {args.norm}, {settings}, on {found.machine}")
     print(f"load before: {load_before:.1f}")
     print(f"{'':>14} {'blocks':>6} {'M param':>8} {'MB':>5} {'peak MB':>8} ", end="")
-    print("  ".join(f"{f'texts/s @{length}':>13} {'speed-up':>8} {'share':>5}" for length in lengths))
+    print(
+        "  ".join(f"{f'texts/s @{length}':>13} {'speed-up':>8} {'share':>5}" for length in lengths)
+    )
     for one in found.models:
         cells = []
         for length in lengths:

@@ -1,13 +1,16 @@
-"""`layerscope study factorial` on a machine without mteb: fifteen tasks and many models in minutes on a GPU.
+"""`layerscope study factorial` on a machine without mteb: fifteen tasks and many models in minutes
+on a GPU.
 
     python benchmarks/factorial.py describe build/factorial.npz --data ../shared/data/mteb   # where mteb is
-    python benchmarks/factorial.py score MODEL... --problems build/factorial.npz --out benchmarks/results/factorial-mteb.csv
-    python benchmarks/factorial.py score MODEL... --data ../shared/data/mteb --out benchmarks/results/factorial.csv [--small]
+    python benchmarks/factorial.py score MODEL... --problems build/factorial.npz --out
+    benchmarks/results/factorial-mteb.csv
+    python benchmarks/factorial.py score MODEL... --data ../shared/data/mteb --out
+    benchmarks/results/factorial.csv [--small]
     python benchmarks/factorial.py table benchmarks/results/factorial.csv [--figure figure.png]     # what the study says of it
 
-With `--problems` the measures are mteb's own, as `evaluate --scoring device` computes them, on at most `ITEMS` items per task;
-else the quick ones of `improve_tasks.py`. Nothing was tuned on any task. In the quick results that are kept, plain
-text was read up to 96 tokens.
+With `--problems` the measures are mteb's own, as `evaluate --scoring device` computes them, on at
+most `ITEMS` items per task; else the quick ones of `improve_tasks.py`. Nothing was tuned on any
+task. In the quick results that are kept, plain text was read up to 96 tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ def task_type(name: str) -> str:
 
 
 def describe(out: Path, data: Path, items: int = ITEMS) -> None:
-    """What mteb would score, as numbers: texts, texts to fit on, and the problems with mteb's own draws."""
+    """What mteb would score, as numbers: texts, texts to fit on, and the problems with mteb's own
+    draws."""
     from scoring_shapes import pack
 
     from layerscope.errors import DataError
@@ -57,7 +61,9 @@ def describe(out: Path, data: Path, items: int = ITEMS) -> None:
     arrays: dict[str, Any] = {}
     plain: dict[str, dict[str, Any]] = {}
     told: dict[str, Any] = {}
-    for spec in resolve_tasks(sorted(path.name for path in data.iterdir()), data_dir=data, sample=items, offline=True):
+    for spec in resolve_tasks(
+        sorted(path.name for path in data.iterdir()), data_dir=data, sample=items, offline=True
+    ):
         sample = items
         while True:  # of a small task fewer are scored, so that some are left to fit on
             try:
@@ -79,8 +85,11 @@ def describe(out: Path, data: Path, items: int = ITEMS) -> None:
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
 
 
-def score_described(names: list[str], problems: Path, out: Path, only: list[str] | None = None) -> None:
-    """A row per model, task, readout and layer by mteb's measures; what is in `out` already is not done again."""
+def score_described(
+    names: list[str], problems: Path, out: Path, only: list[str] | None = None
+) -> None:
+    """A row per model, task, readout and layer by mteb's measures; what is in `out` already is not
+    done again."""
     from scoring_shapes import on_device, unpack
 
     from layerscope.models import load
@@ -94,17 +103,25 @@ def score_described(names: list[str], problems: Path, out: Path, only: list[str]
     for name in names:
         model = load(name)
         for task, parts in found.items():
-            if ((done["model"] == name) & (done["task"] == task)).any() or task not in (only or found):
+            if ((done["model"] == name) & (done["task"] == task)).any() or task not in (
+                only or found
+            ):
                 continue
             start, told = time.perf_counter(), whole["tasks"][task]
             texts, fit = told["texts"], told["fit"]
-            vectors = read_vectors(model, texts + fit, TEMPLATE, LENGTH, 256 if device.type == "cuda" else None)
+            vectors = read_vectors(
+                model, texts + fit, TEMPLATE, LENGTH, 256 if device.type == "cuda" else None
+            )
             read, table = time.perf_counter() - start, []
             for readout in READOUTS:
                 states = apply_readout(readout, vectors, len(texts), TEACHER).astype(np.float32)
-                flat = np.ptp(states, axis=1).max(1) <= 1e-6 * np.maximum(1e-30, np.abs(states).max((1, 2)))
+                flat = np.ptp(states, axis=1).max(1) <= 1e-6 * np.maximum(
+                    1e-30, np.abs(states).max((1, 2))
+                )
                 values = np.full(len(states), np.nan)
-                values[~flat] = np.mean([on_device(states[~flat], part, device, 2**33) for part in parts], axis=0)
+                values[~flat] = np.mean(
+                    [on_device(states[~flat], part, device, 2**33) for part in parts], axis=0
+                )
                 for layer, value in enumerate(values):
                     table.append(
                         {"model": name, "task": task, "type": told["type"], "readout": readout, "layer": layer,
@@ -125,14 +142,24 @@ def score(names: list[str], data: Path, out: Path, small: bool) -> None:
     torch.set_float32_matmul_precision("high")
     for name, count in SMALL_ITEMS.items() if small else ():
         setattr(improve_tasks, name, count)
-    done = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=["model", "task", "small", "fit"])
+    done = (
+        pd.read_csv(out)
+        if out.exists()
+        else pd.DataFrame(columns=["model", "task", "small", "fit"])
+    )
     if "small" not in done or (done["small"] != small).any():
-        raise SystemExit(f"{out} has rows of {'the full size' if small else '--small'}, or does not say: give another --out.")
+        raise SystemExit(
+            f"{out} has rows of {'the full size' if small else '--small'}, or does not say: give another --out."
+        )
     models: dict[str, Any] = {}
     for place in heads.places(data, False):
         if small and (place.name not in heads.SMALL or "Banking" in place.name):
             continue
-        left = [name for name in names if not ((done["model"] == name) & (done["task"] == place.name)).any()]
+        left = [
+            name
+            for name in names
+            if not ((done["model"] == name) & (done["task"] == place.name)).any()
+        ]
         if not left:
             continue
         task, pool = heads.split(place)  # takes longer than reading the texts
@@ -141,11 +168,15 @@ def score(names: list[str], data: Path, out: Path, small: bool) -> None:
             start = time.perf_counter()
             model = models.setdefault(name, None) or load(name)
             models[name] = model
-            vectors = read_vectors(model, task.texts + pool, TEMPLATE, LENGTH, 256 if heads.DEVICE == "cuda" else None)
+            vectors = read_vectors(
+                model, task.texts + pool, TEMPLATE, LENGTH, 256 if heads.DEVICE == "cuda" else None
+            )
             layers, table = len(vectors["mean"]), []
             for readout in READOUTS:
                 for layer, own in enumerate(apply_readout(readout, vectors, cut, TEACHER)):
-                    value = task.score(torch.tensor(unit(own)[None], dtype=torch.float32, device=heads.DEVICE))
+                    value = task.score(
+                        torch.tensor(unit(own)[None], dtype=torch.float32, device=heads.DEVICE)
+                    )
                     table.append(
                         {"model": name, "task": task.name, "type": task_type(task.name), "readout": readout, "layer": layer,
                          "depth": round(layer / (layers - 1), 4), "score": round(float(value[0]), 4), "texts": cut,
@@ -153,14 +184,19 @@ def score(names: list[str], data: Path, out: Path, small: bool) -> None:
                     )  # fmt: skip
             done = pd.concat([done, pd.DataFrame(table)], ignore_index=True)
             done.to_csv(out, index=False)
-            print(f"{name} {task.name}: {cut} + {len(pool)} texts, {time.perf_counter() - start:.0f} s", flush=True)
+            print(
+                f"{name} {task.name}: {cut} + {len(pool)} texts, {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
 
 
 def table(file: Path, figure: Path | None = None) -> None:
     """What the study says of these scores."""
     found = pd.read_csv(file)
     if found["small"].nunique() > 1:
-        raise SystemExit(f"{file} mixes rows of --small with full ones: their scores cannot be compared.")
+        raise SystemExit(
+            f"{file} mixes rows of --small with full ones: their scores cannot be compared."
+        )
     scores = found.rename(columns={"readout": "reading", "score": "value"}).assign(kind="score")
     whole, verdict = summarize(scores, 0)
     print("\n".join(verdict))
@@ -171,12 +207,16 @@ def table(file: Path, figure: Path | None = None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("step", choices=["describe", "score", "table"])
     parser.add_argument("names", nargs="+")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/factorial.csv"))
-    parser.add_argument("--problems", type=Path, help="score by mteb's measures what `describe` wrote")
+    parser.add_argument(
+        "--problems", type=Path, help="score by mteb's measures what `describe` wrote"
+    )
     parser.add_argument("--tasks", nargs="+", help="only these of the problems")
     parser.add_argument("--items", type=int, default=ITEMS)
     parser.add_argument("--small", action="store_true", help="five tasks of fewer items: for a CPU")

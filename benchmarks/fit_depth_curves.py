@@ -1,4 +1,5 @@
-"""Fit the depth curves to the atlas and write them into the package: `python benchmarks/fit_depth_curves.py [--check]`."""
+"""Fit the depth curves to the atlas and write them into the package: `python
+benchmarks/fit_depth_curves.py [--check]`."""
 
 from __future__ import annotations
 

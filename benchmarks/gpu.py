@@ -1,16 +1,18 @@
-"""What a profile costs on one GPU, as a ratio to the bare forward passes over the same texts in the same run.
+"""What a profile costs on one GPU, as a ratio to the bare forward passes over the same texts in the
+same run.
 
-Timed as the profile: `layerscope.profile` on a loaded model and texts in memory, end to end: augmentation, tokenization,
-forward passes, reductions, every metric at every layer, intervals, both tables. Not in it: making the model, a first run that
-compiles and warms up, and writing the run's folder. The floor: the same token ids in the same batches, already on the GPU,
-through the same model, nothing read. Both end with a synchronization; the median of a few runs each, in turns.
+Timed as the profile: `layerscope.profile` on a loaded model and texts in memory, end to end:
+augmentation, tokenization, forward passes, reductions, every metric at every layer, intervals, both
+tables. Not in it: making the model, a first run that compiles and warms up, and writing the run's
+folder. The floor: the same token ids in the same batches, already on the GPU, through the same
+model, nothing read. Both end with a synchronization; the median of a few runs each, in turns.
 
     python benchmarks/gpu.py                        # Pythia-410M's shape, 1,000 prompts, 128 and 512 tokens
     python benchmarks/gpu.py --shapes 1b 8b --prompts 200 --kernels
     python benchmarks/gpu.py --texts lee texts.jsonl --tokenizer smollm2-135m --lengths 512     # texts of real, mixed lengths
 
-`share` is the part of the chip's arithmetic that is used: the products of matrices that real tokens need (padding is waste),
-per second, over `--peak` TFLOP/s.
+`share` is the part of the chip's arithmetic that is used: the products of matrices that real tokens
+need (padding is waste), per second, over `--peak` TFLOP/s.
 """
 
 from __future__ import annotations
@@ -38,16 +40,46 @@ from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MOST_PENDING
 from layerscope.profiling.job import Job
 
-ONE_VIEW = ["prompt_entropy", "dataset_entropy", "effective_rank", "entropy_rank", "curvature", "sink_ratio", "sink_first"]
+ONE_VIEW = [
+    "prompt_entropy",
+    "dataset_entropy",
+    "effective_rank",
+    "entropy_rank",
+    "curvature",
+    "sink_ratio",
+    "sink_first",
+]
 CASES = {
     "a": {"metrics": ["paper"], "views": 16},
     "b": {"metrics": ONE_VIEW},
     "b approximate": {"metrics": ONE_VIEW, "entropy": "approximate"},
 }
-WANTED = {("a", 128): 1.4, ("a", 512): 1.5, ("b", 128): 1.7, ("b", 512): 6.0, ("b approximate", 512): 2.5}
+WANTED = {
+    ("a", 128): 1.4,
+    ("a", 512): 1.5,
+    ("b", 128): 1.7,
+    ("b", 512): 6.0,
+    ("b approximate", 512): 2.5,
+}
 SHAPES = {
-    "410m": ("GPTNeoX", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}),
-    "1b": ("GPTNeoX", {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 8, "intermediate_size": 8192}),
+    "410m": (
+        "GPTNeoX",
+        {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
+    ),
+    "1b": (
+        "GPTNeoX",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 8,
+            "intermediate_size": 8192,
+        },
+    ),
     "8b": (
         "Llama",
         {
@@ -65,11 +97,15 @@ def words(count: int, rng: np.random.Generator) -> list[str]:
     """Made-up words of two to ten letters."""
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
     weights = 1 / np.arange(1, 27)
-    return ["".join(rng.choice(letters, size=rng.integers(2, 11), p=weights / weights.sum())) for _ in range(count)]
+    return [
+        "".join(rng.choice(letters, size=rng.integers(2, 11), p=weights / weights.sum()))
+        for _ in range(count)
+    ]
 
 
 def make_texts(count: int, length: int, seed: int = 0) -> list[str]:
-    """Texts of made-up words, drawn as often as words are in language (Zipf), each of more than `length` tokens."""
+    """Texts of made-up words, drawn as often as words are in language (Zipf), each of more than
+    `length` tokens."""
     rng = np.random.default_rng(seed)
     lexicon = words(5000, rng)
     weights = 1 / np.arange(1, 5001)
@@ -86,7 +122,9 @@ def make_tokenizer(texts: list[str]):  # type: ignore[no-untyped-def]
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=8000, initial_alphabet=alphabet, special_tokens=["<pad>"], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=8000, initial_alphabet=alphabet, special_tokens=["<pad>"], show_progress=False
+    )
     tokenizer.train_from_iterator(texts[:500], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
@@ -100,11 +138,15 @@ def read_tokenizer(name: str):  # type: ignore[no-untyped-def]
     return AutoTokenizer.from_pretrained(name if Path(name).is_dir() else MODELS.fetch(name))
 
 
-def build_model(kind: str, sizes: dict[str, int], tokenizer, dtype: torch.dtype, name: str, device: str = "cuda") -> LoadedModel:  # type: ignore[no-untyped-def]
+def build_model(
+    kind: str, sizes: dict[str, int], tokenizer, dtype: torch.dtype, name: str, device: str = "cuda"
+) -> LoadedModel:  # type: ignore[no-untyped-def]
     """A model of given sizes with random weights."""
     import transformers
 
-    config = getattr(transformers, f"{kind}Config")(**{"vocab_size": 50304, "max_position_embeddings": 4096, **sizes})
+    config = getattr(transformers, f"{kind}Config")(
+        **{"vocab_size": 50304, "max_position_embeddings": 4096, **sizes}
+    )
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     before = torch.get_default_dtype()
@@ -124,13 +166,23 @@ def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # typ
 
 def read_texts(sources: list[str]) -> list[str]:
     """Texts of a corpus of the catalogue, or of a file."""
-    return [text for source in sources for text in layerscope.load_corpus(source, text_filter="paper").texts]
+    return [
+        text
+        for source in sources
+        for text in layerscope.load_corpus(source, text_filter="paper").texts
+    ]
 
 
 def operations(model: LoadedModel, lengths: list[int]) -> float:
-    """Floating-point operations of the matrix products that texts of so many tokens need, padding left out."""
+    """Floating-point operations of the matrix products that texts of so many tokens need, padding
+    left out."""
     blocks = model.anatomy.blocks
-    weights = sum(m.weight.numel() for block in blocks for m in block.modules() if isinstance(m, torch.nn.Linear))
+    weights = sum(
+        m.weight.numel()
+        for block in blocks
+        for m in block.modules()
+        if isinstance(m, torch.nn.Linear)
+    )
     attention = 4 * model.width * len(blocks)
     return float(sum(2 * weights * n + attention * n * n for n in lengths))
 
@@ -142,21 +194,34 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     with EarlyPlanner(job.reader, job._shard_size(), per_batch=job.items_per_batch) as planner:
         first = planner.first()
         plan = planner.plan()
-    early, at_once = 0 if first is None else len(first.shards), MOST_PENDING if config.n_views else 1
-    starts = [0, *range(early, len(plan.shards), at_once)] if early else range(0, len(plan.shards), at_once)
+    early, at_once = (
+        0 if first is None else len(first.shards),
+        MOST_PENDING if config.n_views else 1,
+    )
+    starts = (
+        [0, *range(early, len(plan.shards), at_once)]
+        if early
+        else range(0, len(plan.shards), at_once)
+    )
     tokens, batches = token_budget(model.device, model.width), []
     with Prefetcher(job.reader, plan, plan.shards, config.view_settings) as reading:
         sets = [
             [row for shard in plan.shards[start:stop] for row in reading.rows(shard)]
             for start, stop in pairwise([*starts, len(plan.shards)])
         ]
-        for ids in chain(sets, (reading.views(shard).rows for shard in plan.shards if config.n_views)):
+        for ids in chain(
+            sets, (reading.views(shard).rows for shard in plan.shards if config.n_views)
+        ):
             groups = plan_batches([len(row) for row in ids], tokens)
-            batches += [make_batch([ids[i] for i in group], model.pad_id, model.device) for group in groups]
+            batches += [
+                make_batch([ids[i] for i in group], model.pad_id, model.device) for group in groups
+            ]
     return batches
 
 
-def timed(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> tuple[float, Any]:
+def timed(
+    work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, Any]:
     """Seconds until the GPU is done, where there is one, and what came out."""
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     wait()
@@ -192,15 +257,24 @@ def trace_compiling() -> None:
 
     start, make, compiled = time.perf_counter(), cuda._make, cuda.compiled
 
-    def told(what: str, work: Callable[[str, str], bytes], least: float) -> Callable[[str, str], bytes]:
+    def told(
+        what: str, work: Callable[[str, str], bytes], least: float
+    ) -> Callable[[str, str], bytes]:
         def run(source: str, architecture: str) -> bytes:
             before = time.perf_counter()
             code = work(source, architecture)
             took = time.perf_counter() - before
             if took > least:
-                name = " ".join(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(", source)[:3])
+                name = " ".join(
+                    re.findall(
+                        r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(", source
+                    )[:3]
+                )
                 defines = " ".join(re.findall(r"#define (\w+ \d+)", source)[:6])
-                print(f"  {before - start:7.2f} s + {took:5.2f} s {what:9}{name} [{defines}]", flush=True)
+                print(
+                    f"  {before - start:7.2f} s + {took:5.2f} s {what:9}{name} [{defines}]",
+                    flush=True,
+                )
             return code
 
         return run
@@ -223,7 +297,9 @@ def measure(
     batches = bare_batches(model, corpus, length, **settings)
 
     def work() -> object:
-        return layerscope.profile(model, corpus, max_length=length, progress=False, memory=memory, **settings)
+        return layerscope.profile(
+            model, corpus, max_length=length, progress=False, memory=memory, **settings
+        )
 
     run_bare(model, batches[:2])
     torch.cuda.reset_peak_memory_stats()
@@ -267,20 +343,40 @@ def measure(
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shapes", nargs="+", default=["410m"], choices=SHAPES)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--texts", nargs="+", help="corpora or files instead of made-up texts; --prompts of them are drawn")
-    parser.add_argument("--tokenizer", default="smollm2-135m", help="whose tokenizer reads --texts: a model's name or folder")
-    parser.add_argument("--peak", type=float, default=790, help="TFLOP/s that the chip gives; an H200 in bf16: 790")
+    parser.add_argument(
+        "--texts",
+        nargs="+",
+        help="corpora or files instead of made-up texts; --prompts of them are drawn",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        default="smollm2-135m",
+        help="whose tokenizer reads --texts: a model's name or folder",
+    )
+    parser.add_argument(
+        "--peak", type=float, default=790, help="TFLOP/s that the chip gives; an H200 in bf16: 790"
+    )
     parser.add_argument("--memory", help="a bound for the profile, such as 5GB")
-    parser.add_argument("--mixed", action="store_true", help="made-up texts of mixed lengths, up to --lengths")
-    parser.add_argument("--trace", action="store_true", help="say which kernels are compiled, when, and who waits for them")
-    parser.add_argument("--kernels", action="store_true", help="also say which GPU kernels the time goes to")
+    parser.add_argument(
+        "--mixed", action="store_true", help="made-up texts of mixed lengths, up to --lengths"
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="say which kernels are compiled, when, and who waits for them",
+    )
+    parser.add_argument(
+        "--kernels", action="store_true", help="also say which GPU kernels the time goes to"
+    )
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype}", flush=True)
     if args.trace:
@@ -290,12 +386,23 @@ def main() -> None:
         for length in args.lengths:
             if args.texts:
                 found = read_texts(args.texts)
-                texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))[: args.prompts]]
+                texts = [
+                    found[i]
+                    for i in np.random.default_rng(0).permutation(len(found))[: args.prompts]
+                ]
             else:
                 texts = make_texts(args.prompts, length)
                 if args.mixed:  # half of them under a fifth of the longest
-                    ends = np.random.default_rng(0).lognormal(np.log(length / 5), 0.9, len(texts)).clip(4, length).astype(int)
-                    texts = [" ".join(text.split(" ")[:end]) for text, end in zip(texts, ends, strict=True)]
+                    ends = (
+                        np.random.default_rng(0)
+                        .lognormal(np.log(length / 5), 0.9, len(texts))
+                        .clip(4, length)
+                        .astype(int)
+                    )
+                    texts = [
+                        " ".join(text.split(" ")[:end])
+                        for text, end in zip(texts, ends, strict=True)
+                    ]
             if model is None:
                 tokenizer = read_tokenizer(args.tokenizer) if args.texts else make_tokenizer(texts)
                 model = make_model(shape, tokenizer, getattr(torch, args.dtype))
@@ -303,7 +410,9 @@ def main() -> None:
             for case in args.cases:
                 if case == "b approximate" and length < 256:
                     continue
-                line = measure(model, corpus, case, length, args.repeats, args.kernels, args.peak, args.memory)
+                line = measure(
+                    model, corpus, case, length, args.repeats, args.kernels, args.peak, args.memory
+                )
                 print(json.dumps({"shape": shape, **line}), flush=True)
         del model
         torch.cuda.empty_cache()

@@ -1,4 +1,5 @@
-"""What a few labels of classes add to a head: is a text's nearest neighbor of its class, among texts whose labels were not used?
+"""What a few labels of classes add to a head: is a text's nearest neighbor of its class, among
+texts whose labels were not used?
 
 python benchmarks/head_labels.py --data ../shared/data/mteb
 """
@@ -25,7 +26,9 @@ TASKS = ("Banking77Classification", "EmotionClassification", "MassiveScenarioCla
 TEXTS, TESTED, SEEDS = 400, 600, 5
 
 
-def read(model: LoadedModel, template: str, layer: int, kind: str, texts: list[str], length: int = 64) -> np.ndarray:
+def read(
+    model: LoadedModel, template: str, layer: int, kind: str, texts: list[str], length: int = 64
+) -> np.ndarray:
     """Vectors (texts, D) at a layer."""
     sites = [site for site in expand_sites(None, model.anatomy) if site.layer == layer]
     encoder = TextEncoder(model, get_template(template), sites, [kind], length)
@@ -44,7 +47,9 @@ def right(head: Head, rows: np.ndarray, classes: np.ndarray) -> float:
 
 def main() -> None:
     """A row per task."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     args = parser.parse_args()
     model, encoder = load("smollm2-135m"), load("minilm-l6")
@@ -54,7 +59,9 @@ def main() -> None:
         fit = pool[:TEXTS]
         template, layer, norm = heads.KNOWN[30]["prompt"]
         prompted = read(model, template, layer, f"last/{norm}", fit, 96)
-        target = make_target(prompted, read(encoder, "plain", encoder.n_blocks, "mean/applied", fit))
+        target = make_target(
+            prompted, read(encoder, "plain", encoder.n_blocks, "mean/applied", fit)
+        )
         plain = read(model, "plain", 10, "mean/applied", fit)
         labeled = read(model, "plain", 10, "mean/applied", [texts[0] for texts, _ in task.examples])
         classes = np.unique([label for _, label in task.examples], return_inverse=True)[1]
@@ -66,7 +73,9 @@ def main() -> None:
                 used, tested = order[:count], order[count:][:TESTED]
                 own = np.unique(classes[used], return_inverse=True)[1]
                 shaped = with_classes(head, plain, labeled[used], own)
-                scores.append([right(one, labeled[tested], classes[tested]) for one in (head, shaped)])
+                scores.append(
+                    [right(one, labeled[tested], classes[tested]) for one in (head, shaped)]
+                )
             before, after = 100 * np.mean(scores, axis=0)
             cells.append(f"{before:.1f}, {after:.1f}")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

@@ -1,7 +1,9 @@
-"""What may be done to vectors after they are read, and other places to read them: candidates for `improve`, measured first.
+"""What may be done to vectors after they are read, and other places to read them: candidates for
+`improve`, measured first.
 
-Whitening and the removal of top directions are fitted on the sample of unlabeled texts; projections from the unembedding need no
-data. All are linear, so that a standard folder could hold them as one dense layer.
+Whitening and the removal of top directions are fitted on the sample of unlabeled texts; projections
+from the unembedding need no data. All are linear, so that a standard folder could hold them as one
+dense layer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from layerscope.core.readout import Readout
 from layerscope.models import LoadedModel
 
 BLEND = "blend"
-"""Instead of a template's name: the mean of the centered unit vectors under several prompts. No export: a teacher."""
+"""Instead of a template's name: the mean of the centered unit vectors under several prompts. No
+export: a teacher."""
 
 CHANGES = (
     Readout("plain", "mean", "applied", "keep", "corpus"),
@@ -31,7 +34,8 @@ Fitted = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Changed:
-    """A readout with a change of its vectors: `fit` on vectors (layers, texts, D) of a sample gives the change itself."""
+    """A readout with a change of its vectors: `fit` on vectors (layers, texts, D) of a sample gives
+    the change itself."""
 
     base: Readout
     how: str
@@ -47,26 +51,47 @@ class Changed:
         """Every change of one readout."""
         for count in (1, 3):
             yield cls(
-                base, f"top {count} removed", lambda rows, n=count: _spectral(rows, lambda values, n=n: _without_top(values, n))
+                base,
+                f"top {count} removed",
+                lambda rows, n=count: _spectral(rows, lambda values, n=n: _without_top(values, n)),
             )
         for power, name in ((0.25, "whitened by half"), (0.5, "whitened")):
-            yield cls(base, name, lambda rows, p=power: _spectral(rows, lambda values, p=p: _whitened(values, p)))
+            yield cls(
+                base,
+                name,
+                lambda rows, p=power: _spectral(rows, lambda values, p=p: _whitened(values, p)),
+            )
         yield cls(base, "mean of 4 layers", lambda rows: _neighbors)
         width = directions.shape[1]
         for share, name in ((64, "1/64"), (8, "1/8")):
             top = directions[: max(1, width // share)]
-            yield cls(base, f"top {name} of the unembedding removed", lambda rows, top=top: _project(top, away=True))
-        yield cls(base, "bottom 1/8 of the unembedding removed", lambda rows: _project(directions[-(width // 8) :], away=True))
-        yield cls(base, "top 1/8 of the unembedding alone", lambda rows: _project(directions[: width // 8], away=False))
+            yield cls(
+                base,
+                f"top {name} of the unembedding removed",
+                lambda rows, top=top: _project(top, away=True),
+            )
+        yield cls(
+            base,
+            "bottom 1/8 of the unembedding removed",
+            lambda rows: _project(directions[-(width // 8) :], away=True),
+        )
+        yield cls(
+            base,
+            "top 1/8 of the unembedding alone",
+            lambda rows: _project(directions[: width // 8], away=False),
+        )
 
 
 def _spectral(rows: Tensor, weigh: Callable[[Tensor], Tensor]) -> Fitted:
-    """V w(λ) Vᵀ per layer, from the covariance of the (centered) rows; layers that are undefined stay so."""
+    """V w(λ) Vᵀ per layer, from the covariance of the (centered) rows; layers that are undefined
+    stay so."""
     known = torch.isfinite(rows).all(-1).all(-1)
     kept = torch.where(known[:, None, None], rows, 0.0).double()
     kept = kept - kept.mean(1, keepdim=True)
     values, vectors = torch.linalg.eigh(kept.transpose(1, 2) @ kept / rows.shape[1])
-    matrix = ((vectors * weigh(values.clamp_min(0))[:, None]) @ vectors.transpose(1, 2)).to(rows.dtype)
+    matrix = ((vectors * weigh(values.clamp_min(0))[:, None]) @ vectors.transpose(1, 2)).to(
+        rows.dtype
+    )
     return lambda given: given @ matrix
 
 
@@ -77,7 +102,8 @@ def _without_top(values: Tensor, count: int) -> Tensor:
 
 
 def _whitened(values: Tensor, power: float) -> Tensor:
-    # directions below a thousandth of the mean variance are noise of the sample: they are not blown up further
+    # directions below a thousandth of the mean variance are noise of the sample: they are not blown
+    # up further
     return values.clamp_min(1e-3 * values.mean(1, keepdim=True)).clamp_min(1e-30) ** -power
 
 
@@ -95,16 +121,24 @@ def _project(directions: Tensor, away: bool) -> Fitted:
 
 
 def unembedding_directions(model: LoadedModel) -> Tensor:
-    """Right singular vectors (D, D) of the unembedding, which both models tie to the embedding; the largest first."""
-    weight = next(p for n, p in model.module.named_parameters() if "embed" in n and p.ndim == 2 and p.shape[0] > 8 * p.shape[1])
+    """Right singular vectors (D, D) of the unembedding, which both models tie to the embedding; the
+    largest first."""
+    weight = next(
+        p
+        for n, p in model.module.named_parameters()
+        if "embed" in n and p.ndim == 2 and p.shape[0] > 8 * p.shape[1]
+    )
     rows = weight.detach().double()
     rows = rows[torch.isfinite(rows).all(1)]
     _, vectors = torch.linalg.eigh(rows.T @ rows)
     return vectors.flip(1).T.float().contiguous()
 
 
-def extra_vectors(model: LoadedModel, texts: Sequence[str], max_length: int, encode: Callable) -> Iterator[tuple[str, Tensor]]:
-    """Other places: what attention adds to the stream, and its values, averaged over the text or at the last token."""
+def extra_vectors(
+    model: LoadedModel, texts: Sequence[str], max_length: int, encode: Callable
+) -> Iterator[tuple[str, Tensor]]:
+    """Other places: what attention adds to the stream, and its values, averaged over the text or at
+    the last token."""
     wanted = {"plain": ["mean/raw"], "one-word": ["last/raw"]}
     stored, _ = encode(model, texts, wanted, max_length, ["block.*.attn"])
     for (template, kind), rows in stored.items():
@@ -116,7 +150,9 @@ def extra_vectors(model: LoadedModel, texts: Sequence[str], max_length: int, enc
             yield f"{template}/{kind} of attention's values", rows
 
 
-def _values(model: LoadedModel, texts: Sequence[str], template: str, kind: str, max_length: int, kept: list) -> Tensor | None:
+def _values(
+    model: LoadedModel, texts: Sequence[str], template: str, kind: str, max_length: int, kept: list
+) -> Tensor | None:
     """Values (blocks, texts, heads × width), by hooks on the layers that compute them."""
     from layerscope.core.templates import get_template
     from layerscope.evaluation.encode import encode_template
@@ -125,7 +161,11 @@ def _values(model: LoadedModel, texts: Sequence[str], template: str, kind: str, 
     if not layers:
         return None
     pattern = get_template(template)
-    frame = 0 if template == "plain" else len(model.tokenize([pattern.pattern.replace("{text}", "")]).ids[0]) + 2
+    frame = (
+        0
+        if template == "plain"
+        else len(model.tokenize([pattern.pattern.replace("{text}", "")]).ids[0]) + 2
+    )
     encoded = encode_template(model, pattern, texts, max_length + frame)
     order = sorted(range(len(texts)), key=lambda i: -len(encoded[i].ids))
     device = next(model.module.parameters()).device
@@ -137,8 +177,12 @@ def _values(model: LoadedModel, texts: Sequence[str], template: str, kind: str, 
             for start in range(0, len(order), 256):
                 ids = [encoded[i].ids for i in order[start : start + 256]]
                 width = max(map(len, ids))
-                batch = torch.tensor([row + [model.pad_id] * (width - len(row)) for row in ids], device=device)
-                mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in ids], device=device)
+                batch = torch.tensor(
+                    [row + [model.pad_id] * (width - len(row)) for row in ids], device=device
+                )
+                mask = torch.tensor(
+                    [[1] * len(row) + [0] * (width - len(row)) for row in ids], device=device
+                )
                 seen.clear()
                 model.module(input_ids=batch, attention_mask=mask, use_cache=False)
                 values = torch.stack(seen)

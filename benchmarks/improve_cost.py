@@ -1,7 +1,9 @@
-"""What `improve` costs beside the passes of its templates: CPU seconds of every stage, and the ratio to the bare passes.
+"""What `improve` costs beside the passes of its templates: CPU seconds of every stage, and the
+ratio to the bare passes.
 
-The bare passes run the model on the same texts under the same templates, in the same batches, with nothing captured, judged or
-written. Everything is counted in CPU seconds of this process and its children, so that a busy machine does not matter much.
+The bare passes run the model on the same texts under the same templates, in the same batches, with
+nothing captured, judged or written. Everything is counted in CPU seconds of this process and its
+children, so that a busy machine does not matter much.
 
     python benchmarks/improve_cost.py                   # 250 of TREC's questions: about ten minutes on one slow core
     python benchmarks/improve_cost.py --texts 1000
@@ -36,7 +38,8 @@ def cpu() -> float:
 
 
 class Stages:
-    """A progress that notes when each stage begins, in CPU seconds, and when the first of them does, in seconds."""
+    """A progress that notes when each stage begins, in CPU seconds, and when the first of them
+    does, in seconds."""
 
     def __init__(self) -> None:
         self.start, self.first = time.perf_counter(), 0.0
@@ -76,7 +79,8 @@ def counted(spent: dict[str, float], label: str, place: Any, name: str) -> None:
 def bare_passes(model, texts: list[str], templates: dict[str, int], most: int) -> float:  # type: ignore[no-untyped-def]
     """CPU seconds of the passes alone; `templates` says how many of the texts are read under each.
 
-    At most so many texts of a template are run, spread over their lengths; the time of the others follows from their tokens.
+    At most so many texts of a template are run, spread over their lengths; the time of the others
+    follows from their tokens.
     """
     spent = 0.0
     for name, count in templates.items():
@@ -92,10 +96,17 @@ def bare_passes(model, texts: list[str], templates: dict[str, int], most: int) -
 
 def main() -> None:
     """Run once and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--texts", type=int, default=250)
-    parser.add_argument("--bare", type=int, default=250, help="at most so many texts under each template in the bare passes")
+    parser.add_argument(
+        "--bare",
+        type=int,
+        default=250,
+        help="at most so many texts under each template in the bare passes",
+    )
     given = parser.parse_args()
     questions = [row["text"] for row in TASKS.get("TrecQuestions").splits()["train"]]
     model = load(given.model)
@@ -106,22 +117,35 @@ def main() -> None:
         stages, start, clock = Stages(), cpu(), time.perf_counter()
         out, store = Path(folder) / "better", Path(folder) / "store"
         result = improve(
-            model, questions, out=out, store=store, sample=given.texts, max_length=64, center_on="sample", progress=stages
+            model,
+            questions,
+            out=out,
+            store=store,
+            sample=given.texts,
+            max_length=64,
+            center_on="sample",
+            progress=stages,
         )
         total, seconds = cpu() - start, time.perf_counter() - clock
     texts = list((result.sampled or {})["texts"])
     screened = list(result.manifest["evidence"]["screened"])
     chosen = {str(name).split("/")[0] for name in result.table["readout"]}
     names = screened or sorted(chosen)
-    bare = bare_passes(model, texts, {name: len(texts) if name in chosen else 200 for name in names}, given.bare)
+    bare = bare_passes(
+        model, texts, {name: len(texts) if name in chosen else 200 for name in names}, given.bare
+    )
     ends = [*(when for _, when in stages.began[1:]), start + total]
-    print(f"{result.choice.readout} at layer {result.choice.layer}; first stage after {stages.first:.0f} s")
+    print(
+        f"{result.choice.readout} at layer {result.choice.layer}; first stage after {stages.first:.0f} s"
+    )
     for (label, when), end in zip(stages.began, ends, strict=True):
         print(f"{end - when:8.1f} s CPU  {label}")
     for label, seconds_of in spent.items():
         print(f"{seconds_of:8.1f} s CPU  of these: {label}")
     print(f"{sum(spent.values()):8.1f} s CPU  heads beyond the readings, for {len(texts):,} texts")
-    print(f"{total:8.1f} s CPU  in all, {total / bare:.2f} × the bare passes ({bare:.1f} s); {seconds:.0f} s by the clock")
+    print(
+        f"{total:8.1f} s CPU  in all, {total / bare:.2f} × the bare passes ({bare:.1f} s); {seconds:.0f} s by the clock"
+    )
 
 
 if __name__ == "__main__":

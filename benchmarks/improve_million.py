@@ -1,7 +1,8 @@
-"""Memory of `improve` on a file of a million texts: the choice on a sample, the mean over all of them, in a stream.
+"""Memory of `improve` on a file of a million texts: the choice on a sample, the mean over all of
+them, in a stream.
 
-A small decoder with random weights, and made-up texts that are written to a file without being held. The peak (VmHWM) of the
-process is printed beside its size before the texts are touched.
+A small decoder with random weights, and made-up texts that are written to a file without being
+held. The peak (VmHWM) of the process is printed beside its size before the texts are touched.
 
     python benchmarks/improve_million.py                     # 1,000,000 texts
     python benchmarks/improve_million.py --texts 50000 --center-on auto
@@ -25,23 +26,37 @@ WORDS = 3000
 def write_texts(path: Path, count: int) -> None:
     """A CSV file of texts of six made-up words, a few of them more than once."""
     rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("etaoinshrdlu"), size=rng.integers(2, 8))) for _ in range(WORDS)]
+    words = [
+        "".join(rng.choice(list("etaoinshrdlu"), size=rng.integers(2, 8))) for _ in range(WORDS)
+    ]
     with path.open("w", encoding="utf-8") as stream:
         stream.write("id,text\n")
         for start in range(0, count, 10_000):
             drawn = rng.integers(0, WORDS, size=(min(10_000, count - start), 6))
-            stream.writelines(f"{start + i},{' '.join(words[k] for k in row)}\n" for i, row in enumerate(drawn))
+            stream.writelines(
+                f"{start + i},{' '.join(words[k] for k in row)}\n" for i, row in enumerate(drawn)
+            )
 
 
 def prefer_centered() -> None:
-    """Random weights give no reason for any choice: take the best centered readout of the last layer, so as to find a mean."""
+    """Random weights give no reason for any choice: take the best centered readout of the last
+    layer, so as to find a mean."""
     from layerscope.improving import job
 
     own = job.decide
 
     def decide(judgment, readouts, layers, costs, budget=None):  # type: ignore[no-untyped-def]
-        centered = np.array([[r.centering == "corpus" and layer == layers[-1] for layer in layers] for r in readouts])
-        return replace(own(judgment, readouts, layers, costs, budget), chosen=judgment.best(judgment.defined & centered), weak="")
+        centered = np.array(
+            [
+                [r.centering == "corpus" and layer == layers[-1] for layer in layers]
+                for r in readouts
+            ]
+        )
+        return replace(
+            own(judgment, readouts, layers, costs, budget),
+            chosen=judgment.best(judgment.defined & centered),
+            weak="",
+        )
 
     job.decide = decide
     job.ImproveJob._trusted = lambda self, panel, decision, check: decision

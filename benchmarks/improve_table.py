@@ -1,8 +1,10 @@
-"""The tables of `improve.py`'s measurements: what the product's rule chooses from what its judges said, and what that scores.
+"""The tables of `improve.py`'s measurements: what the product's rule chooses from what its judges
+said, and what that scores.
 
-Headroom is the best candidate of a task minus today's readout (plain text, mean over tokens, final norm, last layer); "recovered"
-is the share of it that a choice gets, pooled over tasks. Settings were looked at on SmolLM2 and the seven tasks of `TUNED`; all
-other tasks, and all of Gemma, are reported with them.
+Headroom is the best candidate of a task minus today's readout (plain text, mean over tokens, final
+norm, last layer); "recovered" is the share of it that a choice gets, pooled over tasks. Settings
+were looked at on SmolLM2 and the seven tasks of `TUNED`; all other tasks, and all of Gemma, are
+reported with them.
 
     python benchmarks/improve_table.py measured/smollm2-135m measured/gemma3-270m
 """
@@ -47,7 +49,10 @@ class Measured:
     arrays: dict[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        self.readouts = [Readout.parse(name) if not name.startswith(BLEND) else _blend(name) for name in self.arrays["readouts"]]
+        self.readouts = [
+            Readout.parse(name) if not name.startswith(BLEND) else _blend(name)
+            for name in self.arrays["readouts"]
+        ]
         self.layers, self.scores = self.arrays["layers"].tolist(), self.arrays["scores"]
         self.default = float(self.scores[self.readouts.index(Readout()), -1])
         self.costs = relative_costs(self.arrays["tokens"].tolist(), self.layers, self.layers[-1])
@@ -69,8 +74,13 @@ class Measured:
         eligible = panel.eligible(readouts, float(self.arrays["tokens"][0])) if alone else None
         best = part.best()
         second = None if alone else self.judgment(f"{CONSISTENCY} alone").only(which)
-        decided = decide(part, readouts, self.layers, self.costs[list(which)], eligible=eligible, second=second)
-        chosen = [readout.name for readout in readouts].index(str(decided.readout)), self.layers.index(decided.layer)
+        decided = decide(
+            part, readouts, self.layers, self.costs[list(which)], eligible=eligible, second=second
+        )
+        chosen = (
+            [readout.name for readout in readouts].index(str(decided.readout)),
+            self.layers.index(decided.layer),
+        )
         return {
             "favorite": float(scores[best]), "chosen": float(scores[chosen]), "best": float(np.nanmax(scores)),
             "at": f"{readouts[chosen[0]].name} {self.layers[chosen[1]]}", "cost": float(self.costs[list(which)][chosen]),
@@ -86,13 +96,16 @@ def _blend(name: str) -> Readout:
 
 
 def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
-    """The readouts that are offered: all; one pass per text (as with labels); the product's default templates; layers alone."""
+    """The readouts that are offered: all; one pass per text (as with labels); the product's default
+    templates; layers alone."""
     numbered = list(enumerate(readouts))
     return {
         "everything": [i for i, r in numbered],
         "one pass": [i for i, r in numbered if r.template not in (BLEND, "echo")],
         "default": [i for i, r in numbered if r.template in names_of("tried")],
-        "with the mean of eight": [i for i, r in numbered if r.template in (*names_of("tried"), BLEND)],
+        "with the mean of eight": [
+            i for i, r in numbered if r.template in (*names_of("tried"), BLEND)
+        ],
         "--labels, all prompts": [i for i, r in numbered if r.template != "echo"],
         "layers alone": [i for i, r in numbered if r == Readout()],
     }
@@ -100,7 +113,9 @@ def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
 
 def summary(rows: Sequence[dict], key: str) -> dict[str, float]:
     """Mean, pooled share of the headroom, and the worst task against the default."""
-    got, default, best = (np.array([row[name] for row in rows]) for name in (key, "default", "best"))
+    got, default, best = (
+        np.array([row[name] for row in rows]) for name in (key, "default", "best")
+    )
     return {
         "mean": got.mean(),
         "share": (got - default).sum() / max((best - default).sum(), 1e-9),
@@ -115,7 +130,9 @@ def read(folder: Path) -> tuple[str, list[Measured]]:
     return json.loads((folder / "settings.json").read_text())["name"], tasks
 
 
-def judges_of(tasks: Sequence[Measured]) -> dict[str, Callable[[Measured], ScoredCandidates | None]]:
+def judges_of(
+    tasks: Sequence[Measured],
+) -> dict[str, Callable[[Measured], ScoredCandidates | None]]:
     """The rows of the tables: every judge, and labels with a judge."""
     names = list(dict.fromkeys(name for task in tasks for name in task.names))
 
@@ -138,11 +155,18 @@ def show(name: str, tasks: list[Measured]) -> None:
     """Everything about one model."""
     main = [task for task in tasks if task.name not in (*OTHERS, *STRANGE)]
     rest = {"tasks not tuned on": [t for t in main if t.name not in TUNED]}
-    print(f"\n== {name}: {len(main)} tasks; the best is that of all readouts, each task's own; * tuned on (with SmolLM2)")
-    print(f"{'task':30}{'today':>8}{'chosen':>8}{'8 passes':>9}{'best':>8}{'judge':>8}{'cost':>6}  chosen at, in one pass")
+    print(
+        f"\n== {name}: {len(main)} tasks; the best is that of all readouts, each task's own; * tuned on (with SmolLM2)"
+    )
+    print(
+        f"{'task':30}{'today':>8}{'chosen':>8}{'8 passes':>9}{'best':>8}{'judge':>8}{'cost':>6}  chosen at, in one pass"
+    )
     for task in [*main, *(t for t in tasks if t not in main)]:
         sets = sets_of(task.readouts)
-        row, more = (task.row(task.judgment("judge"), sets[offered]) for offered in ("default", "with the mean of eight"))
+        row, more = (
+            task.row(task.judgment("judge"), sets[offered])
+            for offered in ("default", "with the mean of eight")
+        )
         values = (
             task.default,
             row["chosen"],
@@ -150,8 +174,12 @@ def show(name: str, tasks: list[Measured]) -> None:
             float(np.nanmax(task.scores)),
             float(task.arrays["judge_layers"][-1]),
         )
-        numbers = "".join(f"{value:{width}.1f}" for value, width in zip(values, (8, 8, 9, 8, 8), strict=True))
-        print(f"{task.name:30}{numbers}{row['cost']:6.2f}  {row['at']}{' *' if task.name in TUNED else ''}")
+        numbers = "".join(
+            f"{value:{width}.1f}" for value, width in zip(values, (8, 8, 9, 8, 8), strict=True)
+        )
+        print(
+            f"{task.name:30}{numbers}{row['cost']:6.2f}  {row['at']}{' *' if task.name in TUNED else ''}"
+        )
     for offered in (
         "default",
         "with the mean of eight",
@@ -166,29 +194,56 @@ def show(name: str, tasks: list[Measured]) -> None:
         )
         for label, judge in judges_of(main).items():
             groups = [[(task, judge(task)) for task in some] for some in (main, *rest.values())]
-            rows = [[task.row(j, sets_of(task.readouts)[offered]) for task, j in some if j is not None] for some in groups]
+            rows = [
+                [task.row(j, sets_of(task.readouts)[offered]) for task, j in some if j is not None]
+                for some in groups
+            ]
             if not rows[0]:
                 continue
             if offered != "layers alone":
                 for some, judged in zip(rows, groups, strict=True):
-                    for row, (task, _) in zip(some, [(t, j) for t, j in judged if j is not None], strict=True):
+                    for row, (task, _) in zip(
+                        some, [(t, j) for t, j in judged if j is not None], strict=True
+                    ):
                         row["best"] = float(np.nanmax(task.scores))
-            # the share of what was on offer as well: how well the judge chose, apart from what it was given to choose from
-            own = [task.scores[sets_of(task.readouts)[offered]] for task, j in groups[0] if j is not None]
-            of_offer = summary([row | {"best": float(np.nanmax(some))} for row, some in zip(rows[0], own, strict=True)], "chosen")
+            # the share of what was on offer as well: how well the judge chose, apart from what it
+            # was given to choose from
+            own = [
+                task.scores[sets_of(task.readouts)[offered]]
+                for task, j in groups[0]
+                if j is not None
+            ]
+            of_offer = summary(
+                [
+                    row | {"best": float(np.nanmax(some))}
+                    for row, some in zip(rows[0], own, strict=True)
+                ],
+                "chosen",
+            )
             told = " | ".join(
                 f"{s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+6.1f}"
                 for s in (summary(some, "chosen") for some in rows if some)
             )
             small = [
-                task.scores[[i for i, r in enumerate(task.readouts) if r.template in REFERENCE]] for task, j in groups[0] if j
+                task.scores[[i for i, r in enumerate(task.readouts) if r.template in REFERENCE]]
+                for task, j in groups[0]
+                if j
             ]
             of_small = summary(
-                [row | {"best": float(np.nanmax(some))} for row, some in zip(rows[0], small, strict=True)], "chosen"
+                [
+                    row | {"best": float(np.nanmax(some))}
+                    for row, some in zip(rows[0], small, strict=True)
+                ],
+                "chosen",
             )
             offer = f"{100 * of_offer['share']:4.0f} % of what is offered, {100 * of_small['share']:4.0f} % of the small grid"
-            base, words = np.mean([row["default"] for row in rows[0]]), np.mean([row["by words"] for row in rows[0]])
-            print(f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | {offer} | warned of in {100 * words:3.0f} %")
+            base, words = (
+                np.mean([row["default"] for row in rows[0]]),
+                np.mean([row["by words"] for row in rows[0]]),
+            )
+            print(
+                f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | {offer} | warned of in {100 * words:3.0f} %"
+            )
         if offered == "layers alone":
             _rivals(main)
     _changes(main)
@@ -204,13 +259,18 @@ def _rivals(tasks: Sequence[Measured]) -> None:
                 values = task.arrays["rival_scores"][task.arrays["rivals"].tolist().index(rival)]
                 layer = int(np.nanargmax(values))
                 scores = task.scores[task.readouts.index(Readout())]
-                rows.append({"favorite": scores[layer], "default": task.default, "best": np.nanmax(scores)})
+                rows.append(
+                    {"favorite": scores[layer], "default": task.default, "best": np.nanmax(scores)}
+                )
         s = summary(rows, "favorite")
-        print(f"   {rival:34}{len(rows):3} tasks  favorite {s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+5.1f}")
+        print(
+            f"   {rival:34}{len(rows):3} tasks  favorite {s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+5.1f}"
+        )
 
 
 def _changes(tasks: Sequence[Measured]) -> None:
-    """Whitening and the like: the best layer for the mean over tasks, beside the same readout unchanged."""
+    """Whitening and the like: the best layer for the mean over tasks, beside the same readout
+    unchanged."""
     tasks = [task for task in tasks if "extra" in task.arrays]
     if not tasks:
         return
@@ -218,9 +278,16 @@ def _changes(tasks: Sequence[Measured]) -> None:
         f"-- changes of the vectors, and other places to read: mean over {len(tasks)} tasks at the best layer for that mean; "
         "STS; rest"
     )
-    shown = {r.name: [task.scores[i] for task in tasks] for i, r in enumerate(tasks[0].readouts) if r.centering == "corpus"}
+    shown = {
+        r.name: [task.scores[i] for task in tasks]
+        for i, r in enumerate(tasks[0].readouts)
+        if r.centering == "corpus"
+    }
     names = tasks[0].arrays["extra"].tolist()
-    shown |= {n: [task.arrays["extra_scores"][task.arrays["extra"].tolist().index(n)] for task in tasks] for n in names}
+    shown |= {
+        n: [task.arrays["extra_scores"][task.arrays["extra"].tolist().index(n)] for task in tasks]
+        for n in names
+    }
     bases = {n.split(" + ")[0] for n in names}
     sts = np.array([task.name.startswith("STS") for task in tasks])
     for label, rows in sorted(shown.items()):
@@ -228,17 +295,23 @@ def _changes(tasks: Sequence[Measured]) -> None:
             table = np.array(rows)
             mean = table.mean(0)
             k = int(np.nanargmax(mean))
-            print(f"   {label:86}{mean[k]:6.1f} @ {k:2}  {table[sts, k].mean():6.1f} {table[~sts, k].mean():6.1f}")
+            print(
+                f"   {label:86}{mean[k]:6.1f} @ {k:2}  {table[sts, k].mean():6.1f} {table[~sts, k].mean():6.1f}"
+            )
 
 
 def _by_template(tasks: Sequence[Measured]) -> None:
-    print("-- by template: mean over tasks of the best layer and norm of each task; and of the one best for all tasks")
+    print(
+        "-- by template: mean over tasks of the best layer and norm of each task; and of the one best for all tasks"
+    )
     for template in dict.fromkeys(r.template for r in tasks[0].readouts):
         which = [i for i, r in enumerate(tasks[0].readouts) if r.template == template]
         each = np.mean([np.nanmax(task.scores[which]) for task in tasks])
         together = np.mean([task.scores[which] for task in tasks], 0)
         r, k = np.unravel_index(int(np.nanargmax(together)), together.shape)
-        tokens = np.mean([task.arrays["tokens"][which[0]] / task.arrays["tokens"][0] for task in tasks])
+        tokens = np.mean(
+            [task.arrays["tokens"][which[0]] / task.arrays["tokens"][0] for task in tasks]
+        )
         print(
             f"   {template:24}{each:6.1f}{together[r, k]:6.1f} at {tasks[0].readouts[which[r]].name} {k}, "
             f"{tokens:.1f} × the tokens"
@@ -250,21 +323,31 @@ def rows_of(name: str, tasks: Sequence[Measured]) -> list[dict[str, float | str]
     rows = []
     for task in tasks:
         sets, judgment = sets_of(task.readouts), task.judgment("judge")
-        one, eight = (task.row(judgment, sets[offered]) for offered in ("default", "with the mean of eight"))
+        one, eight = (
+            task.row(judgment, sets[offered]) for offered in ("default", "with the mean of eight")
+        )
         best, own = float(np.nanmax(task.scores)), float(task.arrays["judge_layers"][-1])
         values = (task.default, float(one["chosen"]), float(eight["chosen"]), best, own)
         names = ("today", "one pass", "eight passes", "best", "judge")
         rows.append(
-            {"model": name, "task": task.name, **{key: round(value, 2) for key, value in zip(names, values, strict=True)}}
+            {
+                "model": name,
+                "task": task.name,
+                **{key: round(value, 2) for key, value in zip(names, values, strict=True)},
+            }
         )
     return rows
 
 
 def main() -> None:
     """Tables of every folder given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--csv", type=Path, help="write today's score, the choice and the best of every task here")
+    parser.add_argument(
+        "--csv", type=Path, help="write today's score, the choice and the best of every task here"
+    )
     args = parser.parse_args()
     rows: list[dict[str, float | str]] = []
     for folder in args.folders:

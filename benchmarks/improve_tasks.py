@@ -1,8 +1,10 @@
-"""The fifteen tasks of `benchmarks/improve.py`: their texts, and the score of vectors of those texts, for many layers at once.
+"""The fifteen tasks of `benchmarks/improve.py`: their texts, and the score of vectors of those
+texts, for many layers at once.
 
-Quick stand-ins for MTEB's own scoring, so that thousands of candidates can be scored: Spearman of cosines (STS), average
-precision of cosines (pairs), average precision per query (reranking), ridge probes with 16 examples per class (classification),
-V-measure of k-means (clustering). Scores are in points. They rank readouts as MTEB does, but are not MTEB's numbers.
+Quick stand-ins for MTEB's own scoring, so that thousands of candidates can be scored: Spearman of
+cosines (STS), average precision of cosines (pairs), average precision per query (reranking), ridge
+probes with 16 examples per class (classification), V-measure of k-means (clustering). Scores are in
+points. They rank readouts as MTEB does, but are not MTEB's numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ TUNED = (
     "STSBenchmark", "STS12", "STS14", "Banking77Classification", "EmotionClassification", "RedditClustering",
     "TwitterSemEval2015",
 )  # fmt: skip
-"""The tasks that settings were looked at on, with SmolLM2; all others, and all of Gemma, are reported with the same settings."""
+"""The tasks that settings were looked at on, with SmolLM2; all others, and all of Gemma, are
+reported with the same settings."""
 
 Score = Callable[[Tensor], Tensor]
 """From unit vectors (layers, texts, D) of the task's texts to scores (layers,)."""
@@ -37,7 +40,8 @@ Example = tuple[tuple[str, ...], Any]
 class Task:
     """A task's distinct texts, the score of vectors of them, and labeled examples in random order.
 
-    `kind` is what the examples are: texts with classes, pairs that belong together or not, or pairs with a score.
+    `kind` is what the examples are: texts with classes, pairs that belong together or not, or pairs
+    with a score.
     """
 
     name: str
@@ -47,10 +51,14 @@ class Task:
     examples: list[Example]
 
 
-def load_tasks(folders: Sequence[Path], names: Sequence[str] | None = None, seed: int = 0) -> list[Task]:
+def load_tasks(
+    folders: Sequence[Path], names: Sequence[str] | None = None, seed: int = 0
+) -> list[Task]:
     """Every task in some folders, those of a folder in alphabetical order."""
     places = [place for folder in folders for place in sorted(folder.iterdir())]
-    places = [place for place in places if place.is_dir() and (names is None or place.name in names)]
+    places = [
+        place for place in places if place.is_dir() and (names is None or place.name in names)
+    ]
     return [_load(place, np.random.default_rng([seed, i])) for i, place in enumerate(places)]
 
 
@@ -83,10 +91,14 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _pairs(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
-    if "labels" in rows[0] and isinstance(rows[0]["sentence1"], list):  # one row that holds all pairs
+    if "labels" in rows[0] and isinstance(
+        rows[0]["sentence1"], list
+    ):  # one row that holds all pairs
         rows = [
             {"sentence1": a, "sentence2": b, "labels": c}
-            for a, b, c in zip(rows[0]["sentence1"], rows[0]["sentence2"], rows[0]["labels"], strict=True)
+            for a, b, c in zip(
+                rows[0]["sentence1"], rows[0]["sentence2"], rows[0]["labels"], strict=True
+            )
         ]
     keep = rng.permutation(len(rows))[:PAIRS]
     rows = [rows[i] for i in keep]
@@ -97,10 +109,22 @@ def _pairs(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
         given = [float(row["score"]) for row in rows]
         gold = torch.tensor(_ranks(np.array(given)))
         examples = list(zip(pairs, given, strict=True))
-        return Task(name, texts, lambda v: 100 * _spearman(_cosines(v, first, second), gold), "scores", examples)
+        return Task(
+            name,
+            texts,
+            lambda v: 100 * _spearman(_cosines(v, first, second), gold),
+            "scores",
+            examples,
+        )
     target = torch.tensor([float(row.get("labels", row.get("label"))) for row in rows])
     examples = [(pair, int(label)) for pair, label in zip(pairs, target.tolist(), strict=True)]
-    return Task(name, texts, lambda v: 100 * _average_precision(_cosines(v, first, second), target), "pairs", examples)
+    return Task(
+        name,
+        texts,
+        lambda v: 100 * _average_precision(_cosines(v, first, second), target),
+        "pairs",
+        examples,
+    )
 
 
 def _cosines(vectors: Tensor, first: list[int], second: list[int]) -> Tensor:
@@ -121,9 +145,15 @@ def _average_precision(values: Tensor, target: Tensor) -> Tensor:
 
 
 def _reranking(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
-    texts, at = _index([text for row in rows for text in (row["query"], *row["positive"], *row["negative"])])
+    texts, at = _index(
+        [text for row in rows for text in (row["query"], *row["positive"], *row["negative"])]
+    )
     queries = [
-        (at[row["query"]], [at[t] for t in (*row["positive"], *row["negative"])], len(row["positive"]))
+        (
+            at[row["query"]],
+            [at[t] for t in (*row["positive"], *row["negative"])],
+            len(row["positive"]),
+        )
         for row in rows
         if row["positive"] and row["negative"]
     ]
@@ -142,7 +172,9 @@ def _reranking(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
     return Task(name, texts, score, "pairs", [told[i] for i in rng.permutation(len(told))])
 
 
-def _classification(name: str, test: list[dict], train: list[dict], rng: np.random.Generator) -> Task:
+def _classification(
+    name: str, test: list[dict], train: list[dict], rng: np.random.Generator
+) -> Task:
     test = [test[i] for i in rng.permutation(len(test))[:TEST]]
     classes = sorted({str(row["label"]) for row in train})
     number = {label: i for i, label in enumerate(classes)}
@@ -150,20 +182,31 @@ def _classification(name: str, test: list[dict], train: list[dict], rng: np.rand
     for i in rng.permutation(len(train)):
         if len(pool[str(train[i]["label"])]) < POOL:
             pool[str(train[i]["label"])].append(int(i))
-    draws = [[i for some in pool.values() for i in rng.permutation(some)[:SHOTS]] for _ in range(PROBES)]
+    draws = [
+        [i for some in pool.values() for i in rng.permutation(some)[:SHOTS]] for _ in range(PROBES)
+    ]
     used = sorted({i for kept in draws for i in kept})
     texts, at = _index([row["text"] for row in test] + [train[i]["text"] for i in used])
     gold = torch.tensor([number[str(row["label"])] for row in test])
     tested = [at[row["text"]] for row in test]
     probes = [
-        ([at[train[i]["text"]] for i in kept], torch.tensor([number[str(train[i]["label"])] for i in kept])) for kept in draws
+        (
+            [at[train[i]["text"]] for i in kept],
+            torch.tensor([number[str(train[i]["label"])] for i in kept]),
+        )
+        for kept in draws
     ]
 
     def score(vectors: Tensor) -> Tensor:
-        right = [_probe(vectors[:, where], label, vectors[:, tested], gold, len(classes)) for where, label in probes]
+        right = [
+            _probe(vectors[:, where], label, vectors[:, tested], gold, len(classes))
+            for where, label in probes
+        ]
         return 100 * torch.stack(right).mean(0)
 
-    examples = [((train[i]["text"],), str(train[i]["label"])) for i in rng.permutation(used)]  # none of them is tested
+    examples = [
+        ((train[i]["text"],), str(train[i]["label"])) for i in rng.permutation(used)
+    ]  # none of them is tested
     return Task(name, texts, score, "classification", examples)
 
 
@@ -192,14 +235,17 @@ def _clustering(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
     gold = torch.tensor(labels)
 
     def score(vectors: Tensor) -> Tensor:
-        return 100 * torch.stack([_v_measure(_k_means(vectors, len(names), seed), gold) for seed in range(3)]).mean(0)
+        return 100 * torch.stack(
+            [_v_measure(_k_means(vectors, len(names), seed), gold) for seed in range(3)]
+        ).mean(0)
 
     examples = [((row["sentences"][i],), str(row["labels"][i])) for i in keep]
     return Task(name, texts, score, "classification", examples)
 
 
 def _k_means(vectors: Tensor, k: int, seed: int, steps: int = 40) -> Tensor:
-    """Clusters (layers, texts) of unit vectors; the first means are texts far from each other (k-means++ without chance)."""
+    """Clusters (layers, texts) of unit vectors; the first means are texts far from each other
+    (k-means++ without chance)."""
     layers, n, _ = vectors.shape
     start = torch.Generator().manual_seed(seed)
     chosen = torch.randint(n, (layers, 1), generator=start).to(vectors.device)
@@ -208,7 +254,9 @@ def _k_means(vectors: Tensor, k: int, seed: int, steps: int = 40) -> Tensor:
     noise = torch.rand(k, n, generator=start).to(vectors.device)
     for i in range(1, k):
         weight = (1 - near).clamp_min(0) + 1e-9
-        nxt = (weight.log() - (-noise[i].clamp_min(1e-12).log()).log()).argmax(-1, keepdim=True)  # a draw by weight
+        nxt = (weight.log() - (-noise[i].clamp_min(1e-12).log()).log()).argmax(
+            -1, keepdim=True
+        )  # a draw by weight
         chosen = torch.cat([chosen, nxt], 1)
         near = torch.maximum(near, (vectors @ vectors[rows, nxt].transpose(1, 2)).squeeze(-1))
     means = vectors[rows, chosen]
@@ -229,7 +277,10 @@ def _k_means(vectors: Tensor, k: int, seed: int, steps: int = 40) -> Tensor:
 def _v_measure(told: Tensor, gold: Tensor) -> Tensor:
     gold = gold.to(told.device)
     k, c = int(told.max()) + 1, int(gold.max()) + 1
-    a, b = torch.nn.functional.one_hot(told, k).double(), torch.nn.functional.one_hot(gold, c).double()
+    a, b = (
+        torch.nn.functional.one_hot(told, k).double(),
+        torch.nn.functional.one_hot(gold, c).double(),
+    )
     joint = a.transpose(1, 2) @ b / told.shape[1]
     rows, columns = joint.sum(2), joint.sum(1)
 

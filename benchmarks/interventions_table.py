@@ -1,4 +1,5 @@
-"""What benchmarks/train_interventions.py found: means and paired differences over seeds, as tables and in words.
+"""What benchmarks/train_interventions.py found: means and paired differences over seeds, as tables
+and in words.
 
 python benchmarks/interventions_table.py OUT    # the tables again, from OUT/runs.json
 """
@@ -30,8 +31,8 @@ ARMS: dict[str, tuple[str, float] | None] = {
 BASE = ("none", "compress", "spread")
 EFFECTS = {"compress": 1, "spread": -1}
 CLASSIFICATION = ("ReviewSentiment", "TrecQuestions", "SmsSpam", "SentimentSnippets")
-# Means are over these. ReviewSentiment is shown alone: in the stored results its training side is mostly negative reviews of
-# one source and its test side mostly positive ones of another.
+# Means are over these. ReviewSentiment is shown alone: in the stored results its training side is
+# mostly negative reviews of one source and its test side mostly positive ones of another.
 PROBES = CLASSIFICATION[1:]
 SCORED_PAIRS = "LeeSimilarity"
 SHOWN = (
@@ -62,7 +63,9 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
     middle = middle_layers(last)
     tasks = np.array([layers[name] for name in PROBES if name in layers])  # (tasks, layers)
     probes = 100 * tasks.mean(0)
-    valley = run["valleys"].get("entropy_keep", {"share": math.nan, "clear": False, "layer": math.nan})
+    valley = run["valleys"].get(
+        "entropy_keep", {"share": math.nan, "clear": False, "layer": math.nan}
+    )
     out = {
         "held_out_loss": run["held_out_loss"],
         "middle_entropy": float(np.mean([layers["entropy_keep"][k] for k in middle])),
@@ -87,11 +90,19 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
         out |= {name: 100 * run[name] for name in ("sink_heads", "sink_heads_strict")}
         out["attention_first"] = 100 * float(np.mean(run["attention_first"]))
         out["first_longest"] = float(np.max(layers["first_ratio"]))
-    return {**out, **{f"probe_best_{name}": 100 * float(np.max(layers[name])) for name in CLASSIFICATION if name in layers}}
+    return {
+        **out,
+        **{
+            f"probe_best_{name}": 100 * float(np.max(layers[name]))
+            for name in CLASSIFICATION
+            if name in layers
+        },
+    }
 
 
 def summarize(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per objective, arm and quantity: the mean, and the paired difference to `none`, with intervals over seeds."""
+    """Per objective, arm and quantity: the mean, and the paired difference to `none`, with
+    intervals over seeds."""
     by = {(run["objective"], run["arm"], run["seed"]): facts_of(run) for run in runs}
     rows = []
     for objective in OBJECTIVES:
@@ -104,7 +115,10 @@ def summarize(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 own = student_interval([by[objective, arm, seed][name] for seed in seeds])
                 apart = Interval(math.nan)
                 if arm != "none" and paired:
-                    differences = [by[objective, arm, seed][name] - by[objective, "none", seed][name] for seed in paired]
+                    differences = [
+                        by[objective, arm, seed][name] - by[objective, "none", seed][name]
+                        for seed in paired
+                    ]
                     apart = student_interval(differences)
                 rows.append(
                     {
@@ -126,7 +140,9 @@ def verdict(rows: Sequence[dict[str, Any]]) -> list[str]:
             said.append(f"{objective}, {arm} against none (difference, 95 % interval over seeds):")
             for name in SHOWN:
                 row = of[objective, arm, name]
-                apart = Interval(row["difference"], row["difference_low"], row["difference_high"], row["seeds"])
+                apart = Interval(
+                    row["difference"], row["difference_low"], row["difference_high"], row["seeds"]
+                )
                 word = {1: "higher", -1: "lower", 0: "not clearly different"}[apart.sign]
                 said.append(f"  {name:20} {apart.format(3)}: {word}")
     return said
@@ -137,36 +153,61 @@ def write_table(rows: Sequence[dict[str, Any]], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
         table = csv.DictWriter(stream, list(rows[0]))
         table.writeheader()
-        table.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        table.writerows(
+            {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
+        )
 
 
 def tell_doses(out: Path) -> None:
-    """Of OUT/doses.csv: every strength's paired difference to none, and what a step of strength changes; to OUT/summary.csv."""
+    """Of OUT/doses.csv: every strength's paired difference to none, and what a step of strength
+    changes; to OUT/summary.csv."""
     with (out / "doses.csv").open(encoding="utf-8") as stream:
         by = {(row["arm"], row["seed"]): row for row in csv.DictReader(stream)}
     seeds = sorted({seed for _, seed in by})
-    known = [name for name, value in by["none", seeds[0]].items() if name not in ("arm", "weight", "seed", "steps") and value]
-    names = [name for name in known if all(math.isfinite(float(row[name])) for row in by.values())]  # not all have a valley
+    known = [
+        name
+        for name, value in by["none", seeds[0]].items()
+        if name not in ("arm", "weight", "seed", "steps") and value
+    ]
+    names = [
+        name for name in known if all(math.isfinite(float(row[name])) for row in by.values())
+    ]  # not all have a valley
     found: list[dict[str, Any]] = []
     for effect in EFFECTS:
-        doses = sorted({arm for arm, _ in by if arm.startswith(effect)}, key=lambda arm: abs(signed_weight(arm)))
+        doses = sorted(
+            {arm for arm, _ in by if arm.startswith(effect)},
+            key=lambda arm: abs(signed_weight(arm)),
+        )
         for name in names:
-            curves = np.array([[float(by[arm, seed][name]) for arm in ["none", *doses]] for seed in seeds])
+            curves = np.array(
+                [[float(by[arm, seed][name]) for arm in ["none", *doses]] for seed in seeds]
+            )
             steps = [np.polyfit(range(len(curve)), curve, 1)[0] for curve in curves]
             told = [("none", student_interval(curves[:, 0]))] if effect == "compress" else []
-            told += [(arm, student_interval(curves[:, i + 1] - curves[:, 0])) for i, arm in enumerate(doses)]
+            told += [
+                (arm, student_interval(curves[:, i + 1] - curves[:, 0]))
+                for i, arm in enumerate(doses)
+            ]
             told.append((f"{effect}, per step of strength", student_interval(steps)))
-            found += [{"quantity": name, "arm": arm, "value": one.value, "low": one.low, "high": one.high} for arm, one in told]
+            found += [
+                {"quantity": name, "arm": arm, "value": one.value, "low": one.low, "high": one.high}
+                for arm, one in told
+            ]
     write_table(found, out / "summary.csv")
     for row in found:
         apart = Interval(row["value"], row["low"], row["high"])
-        print(f"{row['quantity']:16} {row['arm']:32} {apart.format(3)}{'  *' if apart.sign and row['arm'] != 'none' else ''}")
+        print(
+            f"{row['quantity']:16} {row['arm']:32} {apart.format(3)}{'  *' if apart.sign and row['arm'] != 'none' else ''}"
+        )
 
 
 def write_doses(runs: Sequence[dict[str, Any]], out: Path) -> None:
-    """The tables of a study of several strengths: a row per run, differences by strength, and README.md for people."""
+    """The tables of a study of several strengths: a row per run, differences by strength, and
+    README.md for people."""
     kept = ("arm", "weight", "seed", "steps")
-    write_table([{**{name: run[name] for name in kept}, **facts_of(run)} for run in runs], out / "doses.csv")
+    write_table(
+        [{**{name: run[name] for name in kept}, **facts_of(run)} for run in runs], out / "doses.csv"
+    )
     tell_doses(out)
     (out / "README.md").write_text(tell_people(out, runs[0], len(runs)), encoding="utf-8")
 
@@ -194,11 +235,18 @@ def tell_people(out: Path, run: dict[str, Any], count: int) -> str:
         places = shown[name][1]
         words = [f"{each:+.{places}f}".replace("-", "−") for each in (value, low, high)]
         middle = f"**{words[0]}**" if low > 0 or high < 0 else words[0]
-        return middle if math.isnan(low) else f"{middle} ({words[1]} to {words[2]})"  # one seed has no interval
+        return (
+            middle if math.isnan(low) else f"{middle} ({words[1]} to {words[2]})"
+        )  # one seed has no interval
 
     arms = [arm for name, arm in by if name == "held_out_loss" and arm != "none"]
-    none = ", ".join(f"{title} {float(by[name, 'none']['value']):.{places}f}" for name, (title, places) in shown.items())
-    strict, longest = (float(by[name, "none"]["value"]) for name in ("sink_heads_strict", "first_longest"))
+    none = ", ".join(
+        f"{title} {float(by[name, 'none']['value']):.{places}f}"
+        for name, (title, places) in shown.items()
+    )
+    strict, longest = (
+        float(by[name, "none"]["value"]) for name in ("sink_heads_strict", "first_longest")
+    )
     lines = [
         "# Dose and response of a penalty on the entropy of layers 4 to 8", "",
         f"{count} autoregressive models, {run['steps']:,} steps of {run['batch']} × 128 tokens, trained as one and scored on "
@@ -225,14 +273,18 @@ def write(runs: Sequence[dict[str, Any]], out: Path) -> None:
     with (out / "summary.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
-        table.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        table.writerows(
+            {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
+        )
     with (out / "layers.csv").open("w", newline="", encoding="utf-8") as file:
         plain = csv.writer(file)
         plain.writerow(["objective", "arm", "seed", "layer", "quantity", "value"])
         for run in runs:
             for name, values in run["layers"].items():
                 for layer, value in enumerate(values):
-                    plain.writerow([run["objective"], run["arm"], run["seed"], layer, name, f"{value:.6g}"])
+                    plain.writerow(
+                        [run["objective"], run["arm"], run["seed"], layer, name, f"{value:.6g}"]
+                    )
     lines = verdict(rows)
     (out / "verdict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines), flush=True)

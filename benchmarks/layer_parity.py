@@ -1,11 +1,13 @@
 """Every layer and both norms against a plain mteb encoder of that layer, on whole tasks.
 
-The plain way shares nothing with layerscope's capture, pooling, store or scoring: transformers' own `output_hidden_states`, right
-padding, a mean over the mask, and `mteb.evaluate` with an encoder that gives one layer. Its hidden states are computed once for
-all layers: running the model again for each would give the same ones, sixteen times slower.
+The plain way shares nothing with layerscope's capture, pooling, store or scoring: transformers' own
+`output_hidden_states`, right padding, a mean over the mask, and `mteb.evaluate` with an encoder
+that gives one layer. Its hidden states are computed once for all layers: running the model again
+for each would give the same ones, sixteen times slower.
 
-The plain side groups texts as layerscope does: mteb's logistic regressions stop before they converge, so that differences in the
-seventh digit, which another batch shape makes, move their scores by up to a point or two. `--plain-batch-size 64` shows that.
+The plain side groups texts as layerscope does: mteb's logistic regressions stop before they
+converge, so that differences in the seventh digit, which another batch shape makes, move their
+scores by up to a point or two. `--plain-batch-size 64` shows that.
 
     python benchmarks/layer_parity.py --data-dir DIR --tasks STSBenchmark,Banking77Classification
 """
@@ -48,7 +50,9 @@ class Plain(AbsEncoder):
     """One layer of a model."""
 
     def __init__(self, vectors: np.ndarray, row: dict[str, int]) -> None:
-        self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "plain/layer", "revision": "1"})
+        self.mteb_model_meta = ModelMeta.create_empty(
+            overwrites={"name": "plain/layer", "revision": "1"}
+        )
         self.vectors, self.row = vectors, row
 
     def encode(self, inputs: Any, **_: Any) -> np.ndarray:
@@ -60,7 +64,9 @@ class Listen(AbsEncoder):
     """Writes down which texts a task encodes."""
 
     def __init__(self) -> None:
-        self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "plain/listen", "revision": "1"})
+        self.mteb_model_meta = ModelMeta.create_empty(
+            overwrites={"name": "plain/listen", "revision": "1"}
+        )
         self.texts: dict[str, None] = {}
 
     def encode(self, inputs: Any, **_: Any) -> np.ndarray:
@@ -78,13 +84,18 @@ def same_groups(model: LoadedModel, texts: list[str], scratch: Path) -> list[lis
     order = one.missing(texts)
     groups = []
     for part in (order[span] for span in one.spans(len(order))):
-        lengths = [len(encoded.ids) for encoded in encode_template(model, template, part, MAX_LENGTH)]
-        groups += [[part[i] for i in group] for group in plan_batches(lengths, one.encoder.runner.tokens)]
+        lengths = [
+            len(encoded.ids) for encoded in encode_template(model, template, part, MAX_LENGTH)
+        ]
+        groups += [
+            [part[i] for i in group] for group in plan_batches(lengths, one.encoder.runner.tokens)
+        ]
     return groups
 
 
 def plain_means(name: str, texts: list[str], batch_size: int | None, file: Path) -> None:
-    """Mean-pooled states (layers, norms, texts, D) of a Llama-like model, straight from transformers, into a file."""
+    """Mean-pooled states (layers, norms, texts, D) of a Llama-like model, straight from
+    transformers, into a file."""
     loaded = load(name)
     model, tokenizer = loaded.module, loaded.tokenizer
     tokenizer.padding_side = "right"
@@ -104,7 +115,9 @@ def plain_means(name: str, texts: list[str], batch_size: int | None, file: Path)
     with torch.no_grad():
         for group in groups:
             items = [row[text] for text in group]
-            given = tokenizer(group, return_tensors="pt", padding=True, truncation=True, max_length=MAX_LENGTH)
+            given = tokenizer(
+                group, return_tensors="pt", padding=True, truncation=True, max_length=MAX_LENGTH
+            )
             caught.clear()
             states = list(model(**given, output_hidden_states=True).hidden_states)
             states[-1] = caught[0]
@@ -135,13 +148,19 @@ def plain_score(spec: TaskSpec, file: Path, texts: list[str], layer: int, norm: 
 
 def main() -> None:
     """Score both ways and compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tasks", default="STSBenchmark,Banking77Classification")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--layers", help="only these, for example 0,10,20,30 (default: all)")
-    parser.add_argument("--plain-batch-size", type=int, help="texts per batch of the plain encoder (default: layerscope's)")
+    parser.add_argument(
+        "--plain-batch-size",
+        type=int,
+        help="texts per batch of the plain encoder (default: layerscope's)",
+    )
     parser.add_argument("--work", type=Path, help="keep the runs here; a second start goes on")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="layer-parity-"))
@@ -167,7 +186,9 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
         layers = sorted({layer for task, layer, _ in ours.index if task == spec.name})
         places = [(layer, n) for layer in layers for n in range(len(NORMS))]
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(
+            os.cpu_count(), mp_context=multiprocessing.get_context("spawn")
+        ) as pool:
             futures = [pool.submit(plain_score, spec, file, texts, *place) for place in places]
             plain = [future.result() for future in futures]
         table = pd.DataFrame(

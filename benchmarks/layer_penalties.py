@@ -1,8 +1,9 @@
-"""Loss terms on the states of chosen layers: compress them, spread them, or decorrelate their features while a model trains.
+"""Loss terms on the states of chosen layers: compress them, spread them, or decorrelate their
+features while a model trains.
 
-`LayerPenalty` adds a term to the loss of any training loop, `PenaltyCallback` inside the Hugging Face Trainer. The functions are
-the terms themselves, differentiable everywhere they are defined. `train_interventions.py` says what they do to small models; to
-use them elsewhere, copy this file.
+`LayerPenalty` adds a term to the loss of any training loop, `PenaltyCallback` inside the Hugging
+Face Trainer. The functions are the terms themselves, differentiable everywhere they are defined.
+`train_interventions.py` says what they do to small models; to use them elsewhere, copy this file.
 """
 
 from __future__ import annotations
@@ -33,12 +34,17 @@ _LEAST_VARIANCE = 1e-4  # under the root, as in VICReg: the slope at a constant 
 
 
 def token_entropies(
-    states: Tensor, mask: Tensor | None = None, alpha: float = 2.0, rows: RowPreparation = "centered-unit"
+    states: Tensor,
+    mask: Tensor | None = None,
+    alpha: float = 2.0,
+    rows: RowPreparation = "centered-unit",
 ) -> Tensor:
-    """S_α of each text's token states (B, T, D), in nats (B,): the metric `prompt_entropy`, with gradients.
+    """S_α of each text's token states (B, T, D), in nats (B,): the metric `prompt_entropy`, with
+    gradients.
 
-    α = 2 needs no eigenvalues and is by far the cheapest. Rows without a direction, such as padding, count as zero and receive
-    no gradient. Half-precision states are measured in float32. A text without any direction has no entropy: NaN.
+    α = 2 needs no eigenvalues and is by far the cheapest. Rows without a direction, such as
+    padding, count as zero and receive no gradient. Half-precision states are measured in float32. A
+    text without any direction has no entropy: NaN.
 
     >>> import torch
     >>> round(token_entropies(torch.eye(3).unsqueeze(0)).item(), 4)  # three centered, orthogonal tokens span a plane: log 2
@@ -47,13 +53,19 @@ def token_entropies(
     check_rows(rows)
     alpha = check_alpha(alpha)
     if alpha == 0:
-        raise ValueError("the entropy of order 0 counts directions: it has no slope to train by. Use alpha > 0.")
+        raise ValueError(
+            "the entropy of order 0 counts directions: it has no slope to train by. Use alpha > 0."
+        )
     with torch.autocast(states.device.type, enabled=False):
-        return _token_entropies(states if states.dtype == torch.float64 else states.float(), mask, alpha, rows)
+        return _token_entropies(
+            states if states.dtype == torch.float64 else states.float(), mask, alpha, rows
+        )
 
 
 def _token_entropies(x: Tensor, mask: Tensor | None, alpha: float, rows: RowPreparation) -> Tensor:
-    keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
+    keep = (
+        torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
+    )
     x = x.masked_fill(~keep.unsqueeze(-1), 0.0)
     if rows.startswith("centered"):
         mean = x.sum(1, keepdim=True) / keep.sum(1).clamp(min=1)[:, None, None]
@@ -77,19 +89,26 @@ def _token_entropies(x: Tensor, mask: Tensor | None, alpha: float, rows: RowPrep
 
 
 def _above_rounding(eigenvalues: Tensor) -> Tensor:
-    """Zero, without a gradient, where an eigenvalue is rounding: the slope of p log p there would be endless."""
-    floor = eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues.detach().amax(-1, keepdim=True)
+    """Zero, without a gradient, where an eigenvalue is rounding: the slope of p log p there would
+    be endless."""
+    floor = (
+        eigenvalues.shape[-1]
+        * torch.finfo(eigenvalues.dtype).eps
+        * eigenvalues.detach().amax(-1, keepdim=True)
+    )
     return torch.where(eigenvalues > floor, eigenvalues, 0.0)
 
 
 def variance_covariance(
     states: Tensor, mask: Tensor | None = None, target: float = 1.0, relative: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """VICReg's variance and covariance terms of all tokens of a batch (B, T, D): they penalize constant and correlated features.
+    """VICReg's variance and covariance terms of all tokens of a batch (B, T, D): they penalize
+    constant and correlated features.
 
-    The variance term is the mean over features of max(0, target − standard deviation), the covariance term the sum of squared
-    covariances of different features over D (Bardes, Ponce & LeCun 2022). `relative` scales the states first so that the mean
-    variance is 1: the terms then cannot be lowered by making all states larger or smaller.
+    The variance term is the mean over features of max(0, target − standard deviation), the
+    covariance term the sum of squared covariances of different features over D (Bardes, Ponce &
+    LeCun 2022). `relative` scales the states first so that the mean variance is 1: the terms then
+    cannot be lowered by making all states larger or smaller.
 
     >>> import torch
     >>> tokens = torch.tensor([[[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]]])  # two independent features
@@ -97,10 +116,14 @@ def variance_covariance(
     [0.0, 0.0]
     """
     with torch.autocast(states.device.type, enabled=False):
-        return _variance_covariance(states if states.dtype == torch.float64 else states.float(), mask, target, relative)
+        return _variance_covariance(
+            states if states.dtype == torch.float64 else states.float(), mask, target, relative
+        )
 
 
-def _variance_covariance(x: Tensor, mask: Tensor | None, target: float, relative: bool) -> tuple[Tensor, Tensor]:
+def _variance_covariance(
+    x: Tensor, mask: Tensor | None, target: float, relative: bool
+) -> tuple[Tensor, Tensor]:
     x = x.flatten(0, 1) if mask is None else x[mask.bool()]
     if len(x) < 2:
         raise LayerscopeError(
@@ -123,16 +146,19 @@ def middle_layers(blocks: int) -> list[int]:
     [4, 5, 6, 7, 8]
     """
     low, high = MIDDLE
-    chosen = [layer for layer in range(1, blocks + 1) if low - 1e-9 <= layer / blocks <= high + 1e-9]
+    chosen = [
+        layer for layer in range(1, blocks + 1) if low - 1e-9 <= layer / blocks <= high + 1e-9
+    ]
     return chosen or [max(1, round(blocks / 2))]
 
 
 class LayerPenalty:
     """A loss term on the states of chosen layers. Use it in a `with` block, or call `close`.
 
-    `effect`: `compress` adds the mean entropy of each text's tokens at the layers (in nats) to the loss, `spread` subtracts it,
-    `decorrelate` adds the variance and covariance terms. `layers` are numbers from 0 (embeddings) to the number of blocks; None
-    takes the middle third. `weight` multiplies the mean over layers. States are those of the residual stream, without the final
+    `effect`: `compress` adds the mean entropy of each text's tokens at the layers (in nats) to the
+    loss, `spread` subtracts it, `decorrelate` adds the variance and covariance terms. `layers` are
+    numbers from 0 (embeddings) to the number of blocks; None takes the middle third. `weight`
+    multiplies the mean over layers. States are those of the residual stream, without the final
     norm; padding is left out where the model is given an `attention_mask`.
 
         with LayerPenalty(model, "compress", weight=0.1) as penalty:
@@ -156,15 +182,26 @@ class LayerPenalty:
             raise InvalidValueError(
                 f"the weight of a penalty is a number of 0 or more, not {weight}. The effect says the direction."
             )
-        self.effect, self.weight, self.alpha, self.rows = effect, float(weight), check_alpha(alpha), rows
+        self.effect, self.weight, self.alpha, self.rows = (
+            effect,
+            float(weight),
+            check_alpha(alpha),
+            rows,
+        )
         check_rows(rows)
         outer = without_wrappers(model)
         inner = modules.unwrap(outer)
         anatomy = family_for(inner).resolve(inner)
-        self.layers = middle_layers(anatomy.n_blocks) if layers is None else sorted({int(layer) for layer in layers})
+        self.layers = (
+            middle_layers(anatomy.n_blocks)
+            if layers is None
+            else sorted({int(layer) for layer in layers})
+        )
         wrong = [layer for layer in self.layers if not 0 <= layer <= anatomy.n_blocks]
         if wrong or not self.layers:
-            raise LayerscopeError(f"layers of this model run from 0 to {anatomy.n_blocks}; given: {wrong or 'none'}.")
+            raise LayerscopeError(
+                f"layers of this model run from 0 to {anatomy.n_blocks}; given: {wrong or 'none'}."
+            )
         self._last: dict[int, Tensor] = {}
         self._states: dict[int, Tensor] = {}
         self._mask: Tensor | None = None
@@ -184,7 +221,9 @@ class LayerPenalty:
                 self._states[layer] = states
 
         if layer == 0:
-            return block.register_forward_pre_hook(lambda _m, args, kwargs: keep(first_tensor(args, kwargs)), with_kwargs=True)
+            return block.register_forward_pre_hook(
+                lambda _m, args, kwargs: keep(first_tensor(args, kwargs)), with_kwargs=True
+            )
         return block.register_forward_hook(lambda _m, _args, output: keep(first_tensor(output)))
 
     def _begin(self, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -196,7 +235,8 @@ class LayerPenalty:
         self._reading = False
 
     def term(self) -> Tensor:
-        """The term of the forward pass just made, to add to its loss; each pass's states are used once."""
+        """The term of the forward pass just made, to add to its loss; each pass's states are used
+        once."""
         if not self._states:
             raise ModelError(
                 "no forward pass with gradients was seen since the last term. Call term() once after each pass of the model "
@@ -212,7 +252,9 @@ class LayerPenalty:
     @property
     def values(self) -> dict[int, float]:
         """What the last term was made of: per layer, the entropy in nats, or the two terms' sum."""
-        return {layer: float(part) for layer, part in self._last.items()}  # read when asked for: a GPU need not wait
+        return {
+            layer: float(part) for layer, part in self._last.items()
+        }  # read when asked for: a GPU need not wait
 
     def _measure(self, states: Tensor) -> Tensor:
         mask = self._mask
@@ -239,11 +281,13 @@ class LayerPenalty:
 
 
 class PenaltyCallback(TrainerCallback):
-    """Adds a penalty on the states of chosen layers to the loss that the model returns, while the Trainer trains.
+    """Adds a penalty on the states of chosen layers to the loss that the model returns, while the
+    Trainer trains.
 
-    `settings` are those of `LayerPenalty`. Evaluation passes keep their own loss. The loss must come from the model: a Trainer
-    with a loss of its own (`compute_loss_func`, label smoothing) takes `LayerPenalty` inside it instead. What was added last is
-    in `penalty.values` (per layer) and in the logs as `layer_penalty`.
+    `settings` are those of `LayerPenalty`. Evaluation passes keep their own loss. The loss must
+    come from the model: a Trainer with a loss of its own (`compute_loss_func`, label smoothing)
+    takes `LayerPenalty` inside it instead. What was added last is in `penalty.values` (per layer)
+    and in the logs as `layer_penalty`.
 
         Trainer(model, args, train_dataset=data, callbacks=[PenaltyCallback("compress", weight=0.1, layers=[5, 6, 7])])
     """
@@ -255,11 +299,14 @@ class PenaltyCallback(TrainerCallback):
         self._share = 1.0
         self._last: Any = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         self._detach()
         self.penalty = LayerPenalty(model, self.effect, **self.settings)
-        # A loss divided by the tokens of all accumulated batches is summed over them, and scaled by the number of processes;
-        # any other is averaged. The penalty is a mean, and must be averaged in both cases.
+        # A loss divided by the tokens of all accumulated batches is summed over them, and scaled by
+        # the number of processes; any other is averaged. The penalty is a mean, and must be
+        # averaged in both cases.
         processes = args.world_size if getattr(args, "average_tokens_across_devices", False) else 1
         self._share = 1 / (args.gradient_accumulation_steps * max(1, processes))
         self._handle = model.register_forward_hook(self._add, with_kwargs=True)

@@ -3,9 +3,10 @@
     pip install 'layerscope[umap]'
     python benchmarks/map_layouts.py --data-dir MTEB --out benchmarks/results/map_layouts.md
 
-1,000 texts of each task at every layer of a model (mean of the tokens, final norm applied, up to 64 tokens). Trustworthiness is
-the one that stands below a map; `kept` of a text's ten true neighbors are among the ten nearest points; `step` is how far points
-move from layer to layer (root mean square; the points of a layer lie 1 from their center). Settings of UMAP were chosen on
+1,000 texts of each task at every layer of a model (mean of the tokens, final norm applied, up to 64
+tokens). Trustworthiness is the one that stands below a map; `kept` of a text's ten true neighbors
+are among the ten nearest points; `step` is how far points move from layer to layer (root mean
+square; the points of a layer lie 1 from their center). Settings of UMAP were chosen on
 EmotionClassification alone.
 """
 
@@ -53,11 +54,18 @@ def main() -> None:
         "", "| task | model | layout | trustworthiness | of 10 neighbors kept | step | processor seconds a layer |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    lay_out(np.random.default_rng(0).normal(size=(1, 50, 8)), [0], layout="umap")  # it compiles itself once
+    lay_out(
+        np.random.default_rng(0).normal(size=(1, 50, 8)), [0], layout="umap"
+    )  # it compiles itself once
     for task in given.tasks:
         texts = texts_of(task, given.data_dir, given.texts)
         for model in MODELS:
-            options = {"layers": "all", "readout": "plain/mean/applied", "max_length": 64, "progress": False}
+            options = {
+                "layers": "all",
+                "readout": "plain/mean/applied",
+                "max_length": 64,
+                "progress": False,
+            }
             vectors = layerscope.encode(model, texts, **options)
             for name in ("pca", "umap"):
                 start = time.process_time()

@@ -1,10 +1,12 @@
-"""The map on the page: how large, how soon, how many frames per second while it plays; and how soon a question is answered.
+"""The map on the page: how large, how soon, how many frames per second while it plays; and how soon
+a question is answered.
 
     python benchmarks/map_page.py --out benchmarks/results/map_page.md
 
-Needs playwright and chromium. Texts are drawn around five topics that come apart over 31 layers, under two readings, as on a page
-of `improve`. The question is read by `smollm2-135m` at all 31 layers, plainly and with the one-word prompt, and compared with
-1,000 vectors a layer; those are drawn at random, which takes as long as any.
+Needs playwright and chromium. Texts are drawn around five topics that come apart over 31 layers,
+under two readings, as on a page of `improve`. The question is read by `smollm2-135m` at all 31
+layers, plainly and with the one-word prompt, and compared with 1,000 vectors a layer; those are
+drawn at random, which takes as long as any.
 """
 
 from __future__ import annotations
@@ -67,12 +69,18 @@ def page_rows() -> list[str]:
                 page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
                 page.goto(path.as_uri())
                 page.wait_for_selector("#map[data-ready]")
-                ready.append(page.evaluate("() => performance.getEntriesByName('layerscope-map')[0].startTime"))
+                ready.append(
+                    page.evaluate(
+                        "() => performance.getEntriesByName('layerscope-map')[0].startTime"
+                    )
+                )
                 if len(ready) < 5:
                     page.context.close()
             mean, median = page.evaluate(PLAY)
             size = path.stat().st_size / 1e6
-            rows.append(f"| {n:,} × {BLOCKS + 1} × 2 | {size:.2f} | {statistics.median(ready):.0f} | {mean:.0f} | {median:.0f} |")
+            rows.append(
+                f"| {n:,} × {BLOCKS + 1} × 2 | {size:.2f} | {statistics.median(ready):.0f} | {mean:.0f} | {median:.0f} |"
+            )
         browser.close()
     return rows
 
@@ -89,7 +97,11 @@ def ask_row(texts: int = 1000) -> str:
         def encode(text: str, encoder: TextEncoder = encoder, kind: str = kind) -> np.ndarray:
             return encoder.run(encoder.read([text]), lambda n: None)[0][kind][:, 0]
 
-        vectors = np.random.default_rng(0).normal(size=(len(sites), texts, model.width)).astype(np.float32)
+        vectors = (
+            np.random.default_rng(0)
+            .normal(size=(len(sites), texts, model.width))
+            .astype(np.float32)
+        )
         sides.append(_Side.of(range(len(sites)), vectors, encode, readout.centering == "corpus"))
     taken = []
     for i in range(8):
@@ -98,7 +110,9 @@ def ask_row(texts: int = 1000) -> str:
             side.nearest(f"How do I reset the card that I lost {i} days ago?")
         taken.append((time.perf_counter() - start, time.process_time() - worked))
     seconds, worked = (statistics.median(column) for column in zip(*taken[1:], strict=True))
-    told = f"{seconds:.2f} s, of which {worked:.2f} s of computing on one or two cores (medians of 7)"
+    told = (
+        f"{seconds:.2f} s, of which {worked:.2f} s of computing on one or two cores (medians of 7)"
+    )
     return f"A question: {told}, `smollm2-135m`, {texts:,} texts, {len(sites)} layers, 2 readings."
 
 

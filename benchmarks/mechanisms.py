@@ -1,16 +1,19 @@
-"""What each way of hiding latency buys: seconds of a whole profile with and without it, and the lines of code it takes.
+"""What each way of hiding latency buys: seconds of a whole profile with and without it, and the
+lines of code it takes.
 
-Every mechanism is switched off by replacing a function or two; the same profile is run with and without it in turns, and its
-table is the same but for rounding. The cases are those of `gpu.py` (a: the paper's metrics with 16 views; b: seven metrics of
-one view), b with its run folder, the first run of a process without compiled kernels (`cold`), and small models on a CPU.
+Every mechanism is switched off by replacing a function or two; the same profile is run with and
+without it in turns, and its table is the same but for rounding. The cases are those of `gpu.py` (a:
+the paper's metrics with 16 views; b: seven metrics of one view), b with its run folder, the first
+run of a process without compiled kernels (`cold`), and small models on a CPU.
 
     python benchmarks/mechanisms.py                              # what concerns a GPU: about 8 minutes on an H200
     python benchmarks/mechanisms.py --cases "a 128" --repeats 5
     python benchmarks/mechanisms.py --cases cpu "cpu few"        # what concerns a CPU: no GPU needed
     python benchmarks/mechanisms.py --cases "b 128" --only "layerscope-gpu" --prompts 100    # all kernels: slow without
 
-`gain` is how much longer the profile takes without the mechanism; `noise` is the spread of the runs with everything, in the same
-unit. `lines` are those of the functions and classes that would go. On a CPU, seconds are those of all cores together.
+`gain` is how much longer the profile takes without the mechanism; `noise` is the spread of the runs
+with everything, in the same unit. `lines` are those of the functions and classes that would go. On
+a CPU, seconds are those of all cores together.
 """
 
 from __future__ import annotations
@@ -31,7 +34,16 @@ from typing import Any
 from unittest import mock
 
 import torch
-from gpu import CASES, bare_batches, build_model, make_model, make_texts, make_tokenizer, run_bare, timed
+from gpu import (
+    CASES,
+    bare_batches,
+    build_model,
+    make_model,
+    make_texts,
+    make_tokenizer,
+    run_bare,
+    timed,
+)
 
 import layerscope
 import layerscope_gpu
@@ -47,11 +59,20 @@ from layerscope.spectra import execution, faster
 from layerscope_gpu import ahead, factors, passes, tokens, whitening
 
 WARM = ("a 128", "a 512", "b 128", "b 512", "b 128 folder")
-SMALL = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 1024}
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
 FEW = {"metrics": ["paper"], "views": 4}
 # name: settings, tokens, prompts on a CPU (None: as many as asked for)
 SETTINGS: dict[str, tuple[dict[str, Any], int, int | None]] = {
-    **{f"{case} {length}": (CASES[case], length, None) for case in ("a", "b") for length in (128, 512)},
+    **{
+        f"{case} {length}": (CASES[case], length, None)
+        for case in ("a", "b")
+        for length in (128, 512)
+    },
     "b 128 folder": (CASES["b"], 128, None),
     "cold": (CASES["b"], 128, None),
     "cpu": ({"metrics": ["paper"], "views": 4}, 64, 100),
@@ -92,7 +113,11 @@ _executor = forward.ThreadPoolExecutor
 
 def no_prefetching(count: int, thread_name_prefix: str) -> Any:
     """Executors of `forward`: none for the prefetcher."""
-    return NoThread() if "prefetch" in thread_name_prefix else _executor(count, thread_name_prefix=thread_name_prefix)
+    return (
+        NoThread()
+        if "prefetch" in thread_name_prefix
+        else _executor(count, thread_name_prefix=thread_name_prefix)
+    )
 
 
 class WriteNow:
@@ -118,7 +143,8 @@ def send_now(sent: execution.Sent, tensor: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is switched off (object, attribute, what takes its place), what would go with it, and in which cases it is at work."""
+    """What is switched off (object, attribute, what takes its place), what would go with it, and in
+    which cases it is at work."""
 
     name: str
     off: tuple[tuple[Any, str, Any], ...]
@@ -129,7 +155,12 @@ class Mechanism:
     @property
     def lines(self) -> int:
         """Lines of code that would go, blank ones left out."""
-        return sum(1 for part in self.parts for line in inspect.getsource(part).splitlines() if line.strip())
+        return sum(
+            1
+            for part in self.parts
+            for line in inspect.getsource(part).splitlines()
+            if line.strip()
+        )
 
     @contextmanager
     def switched_off(self) -> Iterator[None]:
@@ -149,7 +180,10 @@ MECHANISMS = (
         WARM[:4],
     ),
     Mechanism(
-        "prefetcher: rows and views read ahead", ((forward, "ThreadPoolExecutor", no_prefetching),), (forward.Prefetcher,), WARM
+        "prefetcher: rows and views read ahead",
+        ((forward, "ThreadPoolExecutor", no_prefetching),),
+        (forward.Prefetcher,),
+        WARM,
     ),
     Mechanism(
         "processes that make views",
@@ -165,7 +199,13 @@ MECHANISMS = (
     ),
     Mechanism(
         "promises: metrics queued before the last shard is there",
-        ((encode.MemoryStore, "promise", lambda self, index, shard, finish: self.write(index, finish())),),
+        (
+            (
+                encode.MemoryStore,
+                "promise",
+                lambda self, index, shard, finish: self.write(index, finish()),
+            ),
+        ),
         (encode.MemoryStore.promise, encoder.QueuedShard),
         WARM[:4],
     ),
@@ -190,7 +230,13 @@ MECHANISMS = (
     Mechanism(
         "LiDAR of all layers at once (GPU)",
         ((lidar.LiDAR, "prepare", lambda self, many: None),),
-        (lidar.LiDAR.prepare, lidar.LiDAR._finish, lidar.whitened_together, lidar._sites_at_once, whitening),
+        (
+            lidar.LiDAR.prepare,
+            lidar.LiDAR._finish,
+            lidar.whitened_together,
+            lidar._sites_at_once,
+            whitening,
+        ),
         VIEWS,
     ),
     Mechanism(
@@ -223,22 +269,39 @@ MECHANISMS = (
             (
                 encoder.ShardEncoder,
                 "_reduce",
-                lambda self, batch, token_level: self.reducer.reduce(batch, self.model.run, token_level),
+                lambda self, batch, token_level: self.reducer.reduce(
+                    batch, self.model.run, token_level
+                ),
             ),
         ),
         (reduce.LaterTokens, reduce.Reducer._later, encoder.ShardEncoder.settled),
         ("cold",),
     ),
     # kernels of layerscope-gpu
-    Mechanism("fused passes", ((passes, "fast_passes", lambda module: nullcontext()),), (passes,), WARM[:4]),
-    Mechanism("inverse factors by a kernel", ((factors, "leaf_by_kernel", lambda a: False),), (factors,), WARM[:4]),
+    Mechanism(
+        "fused passes",
+        ((passes, "fast_passes", lambda module: nullcontext()),),
+        (passes,),
+        WARM[:4],
+    ),
+    Mechanism(
+        "inverse factors by a kernel",
+        ((factors, "leaf_by_kernel", lambda a: False),),
+        (factors,),
+        WARM[:4],
+    ),
     Mechanism(
         "normed states that are not stored",
-        ((tokens, "normed_means", lambda *given: None), (tokens, "centered_states", lambda *given: None)),
+        (
+            (tokens, "normed_means", lambda *given: None),
+            (tokens, "centered_states", lambda *given: None),
+        ),
         (tokens.normed,),
         WARM[:4],
     ),
-    Mechanism("layerscope-gpu", ((faster, "on", lambda device: None),), (), WARM[:4], by_default=False),
+    Mechanism(
+        "layerscope-gpu", ((faster, "on", lambda device: None),), (), WARM[:4], by_default=False
+    ),
 )
 
 
@@ -259,12 +322,16 @@ def make_work(case: str, prompts: int, shape: str) -> tuple[LoadedModel, Corpus,
         model._tried = False  # what can be done faster is tried again: it may be switched off
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run" if case.endswith("folder") else None
-            return layerscope.profile(model, corpus, max_length=length, out=out, progress=False, **settings)
+            return layerscope.profile(
+                model, corpus, max_length=length, out=out, progress=False, **settings
+            )
 
     return model, corpus, work
 
 
-def warm(case: str, chosen: list[Mechanism], prompts: int, shape: str, repeats: int) -> dict[str, list[float]]:
+def warm(
+    case: str, chosen: list[Mechanism], prompts: int, shape: str, repeats: int
+) -> dict[str, list[float]]:
     """Seconds of a case by mechanism that is switched off ('' is none), in turns."""
     _, _, work = make_work(case, prompts, shape)
     ways = {"": nullcontext, **{one.name: one.switched_off for one in chosen}}
@@ -272,7 +339,9 @@ def warm(case: str, chosen: list[Mechanism], prompts: int, shape: str, repeats: 
     for turn in range(repeats + 1):
         for name, way in ways.items():
             with way():
-                took, _ = timed(work, time.process_time if case.startswith("cpu") else time.perf_counter)
+                took, _ = timed(
+                    work, time.process_time if case.startswith("cpu") else time.perf_counter
+                )
             if turn:  # the first compiles and warms up
                 seconds[name].append(took)
     return seconds
@@ -283,8 +352,22 @@ def cold(chosen: list[Mechanism], prompts: int, shape: str, repeats: int) -> dic
     seconds: dict[str, list[float]] = {}
     for name in [name for _ in range(repeats) for name in ("", *(one.name for one in chosen))]:
         with tempfile.TemporaryDirectory() as cache:
-            command = [sys.executable, __file__, "--first", name, "--prompts", str(prompts), "--shape", shape]
-            done = subprocess.run(command, env={**os.environ, "LAYERSCOPE_CACHE": cache}, capture_output=True, text=True)
+            command = [
+                sys.executable,
+                __file__,
+                "--first",
+                name,
+                "--prompts",
+                str(prompts),
+                "--shape",
+                shape,
+            ]
+            done = subprocess.run(
+                command,
+                env={**os.environ, "LAYERSCOPE_CACHE": cache},
+                capture_output=True,
+                text=True,
+            )
         if done.returncode:
             raise SystemExit(done.stderr)
         seconds.setdefault(name, []).append(float(done.stdout.split()[-1]))
@@ -307,14 +390,21 @@ def show(case: str, seconds: dict[str, list[float]], chosen: list[Mechanism]) ->
     for one in chosen:
         without = statistics.median(seconds[one.name])
         gain, lines = without / base - 1, one.lines or "–"
-        print(f"| {one.name} | {case} | {base:.3f} | {without:.3f} | {gain:+.1%} | {noise:.1%} | {lines} |", flush=True)
+        print(
+            f"| {one.name} | {case} | {base:.3f} | {without:.3f} | {gain:+.1%} | {noise:.1%} | {lines} |",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", default=[*WARM, "cold"], choices=SETTINGS)
-    parser.add_argument("--only", nargs="+", help="these mechanisms alone, by the beginning of their names")
+    parser.add_argument(
+        "--only", nargs="+", help="these mechanisms alone, by the beginning of their names"
+    )
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--shape", default="410m")
     parser.add_argument("--repeats", type=int, default=3)
@@ -324,13 +414,19 @@ def main() -> None:
         print(first(args.first, args.prompts, args.shape))
         return
     if not torch.cuda.is_available() and not all(case.startswith("cpu") for case in args.cases):
-        sys.exit("these cases need a CUDA GPU, and torch finds none here. Without one: --cases cpu 'cpu few'")
-    print("| mechanism | case | with (s) | without (s) | gain | noise | lines |\n|---|---|---|---|---|---|---|", flush=True)
+        sys.exit(
+            "these cases need a CUDA GPU, and torch finds none here. Without one: --cases cpu 'cpu few'"
+        )
+    print(
+        "| mechanism | case | with (s) | without (s) | gain | noise | lines |\n|---|---|---|---|---|---|---|",
+        flush=True,
+    )
     for case in args.cases:
         chosen = [
             one
             for one in MECHANISMS
-            if case in one.cases and (one.name.startswith(tuple(args.only)) if args.only else one.by_default)
+            if case in one.cases
+            and (one.name.startswith(tuple(args.only)) if args.only else one.by_default)
         ]
         if chosen:
             found = cold(chosen, args.prompts, args.shape, args.repeats) if case == "cold" else None

@@ -1,8 +1,10 @@
-"""Peak memory of a profile as the number of prompts grows: it must stay flat, but for the texts themselves.
+"""Peak memory of a profile as the number of prompts grows: it must stay flat, but for the texts
+themselves.
 
-A small model with random weights and made-up texts. Every run is a process of its own; its peak is VmHWM, read at the end. To
-see what the texts alone take (a list of strings that the caller holds, as any caller would), a second process only makes them
-and loads the same libraries and model. Where the peak above that grows, `--where` says at which stage of the profile.
+A small model with random weights and made-up texts. Every run is a process of its own; its peak is
+VmHWM, read at the end. To see what the texts alone take (a list of strings that the caller holds,
+as any caller would), a second process only makes them and loads the same libraries and model. Where
+the peak above that grows, `--where` says at which stage of the profile.
 
     python benchmarks/memory.py                               # 1,000, 10,000 and 100,000 prompts
     python benchmarks/memory.py --prompts 1000 4000 --where
@@ -39,7 +41,9 @@ def status_mb(field: str) -> float:
 def make_texts(count: int) -> list[str]:
     """Texts of made-up words; no two are the same."""
     rng = np.random.default_rng(0)
-    words = np.array(["".join(rng.choice(list("etaoinshrdlu"), size=rng.integers(2, 8))) for _ in range(500)])
+    words = np.array(
+        ["".join(rng.choice(list("etaoinshrdlu"), size=rng.integers(2, 8))) for _ in range(500)]
+    )
     return [f"{number} " + " ".join(rng.choice(words, size=6)) for number in range(count)]
 
 
@@ -66,7 +70,11 @@ def make_model():  # type: ignore[no-untyped-def]
         intermediate_size=2 * SETTINGS["width"], max_position_embeddings=64,
     )  # fmt: skip
     module = transformers.GPTNeoXModel(config).eval()
-    return layerscope.wrap(module, transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>"), name="small")
+    return layerscope.wrap(
+        module,
+        transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>"),
+        name="small",
+    )
 
 
 def child(kind: str, prompts: int, levels: list[str], where: bool) -> dict[str, object]:
@@ -84,7 +92,13 @@ def child(kind: str, prompts: int, levels: list[str], where: bool) -> dict[str, 
             _trace(stages)
         with tempfile.TemporaryDirectory() as out:
             layerscope.profile(
-                model, texts, out=Path(out) / "run", metrics=metrics, max_length=SETTINGS["tokens"], progress=False, **options
+                model,
+                texts,
+                out=Path(out) / "run",
+                metrics=metrics,
+                max_length=SETTINGS["tokens"],
+                progress=False,
+                **options,
             )
     return {
         "peak_mb": status_mb("VmHWM"),
@@ -129,22 +143,48 @@ def _trace(stages: list[tuple[str, float, float]]) -> None:
 
 def run_child(kind: str, prompts: int, levels: list[str], where: bool = False) -> dict:  # type: ignore[type-arg]
     """The same in a process of its own."""
-    command = [sys.executable, __file__, "--child", kind, "--prompts", str(prompts), "--levels", *levels]
-    done = subprocess.run([*command, *(["--where"] if where else [])], check=True, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        kind,
+        "--prompts",
+        str(prompts),
+        "--levels",
+        *levels,
+    ]
+    done = subprocess.run(
+        [*command, *(["--where"] if where else [])], check=True, capture_output=True, text=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(prompts: list[int], levels: list[str], where: bool) -> list[dict[str, float]]:
     """Rows of the table, printed as they come."""
-    print(f"levels: {', '.join(levels)}; {SETTINGS['blocks']} blocks, width {SETTINGS['width']}, {SETTINGS['tokens']} tokens")
-    print(f"{'prompts':>9} {'texts alone MB':>15} {'profile MB':>11} {'above MB':>9} {'seconds':>8}", flush=True)
+    print(
+        f"levels: {', '.join(levels)}; {SETTINGS['blocks']} blocks, width {SETTINGS['width']}, {SETTINGS['tokens']} tokens"
+    )
+    print(
+        f"{'prompts':>9} {'texts alone MB':>15} {'profile MB':>11} {'above MB':>9} {'seconds':>8}",
+        flush=True,
+    )
     rows = []
     for count in prompts:
         alone = run_child("texts", count, levels)
         whole = run_child("profile", count, levels, where)
         above = whole["peak_mb"] - alone["peak_mb"]
-        rows.append({"prompts": count, "texts_mb": alone["peak_mb"], "profile_mb": whole["peak_mb"], "above_mb": above})
-        print(f"{count:9,} {alone['peak_mb']:15.0f} {whole['peak_mb']:11.0f} {above:9.0f} {whole['seconds']:8.1f}", flush=True)
+        rows.append(
+            {
+                "prompts": count,
+                "texts_mb": alone["peak_mb"],
+                "profile_mb": whole["peak_mb"],
+                "above_mb": above,
+            }
+        )
+        print(
+            f"{count:9,} {alone['peak_mb']:15.0f} {whole['peak_mb']:11.0f} {above:9.0f} {whole['seconds']:8.1f}",
+            flush=True,
+        )
         for name, now, peak in whole["stages"]:
             print(f"          {name:45} {now:6.0f} MB after, {peak:6.0f} at most", flush=True)
     return rows
@@ -152,14 +192,20 @@ def measure(prompts: list[int], levels: list[str], where: bool) -> list[dict[str
 
 def short() -> list[Row]:
     """For `benchmarks/all.py`."""
-    few, many = (run_child("profile", count, ["tokens", "pooled"])["peak_mb"] for count in (1000, 8000))
+    few, many = (
+        run_child("profile", count, ["tokens", "pooled"])["peak_mb"] for count in (1000, 8000)
+    )
     text = f"{(many - few) * 2**20 / 7000:+.0f} bytes per prompt"
-    return [Row("peak memory of a profile of 8,000 prompts", "1,000 prompts", many, few, "MB", text)]
+    return [
+        Row("peak memory of a profile of 8,000 prompts", "1,000 prompts", many, few, "MB", text)
+    ]
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--levels", nargs="+", choices=list(METRICS), default=["tokens", "pooled"])
     parser.add_argument("--where", action="store_true")
@@ -171,7 +217,9 @@ def main() -> None:
     rows = measure(args.prompts, args.levels, args.where)
     grown = rows[-1]["above_mb"] - rows[0]["above_mb"]
     each = grown * 2**20 / (rows[-1]["prompts"] - rows[0]["prompts"]) if len(rows) > 1 else 0.0
-    print(f"from {rows[0]['prompts']:,} to {rows[-1]['prompts']:,} prompts: {grown:+.0f} MB, {each:.0f} bytes per prompt")
+    print(
+        f"from {rows[0]['prompts']:,} to {rows[-1]['prompts']:,} prompts: {grown:+.0f} MB, {each:.0f} bytes per prompt"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Do the paper's formulas and its released code say the same about the layers? Every metric, three presets, over the layers.
+"""Do the paper's formulas and its released code say the same about the layers? Every metric, three
+presets, over the layers.
 
     python benchmarks/metric_conventions.py [--out benchmarks/results/metric_conventions.csv]
 
-Spearman's ρ over the layers between the formula (`paper`: rows as they are; `default`: rows centered and scaled) and the released
-code (`released`), both with the released code's final norm. −1: the two run in opposite directions, and a verdict on a published
-value says the opposite of one on the formula's.
+Spearman's ρ over the layers between the formula (`paper`: rows as they are; `default`: rows
+centered and scaled) and the released code (`released`), both with the released code's final norm.
+−1: the two run in opposite directions, and a verdict on a published value says the opposite of one
+on the formula's.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from layerscope.data.corpus import load_corpus
 from layerscope.profiling.job import DEFAULT_DATA
 
 METRICS = ["prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime"]
-MODELS = {"controlled-ar": 140, "controlled-mlm": 140, "minilm-l6": 40}  # N > D in the first two: DiME's feature side
+MODELS = {
+    "controlled-ar": 140,
+    "controlled-mlm": 140,
+    "minilm-l6": 40,
+}  # N > D in the first two: DiME's feature side
 LENGTH, VIEWS = 32, 4
 
 
@@ -35,15 +41,21 @@ def curves(model: str, texts: list[str], preset: str) -> pd.DataFrame:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/metric_conventions.csv"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/metric_conventions.csv")
+    )
     out = parser.parse_args().out
     parts = []
     for model, count in MODELS.items():
         texts = list(load_corpus(DEFAULT_DATA, limit=count).texts)
-        both = pd.concat([curves(model, texts, preset) for preset in ("paper", "default", "released")], axis=1)
+        both = pd.concat(
+            [curves(model, texts, preset) for preset in ("paper", "default", "released")], axis=1
+        )
         parts.append(both.reset_index().assign(model=model, prompts=count))
         print(model, flush=True)
-    table = pd.concat(parts, ignore_index=True)[["model", "prompts", "metric", "layer", "paper", "default", "released"]]
+    table = pd.concat(parts, ignore_index=True)[
+        ["model", "prompts", "metric", "layer", "paper", "default", "released"]
+    ]
     table.round(5).to_csv(out, index=False)
     report(table)
 
@@ -54,9 +66,13 @@ def report(table: pd.DataFrame) -> None:
         rho = table.groupby(["metric", "model"]).apply(
             lambda g, n=name: float(spearman(g[n], g["released"])), include_groups=False
         )
-        print(f"\nSpearman over layers, {name} against released\n{rho.unstack().round(2).to_string()}")
+        print(
+            f"\nSpearman over layers, {name} against released\n{rho.unstack().round(2).to_string()}"
+        )
     bent = table[table["metric"] == "curvature"]
-    print(f"\ncurvature: |signed − (π − absolute)| ≤ {(bent['paper'] - (math.pi - bent['released'])).abs().max():.3f} radians")
+    print(
+        f"\ncurvature: |signed − (π − absolute)| ≤ {(bent['paper'] - (math.pi - bent['released'])).abs().max():.3f} radians"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How long the commonest mistakes of the command line take to be told, each in a fresh process.
 
-python benchmarks/mistakes.py            # prints the table, and writes benchmarks/results/mistakes.md
+python benchmarks/mistakes.py            # prints the table, and writes
+benchmarks/results/mistakes.md
 """
 
 from __future__ import annotations
@@ -25,13 +26,38 @@ def mistakes(folder: Path) -> dict[str, list[str]]:
     (mine / "notes.txt").write_text("mine")
     model, out = "smollm2-135m", str(folder / "out")
     return {
-        "no such file of texts": ["improve", model, "--data", str(folder / "text.csv"), "--out", out],
+        "no such file of texts": [
+            "improve",
+            model,
+            "--data",
+            str(folder / "text.csv"),
+            "--out",
+            out,
+        ],
         "a model's name misspelled": ["improve", "smollm-135m", "--data", str(texts), "--out", out],
         "a layer that does not exist": ["export", model, "--layer", "99", "--out", out],
-        "a column misspelled": ["improve", model, "--data", str(texts), "--column", "txt", "--out", out],
+        "a column misspelled": [
+            "improve",
+            model,
+            "--data",
+            str(texts),
+            "--column",
+            "txt",
+            "--out",
+            out,
+        ],
         "no such run": ["report", str(folder / "nothing")],
         "an output folder in use": ["improve", model, "--data", str(texts), "--out", str(mine)],
-        "a template misspelled": ["improve", model, "--data", str(texts), "--templates", "one-wrod", "--out", out],
+        "a template misspelled": [
+            "improve",
+            model,
+            "--data",
+            str(texts),
+            "--templates",
+            "one-wrod",
+            "--out",
+            out,
+        ],
         "a metric misspelled": ["profile", model, "--metrics", "promt_entropy", "--out", out],
         "an option misspelled": ["improve", model, "--dta", str(texts), "--out", out],
     }
@@ -46,13 +72,26 @@ def main() -> None:
         for _ in range(ROUNDS):
             for name, words in given.items():
                 before, start = os.times(), time.perf_counter()
-                done = subprocess.run([sys.executable, "-m", "layerscope", *words], capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    [sys.executable, "-m", "layerscope", *words],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
                 wall, after = time.perf_counter() - start, os.times()
-                cpu = after.children_user + after.children_system - before.children_user - before.children_system
+                cpu = (
+                    after.children_user
+                    + after.children_system
+                    - before.children_user
+                    - before.children_system
+                )
                 assert done.returncode in (1, 2), (name, done)
                 times[name].append((wall, cpu))
                 said[name] = " ".join(done.stderr.replace("│", " ").split())
-        rows = [(name, *(sorted(column)[ROUNDS // 2] for column in zip(*times[name], strict=True))) for name in given]
+        rows = [
+            (name, *(sorted(column)[ROUNDS // 2] for column in zip(*times[name], strict=True)))
+            for name in given
+        ]
     lines = [
         "# Time until a mistake is told", "",
         f"`python benchmarks/mistakes.py`, {ROUNDS} rounds in turns, median; {os.cpu_count()} cores, load "

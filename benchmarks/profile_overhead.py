@@ -1,9 +1,11 @@
-"""What a whole profile costs above the bare forward passes: time as a ratio within one run, and peak memory above the bare pass.
+"""What a whole profile costs above the bare forward passes: time as a ratio within one run, and
+peak memory above the bare pass.
 
-The floor is the forward pass over the same prompts and views in the same batches, nothing else. The profile includes
-augmentation, tokenization, all metrics at every layer, intervals and the run folder. Profiles and bare passes take turns; each
-profile is compared with the passes before and after it. The ratio of CPU seconds hardly depends on what else the machine does.
-Memory is the peak of a process of its own.
+The floor is the forward pass over the same prompts and views in the same batches, nothing else. The
+profile includes augmentation, tokenization, all metrics at every layer, intervals and the run
+folder. Profiles and bare passes take turns; each profile is compared with the passes before and
+after it. The ratio of CPU seconds hardly depends on what else the machine does. Memory is the peak
+of a process of its own.
 
     python benchmarks/profile_overhead.py                                    # 100 prompts
     python benchmarks/profile_overhead.py --prompts 50 300 --repeats 5 --no-memory
@@ -58,12 +60,19 @@ class Seconds(NamedTuple):
 
 
 def bare_batches(model: LoadedModel, texts: list[str], views: int, length: int) -> list[Batch]:
-    """Prompts and views in the batches that the profile forms: of each shard its prompts, then its views."""
-    tokens, shard_size = token_budget(model.device, model.width), choose_shard_size("cpu", model.n_blocks + 1, views, model.width)
+    """Prompts and views in the batches that the profile forms: of each shard its prompts, then its
+    views."""
+    tokens, shard_size = (
+        token_budget(model.device, model.width),
+        choose_shard_size("cpu", model.n_blocks + 1, views, model.width),
+    )
     batches = []
     for start in range(0, len(texts), shard_size):
         shard = texts[start : start + shard_size]
-        for some in (shard, [view for made in (make_views(shard, views, 0) if views else []) for view in made]):
+        for some in (
+            shard,
+            [view for made in (make_views(shard, views, 0) if views else []) for view in made],
+        ):
             ids = model.tokenize(some, length).ids if some else []
             for group in plan_batches([len(row) for row in ids], tokens):
                 batches.append(make_batch([ids[i] for i in group], model.pad_id, model.device))
@@ -75,12 +84,18 @@ def run_bare(model: LoadedModel, batches: list[Batch]) -> Seconds:
     return Seconds.of(lambda: [model.run(batch) and None for batch in batches])
 
 
-def run_profile(model: LoadedModel, texts: list[str], views: int, length: int) -> tuple[Seconds, dict[str, float]]:
+def run_profile(
+    model: LoadedModel, texts: list[str], views: int, length: int
+) -> tuple[Seconds, dict[str, float]]:
     """Seconds of the whole profile into a folder, and its own account of them."""
     metrics, parts = ["all"] if views else list(NO_VIEWS), {}
     options = {"views": views or None, "max_length": length, "metrics": metrics, "progress": False}
     with tempfile.TemporaryDirectory() as out:
-        spent = Seconds.of(lambda: parts.update(profile(model, texts, out=Path(out) / "run", **options).manifest["seconds"]))
+        spent = Seconds.of(
+            lambda: parts.update(
+                profile(model, texts, out=Path(out) / "run", **options).manifest["seconds"]
+            )
+        )
     return spent, parts
 
 
@@ -89,16 +104,30 @@ NO_VIEWS = ("prompt_entropy", "curvature", "dataset_entropy", "effective_rank", 
 
 
 def peak_mb() -> float:
-    """Peak resident memory of this process. Linux hands `ru_maxrss` on from the parent; VmHWM is the process's own."""
+    """Peak resident memory of this process. Linux hands `ru_maxrss` on from the parent; VmHWM is
+    the process's own."""
     status = Path("/proc/self/status")
     if status.exists():
-        return next(int(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return next(
+            int(line.split()[1]) / 1024
+            for line in status.read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def child(kind: str, args: argparse.Namespace, prompts: int) -> float:
     """Peak memory of one kind of pass in a process of its own."""
-    command = [sys.executable, __file__, "--child", kind, "--prompts", str(prompts), "--views", str(args.views)]
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        kind,
+        "--prompts",
+        str(prompts),
+        "--views",
+        str(args.views),
+    ]
     command += ["--length", str(args.length), "--model", args.model]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(out.splitlines()[-1])["peak_mb"])
@@ -121,7 +150,9 @@ def short() -> list[Row]:
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, nargs="+", default=[100])
     parser.add_argument("--views", type=int, default=4)
@@ -138,8 +169,20 @@ def main() -> None:
             run_profile(model, texts, args.views, args.length)
         print(json.dumps({"peak_mb": peak_mb()}))
         return
-    print(f"{args.model}, {args.length} tokens, 1 + {args.views} passes per prompt; medians of {args.repeats}")
-    headings = ["prompts", "bare s", "profile s", "ratio", "lowest", "highest", "CPU ratio", "encode s", "metrics s"]
+    print(
+        f"{args.model}, {args.length} tokens, 1 + {args.views} passes per prompt; medians of {args.repeats}"
+    )
+    headings = [
+        "prompts",
+        "bare s",
+        "profile s",
+        "ratio",
+        "lowest",
+        "highest",
+        "CPU ratio",
+        "encode s",
+        "metrics s",
+    ]
     headings += ["bare MB", "above MB"]
     print(" ".join(f"{heading:>9}" for heading in headings))
     for prompts in args.prompts:
@@ -152,12 +195,28 @@ def main() -> None:
             whole.append(spent)
             parts.append(account)
             bare.append(run_bare(model, batches))
-        ratios = [2 * one.wall / (before.wall + after.wall) for one, (before, after) in zip(whole, pairwise(bare), strict=True)]
-        of_cpu = [2 * one.cpu / (before.cpu + after.cpu) for one, (before, after) in zip(whole, pairwise(bare), strict=True)]
+        ratios = [
+            2 * one.wall / (before.wall + after.wall)
+            for one, (before, after) in zip(whole, pairwise(bare), strict=True)
+        ]
+        of_cpu = [
+            2 * one.cpu / (before.cpu + after.cpu)
+            for one, (before, after) in zip(whole, pairwise(bare), strict=True)
+        ]
         del model, batches
-        memory = [float("nan")] * 2 if args.no_memory else [child(kind, args, prompts) for kind in ("bare", "profile")]
-        cells = [str(prompts), f"{median(b.wall for b in bare):.1f}", f"{median(w.wall for w in whole):.1f}"]
-        cells += [f"{value:.3f}" for value in (median(ratios), min(ratios), max(ratios), median(of_cpu))]
+        memory = (
+            [float("nan")] * 2
+            if args.no_memory
+            else [child(kind, args, prompts) for kind in ("bare", "profile")]
+        )
+        cells = [
+            str(prompts),
+            f"{median(b.wall for b in bare):.1f}",
+            f"{median(w.wall for w in whole):.1f}",
+        ]
+        cells += [
+            f"{value:.3f}" for value in (median(ratios), min(ratios), max(ratios), median(of_cpu))
+        ]
         cells += [f"{median(part[name] for part in parts):.1f}" for name in ("encode", "metrics")]
         cells += [f"{memory[0]:.0f}", f"{memory[1] - memory[0]:.0f}"]
         print(" ".join(f"{cell:>9}" for cell in cells), flush=True)

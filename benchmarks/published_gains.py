@@ -1,4 +1,5 @@
-"""What the published scores gain over the last layer, model by model, and the depth curves that are fitted to them."""
+"""What the published scores gain over the last layer, model by model, and the depth curves that are
+fitted to them."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ from layerscope.selection.prior import DEPTHS, Outcome, Prior, best_layer
 GROUPS = ("valley", "no_valley")
 QUARTILE = 0.25  # the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
 CLIP = 1.0  # losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
-# Families with scores at the last layer and most others, read by mean pooling. A name stands for all models that begin with it.
+# Families with scores at the last layer and most others, read by mean pooling. A name stands for
+# all models that begin with it.
 FAMILIES = ("Pythia", "bert", "mamba", "LLM2Vec")
 _LEAST_TASKS = 10
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Gains over the last layer (points) of one model: tasks × layers 0 … n, undefined where a task was not run at a layer."""
+    """Gains over the last layer (points) of one model: tasks × layers 0 … n, undefined where a task
+    was not run at a layer."""
 
     model: str
     family: str
@@ -42,9 +45,11 @@ class Judged:
         return float(self.gains.max(axis=1).mean())
 
     def gain(self, layer: int | Mapping[str, int]) -> float:
-        """Mean gain of a layer over the tasks that were run at it, or of a layer per task (tasks it does not name are left out).
+        """Mean gain of a layer over the tasks that were run at it, or of a layer per task (tasks it
+        does not name are left out).
 
-        Where fewer than half of the tasks were run at a layer, the nearest layer with more is used (the earlier of two).
+        Where fewer than half of the tasks were run at a layer, the nearest layer with more is used
+        (the earlier of two).
         """
         return self._judge(layer)[0]
 
@@ -56,7 +61,11 @@ class Judged:
     @cached_property
     def scored_layers(self) -> list[int]:
         """Layers at which at least half of the tasks were run."""
-        return [int(k) for k in self.gains.columns if self.gains[k].notna().sum() >= 0.5 * len(self.gains)]
+        return [
+            int(k)
+            for k in self.gains.columns
+            if self.gains[k].notna().sum() >= 0.5 * len(self.gains)
+        ]
 
     def _judge(self, layer: int | Mapping[str, int]) -> tuple[float, float]:
         """(gain, headroom) on the tasks that the choice is about."""
@@ -82,14 +91,18 @@ class Judged:
 
 def family_of(model: str) -> str | None:
     """The family under which a model of the atlas is judged; None where it is not."""
-    return next((f for f in FAMILIES if model.startswith(f) and not model.startswith("bert_CLS")), None)
+    return next(
+        (f for f in FAMILIES if model.startswith(f) and not model.startswith("bert_CLS")), None
+    )
 
 
 def judge(model: str, family: str = "") -> Judged | None:
     """Gains of one model of the atlas; None where the last layer was not scored on enough tasks."""
     scores = atlas.select_scores(model, "english")
     blocks = round(float((scores["layer"] / scores["depth"].where(scores["depth"] > 0)).max()))
-    table = 100 * scores.pivot_table(index="task", columns="layer", values="score").reindex(columns=range(blocks + 1))
+    table = 100 * scores.pivot_table(index="task", columns="layer", values="score").reindex(
+        columns=range(blocks + 1)
+    )
     table = table[table[blocks].notna()]
     if len(table) < _LEAST_TASKS:
         return None
@@ -112,12 +125,19 @@ def judged_models() -> tuple[Judged, ...]:
     return tuple(models)
 
 
-def fit(models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes: bool = True) -> Prior:
+def fit(
+    models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes: bool = True
+) -> Prior:
     """Curves from these models alone; outcomes by leaving out each of their families in turn."""
     curves: dict[str, dict[str, np.ndarray]] = {group: {} for group in GROUPS}
     for family in sorted({m.family for m in models}):
         for group in GROUPS:
-            own = [m for m in models if m.family == family and (depth_of_valley[m.model] >= LEAST_SHARE) == (group == "valley")]
+            own = [
+                m
+                for m in models
+                if m.family == family
+                and (depth_of_valley[m.model] >= LEAST_SHARE) == (group == "valley")
+            ]
             if own:
                 stacked = np.array([np.clip(m.curve(DEPTHS), -CLIP, CLIP) for m in own])
                 curves[group][family] = np.quantile(stacked, QUARTILE, axis=0)
@@ -134,9 +154,13 @@ def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> 
             continue
         prior = fit(others, depth_of_valley, outcomes=False)
         for model in (m for m in models if m.family == family):
-            shares = prior.shares(float(depth_of_valley[model.model] >= LEAST_SHARE), model.n_blocks)
+            shares = prior.shares(
+                float(depth_of_valley[model.model] >= LEAST_SHARE), model.n_blocks
+            )
             layer = best_layer(shares)
-            results.append(Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer)))
+            results.append(
+                Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer))
+            )
     return results
 
 
@@ -145,8 +169,12 @@ def as_dict(prior: Prior) -> dict[str, Any]:
     return {
         "depths": [round(float(d), 4) for d in DEPTHS],
         "least_depth_of_a_valley": LEAST_SHARE,
-        "curves": {g: {f: [round(float(x), 4) for x in c] for f, c in by.items()} for g, by in prior.curves.items()},
+        "curves": {
+            g: {f: [round(float(x), 4) for x in c] for f, c in by.items()}
+            for g, by in prior.curves.items()
+        },
         "outcomes": [
-            vars(o) | {"predicted_share": round(o.predicted_share, 4), "gain": round(o.gain, 4)} for o in prior.outcomes
+            vars(o) | {"predicted_share": round(o.predicted_share, 4), "gain": round(o.gain, 4)}
+            for o in prior.outcomes
         ],
     }

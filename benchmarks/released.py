@@ -1,11 +1,13 @@
-"""A profile against the way the paper's released code computes, and against the bare forward passes, in the same run.
+"""A profile against the way the paper's released code computes, and against the bare forward
+passes, in the same run.
 
-The way of the released code, written again plainly: every metric runs its own forward passes at batch size 1 with all hidden
-states (1 + 1 + 1 + 2 + 2 + 16 passes per prompt), then works on one matrix at a time in float64; curvature loops over tokens;
-LiDAR adds up outer products in a loop. Formulas and conventions are layerscope's on both sides, so that the values can be held
-against each other: what is compared is the way of computing. The views are made beforehand and not timed on that side; on
-layerscope's side everything is (views, tokenization, metrics, intervals, tables). One thread, seconds of CPU time, so that other
-work on the machine does not count.
+The way of the released code, written again plainly: every metric runs its own forward passes at
+batch size 1 with all hidden states (1 + 1 + 1 + 2 + 2 + 16 passes per prompt), then works on one
+matrix at a time in float64; curvature loops over tokens; LiDAR adds up outer products in a loop.
+Formulas and conventions are layerscope's on both sides, so that the values can be held against each
+other: what is compared is the way of computing. The views are made beforehand and not timed on that
+side; on layerscope's side everything is (views, tokenization, metrics, intervals, tables). One
+thread, seconds of CPU time, so that other work on the machine does not count.
 
     python benchmarks/released.py                       # a model of layerscope-zoo, 40 prompts
     python benchmarks/released.py --model smollm2-135m --prompts 12
@@ -33,14 +35,18 @@ VIEWS = 16
 DELTA, TEMPERATURE, PERMUTATIONS = 1e-4, 0.1, 10
 
 
-# The released code's way ------------------------------------------------------------------------------------------------
+# The released code's way
+# ------------------------------------------------------------------------------------------------
 
 
 def states(model: LoadedModel, ids: list[int]) -> list[Tensor]:
-    """All hidden states of one text, (tokens, width) each, as transformers returns them: one forward pass at batch size 1."""
+    """All hidden states of one text, (tokens, width) each, as transformers returns them: one
+    forward pass at batch size 1."""
     batch = make_batch([ids], model.pad_id, model.device)
     with torch.inference_mode():
-        out = model.module(input_ids=batch.input_ids, attention_mask=batch.mask, output_hidden_states=True)
+        out = model.module(
+            input_ids=batch.input_ids, attention_mask=batch.mask, output_hidden_states=True
+        )
     return [state[0] for state in out.hidden_states]
 
 
@@ -58,7 +64,9 @@ def centered_unit(rows: Tensor) -> Tensor:
     return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
 
 
-def prompt_entropy(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]) -> list[float]:
+def prompt_entropy(
+    model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]
+) -> list[float]:
     """Mean over prompts, every layer."""
     found = []
     for ids in texts:
@@ -67,14 +75,18 @@ def prompt_entropy(model: LoadedModel, texts: list[list[int]], views: list[list[
     return torch.tensor(found, dtype=torch.float64).mean(0).tolist()
 
 
-def dataset_entropy(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]) -> list[float]:
+def dataset_entropy(
+    model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]
+) -> list[float]:
     """Of the mean-pooled prompts."""
     pooled = [[state.double().mean(0) for state in states(model, ids)] for ids in texts]
     rows = [centered_unit(torch.stack(layer)) for layer in zip(*pooled, strict=True)]
     return [entropy(z @ z.T if len(z) <= z.shape[1] else z.T @ z) for z in rows]
 
 
-def curvature(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]) -> list[float]:
+def curvature(
+    model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]
+) -> list[float]:
     """Angle after angle."""
     found = []
     for ids in texts:
@@ -98,10 +110,15 @@ def pooled_views(model: LoadedModel, views: list[list[list[int]]], count: int) -
         [[state.double().mean(0) for state in states(model, view)] for view in made[:count]] for made in views
     ]  # fmt: skip
     layers = len(per_prompt[0][0])
-    return [torch.stack([torch.stack([view[i] for view in made]) for made in per_prompt]) for i in range(layers)]
+    return [
+        torch.stack([torch.stack([view[i] for view in made]) for made in per_prompt])
+        for i in range(layers)
+    ]
 
 
-def infonce(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]) -> list[float]:
+def infonce(
+    model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]
+) -> list[float]:
     """NT-Xent over two views."""
     found = []
     for layer in pooled_views(model, views, 2):
@@ -140,7 +157,9 @@ def dime(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]
         one, other = a @ a.T, b @ b.T
         paired = entropy(one * other)
         orders = [torch.randperm(len(a), generator=generator) for _ in range(PERMUTATIONS)]
-        found.append(sum(entropy(one * other[order][:, order]) - paired for order in orders) / PERMUTATIONS)
+        found.append(
+            sum(entropy(one * other[order][:, order]) - paired for order in orders) / PERMUTATIONS
+        )
     return found
 
 
@@ -154,7 +173,8 @@ RELEASED: dict[str, Callable[..., list[float]]] = {
 }
 
 
-# The comparison ---------------------------------------------------------------------------------------------------------
+# The comparison
+# ---------------------------------------------------------------------------------------------------------
 
 
 def bare(model: LoadedModel, rows: list[list[int]]) -> float:
@@ -168,7 +188,8 @@ def bare(model: LoadedModel, rows: list[list[int]]) -> float:
 
 
 def compare(name: str, prompts: int, length: int) -> dict[str, object]:
-    """Seconds of all three, and the largest relative difference between the values of both sides."""
+    """Seconds of all three, and the largest relative difference between the values of both
+    sides."""
     model = layerscope.load(name, device="cpu")
     texts = [text for text in load_corpus("lee").texts if len(text.split()) >= length][:prompts]
     made = make_views(texts, VIEWS, 0)
@@ -178,7 +199,15 @@ def compare(name: str, prompts: int, length: int) -> dict[str, object]:
     bare(model, rows[:8])  # warm up
     floor = bare(model, rows)
     start = time.process_time()
-    run = layerscope.profile(model, texts, metrics=list(METRICS), views=VIEWS, max_length=length, final_norm="hf", progress=False)
+    run = layerscope.profile(
+        model,
+        texts,
+        metrics=list(METRICS),
+        views=VIEWS,
+        max_length=length,
+        final_norm="hf",
+        progress=False,
+    )
     whole = time.process_time() - start
     seconds, values = {}, {}
     for metric, compute in RELEASED.items():
@@ -203,13 +232,16 @@ def compare(name: str, prompts: int, length: int) -> dict[str, object]:
 
 
 def _difference(run: layerscope.Profile, values: dict[str, list[float]]) -> dict[str, float]:
-    """Per metric, relative to the metric's largest value; DiME draws its pairings at random on both sides and is left out."""
+    """Per metric, relative to the metric's largest value; DiME draws its pairings at random on both
+    sides and is left out."""
     found = {}
     table = run.table[(run.table.normalization == "raw") & (run.table.sink == "keep")]
     for metric, theirs in values.items():
         if metric != "dime":
             ours = table[table.metric == metric].sort_values("layer").value.tolist()
-            found[metric] = max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / max(map(abs, theirs))
+            found[metric] = max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / max(
+                map(abs, theirs)
+            )
     return found
 
 
@@ -222,13 +254,21 @@ def short() -> list[Row]:
     return [
         Row(f"profile, 6 metrics, {VIEWS} views", "bare batched passes", whole, floor),
         Row("the released code's way, the same", "bare batched passes", theirs, floor),
-        Row("the released code's way", "profile", theirs, whole, text=f"{theirs / whole:.2f} × (values differ by {worst:.0e})"),
+        Row(
+            "the released code's way",
+            "profile",
+            theirs,
+            whole,
+            text=f"{theirs / whole:.2f} × (values differ by {worst:.0e})",
+        ),
     ]
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="controlled-ar")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--length", type=int, default=128)
@@ -239,13 +279,23 @@ def main() -> None:
     if args.json:
         print(json.dumps(found, indent=2))
         return
-    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found["released_parts_s"].items())  # type: ignore[attr-defined]
-    differences = ", ".join(f"{name} {value:.0e}" for name, value in found["largest_difference"].items())  # type: ignore[attr-defined]
-    print(f"{args.model}, {found['prompts']} prompts of {args.length} tokens, {VIEWS} views, one thread")
+    parts = ", ".join(
+        f"{name} {seconds:.1f}" for name, seconds in found["released_parts_s"].items()
+    )  # type: ignore[attr-defined]
+    differences = ", ".join(
+        f"{name} {value:.0e}" for name, value in found["largest_difference"].items()
+    )  # type: ignore[attr-defined]
+    print(
+        f"{args.model}, {found['prompts']} prompts of {args.length} tokens, {VIEWS} views, one thread"
+    )
     print(f"metrics: {', '.join(METRICS)}")
     print(f"bare batched passes     {found['bare_s']:8.2f} s   1.00 ×")
-    print(f"layerscope.profile      {found['profile_s']:8.2f} s   {found['profile_over_bare']:.2f} ×")
-    print(f"the released code's way {found['released_s']:8.2f} s   {found['released_over_bare']:.2f} ×  ({parts})")
+    print(
+        f"layerscope.profile      {found['profile_s']:8.2f} s   {found['profile_over_bare']:.2f} ×"
+    )
+    print(
+        f"the released code's way {found['released_s']:8.2f} s   {found['released_over_bare']:.2f} ×  ({parts})"
+    )
     print(
         f"layerscope is {found['released_over_profile']:.1f} × faster; largest relative differences of the values: {differences}"
     )

@@ -1,8 +1,10 @@
-"""How large the report's page is and how soon it can be used: 32 tasks × 49 layers × 4 readouts, in a real browser.
+"""How large the report's page is and how soon it can be used: 32 tasks × 49 layers × 4 readouts, in
+a real browser.
 
     python benchmarks/report_page.py
 
-Needs playwright and chromium. `interactive` is when the page's script has run to its end, on the page's own clock.
+Needs playwright and chromium. `interactive` is when the page's script has run to its end, on the
+page's own clock.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ def main() -> None:
                 page = browser.new_context(viewport={"width": width, "height": height}).new_page()
                 page.goto(path.as_uri())
                 page.wait_for_selector("html[data-ready]")
-                ready.append(page.evaluate("() => performance.getEntriesByName('layerscope-ready')[0].startTime"))
+                ready.append(
+                    page.evaluate(
+                        "() => performance.getEntriesByName('layerscope-ready')[0].startTime"
+                    )
+                )
                 idle.append(page.evaluate(IDLE))
                 page.context.close()
             median, quiet = statistics.median(ready), statistics.median(idle)

@@ -1,6 +1,8 @@
-"""Published ways to choose a layer without labels, as judges: rows of a comparison, each exactly as its authors define it.
+"""Published ways to choose a layer without labels, as judges: rows of a comparison, each exactly as
+its authors define it.
 
-They look at the vectors of the texts alone (or at the depth), and were made for the layers of one readout.
+They look at the vectors of the texts alone (or at the depth), and were made for the layers of one
+readout.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class AlphaReQ(RankMe):
 
 
 class LowestTwoNN(RankMe):
-    """The lowest intrinsic dimension by TwoNN (Facco et al. 2017), as KV-Embedding chooses its layer."""
+    """The lowest intrinsic dimension by TwoNN (Facco et al. 2017), as KV-Embedding chooses its
+    layer."""
 
     name = "twonn-minimum"
     summary = "lowest intrinsic dimension (TwoNN)"
@@ -48,7 +51,8 @@ class LowestTwoNN(RankMe):
 
 
 class DatasetEntropy(RankMe):
-    """The highest entropy of the pooled vectors' spectrum, one of the seven metrics of Skean et al. 2025."""
+    """The highest entropy of the pooled vectors' spectrum, one of the seven metrics of Skean et al.
+    2025."""
 
     name = "dataset-entropy"
     summary = "highest dataset entropy (Skean et al. 2025)"
@@ -59,10 +63,12 @@ class DatasetEntropy(RankMe):
 
 
 class Loes(RankMe):
-    """Label-free LOES with one layer: the highest isotropy, mean over standard deviation of the covariance's eigenvalues.
+    """Label-free LOES with one layer: the highest isotropy, mean over standard deviation of the
+    covariance's eigenvalues.
 
-    With more than 512 features its authors take the singular values of the centered vectors, of which there are no more than
-    texts; otherwise all eigenvalues. Redundancy counts from the second layer on only.
+    With more than 512 features its authors take the singular values of the centered vectors, of
+    which there are no more than texts; otherwise all eigenvalues. Redundancy counts from the second
+    layer on only.
     """
 
     name = "loes"

@@ -1,15 +1,18 @@
-"""What a newcomer gets, and what other tools give on the same texts: model2vec, WordLlama, SetFit, plain sentence-transformers.
+"""What a newcomer gets, and what other tools give on the same texts: model2vec, WordLlama, SetFit,
+plain sentence-transformers.
 
     pip install 'model2vec[distill]' setfit wordllama
     python benchmarks/rivals_texts.py --data-dir MTEB
 
-The walk: `improve` sees `--texts` training texts without labels. Of `--test` test texts that nobody has seen: how often the
-nearest other text has the same label, and one of the three nearest; and how often a logistic regression on the vectors of 8 or
-16 labeled texts per class names it (SetFit: its own head, which is one). Texts per second by turns, on one thread, and the
-megabytes of the files. SetFit trains for one whole epoch with its defaults where that is at most `EPOCH` steps, else for one of
-its own `undersampling` (as many unlike pairs as like ones); where that takes more than `MOST`, so many labels are not tried. Of
-LLM2Vec's recipe only the first step is here, attention in both directions: its weights cannot be had from a package index.
-Settings of `improve` were chosen on seven tasks, of which Banking77 is one; the other domains had no part in it.
+The walk: `improve` sees `--texts` training texts without labels. Of `--test` test texts that nobody
+has seen: how often the nearest other text has the same label, and one of the three nearest; and how
+often a logistic regression on the vectors of 8 or 16 labeled texts per class names it (SetFit: its
+own head, which is one). Texts per second by turns, on one thread, and the megabytes of the files.
+SetFit trains for one whole epoch with its defaults where that is at most `EPOCH` steps, else for
+one of its own `undersampling` (as many unlike pairs as like ones); where that takes more than
+`MOST`, so many labels are not tried. Of LLM2Vec's recipe only the first step is here, attention in
+both directions: its weights cannot be had from a package index. Settings of `improve` were chosen
+on seven tasks, of which Banking77 is one; the other domains had no part in it.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ Encode = Callable[[list[str]], np.ndarray]
 
 @dataclass
 class Way:
-    """What encodes texts, how many megabytes it takes, and what names classes itself, after how many labels of each."""
+    """What encodes texts, how many megabytes it takes, and what names classes itself, after how
+    many labels of each."""
 
     encode: Encode
     size: float
@@ -70,13 +74,23 @@ class Domain:
         train, test = rows_of(name, "train", given.data_dir), rows_of(name, "test", given.data_dir)
         train, test = ([rows[i] for i in rng.permutation(len(rows))] for rows in (train, test))
         labels = sorted({label for _, label in train})
-        labeled = {n: [row for one in labels for row in [row for row in train if row[1] == one][:n]] for n in SHOTS}
+        labeled = {
+            n: [row for one in labels for row in [row for row in train if row[1] == one][:n]]
+            for n in SHOTS
+        }
         labeled = {n: rows for n, rows in labeled.items() if epoch(rows, "undersampling") <= MOST}
         unseen = test[: given.test]
         place = given.work / name
         place.mkdir(parents=True, exist_ok=True)
         truth = np.array([label for _, label in unseen])
-        return cls(name, place, [text for text, _ in train[: given.texts]], labeled, [text for text, _ in unseen], truth)
+        return cls(
+            name,
+            place,
+            [text for text, _ in train[: given.texts]],
+            labeled,
+            [text for text, _ in unseen],
+            truth,
+        )
 
 
 def kept(folder: Path, make: Callable[[], Any]) -> float:
@@ -108,31 +122,41 @@ def static(folder: Path, out: Path) -> Way:
 
     took = kept(out, lambda: distill(str(folder)).save_pretrained(str(out)))
     made = StaticModel.from_pretrained(str(out))
-    return Way(lambda texts: np.asarray(made.encode(texts)), megabytes(out), note=f"made in {took:.0f} s")
+    return Way(
+        lambda texts: np.asarray(made.encode(texts)), megabytes(out), note=f"made in {took:.0f} s"
+    )
 
 
 def published() -> Way:
     """WordLlama's vectors of tokens, which come with its package."""
     import wordllama
 
-    made = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)  # its tokenizer is there
+    made = wordllama.WordLlama.load(
+        cache_dir=Path(wordllama.__file__).parent, disable_download=True
+    )  # its tokenizer is there
     return Way(lambda texts: np.asarray(made.embed(texts)), made.embedding.nbytes / 1e6)
 
 
 def read(folder: Path, note: str = "") -> Way:
     """A sentence-transformers folder as it says itself."""
     body = load_folder(folder)
-    return Way(lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)), megabytes(folder), note=note)
+    return Way(
+        lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)),
+        megabytes(folder),
+        note=note,
+    )
 
 
 def both_directions() -> Way:
-    """The first step of LLM2Vec's recipe: a decoder whose tokens see the whole text, without training."""
+    """The first step of LLM2Vec's recipe: a decoder whose tokens see the whole text, without
+    training."""
     loaded = layerscope.load("smollm2-135m", bidirectional=True)
     return Way(lambda texts: np.asarray(layerscope.encode(loaded, texts, progress=False)), 538)
 
 
 def epoch(labeled: Rows, strategy: str) -> int:
-    """Steps of SetFit's epoch: like and unlike pairs, as many of each as there are of the more (or the fewer)."""
+    """Steps of SetFit's epoch: like and unlike pairs, as many of each as there are of the more (or
+    the fewer)."""
     counts = list({label: sum(one == label for _, one in labeled) for _, label in labeled}.values())
     like = sum(n * (n + 1) // 2 for n in counts)
     unlike = (len(labeled) ** 2 - sum(n * n for n in counts)) // 2
@@ -149,7 +173,9 @@ def setfit(folder: Path, domain: Domain, shots: int) -> Way:
 
     def make() -> None:
         model = SetFitModel.from_pretrained(str(folder))
-        data = Dataset.from_dict({"text": [text for text, _ in labeled], "label": [label for _, label in labeled]})
+        data = Dataset.from_dict(
+            {"text": [text for text, _ in labeled], "label": [label for _, label in labeled]}
+        )
         settings = TrainingArguments(
             batch_size=BATCH, num_epochs=1, sampling_strategy=strategy, report_to="none", output_dir=str(out), seed=0,
             save_strategy="no",
@@ -161,11 +187,18 @@ def setfit(folder: Path, domain: Domain, shots: int) -> Way:
     model = SetFitModel.from_pretrained(str(out))
     body = model.model_body
     note = f"{strategy}, {epoch(labeled, strategy)} steps, {took:.0f} s"
-    return Way(lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)), megabytes(out), model.predict, shots, note)
+    return Way(
+        lambda texts: np.asarray(body.encode(texts, show_progress_bar=False)),
+        megabytes(out),
+        model.predict,
+        shots,
+        note,
+    )
 
 
 def right(vectors: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """Of unit vectors, the share of texts whose nearest other has their label, and of those with one among the three nearest."""
+    """Of unit vectors, the share of texts whose nearest other has their label, and of those with
+    one among the three nearest."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     near = labels[np.argsort(-cosines, axis=1)[:, :3]] == labels[:, None]
@@ -174,14 +207,23 @@ def right(vectors: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 
 def ways_of(domain: Domain, first: bool, given: argparse.Namespace) -> Iterator[tuple[str, Way]]:
     """Every way to vectors of a domain's texts."""
-    minilm, smollm = Path(resolve("minilm-l6").pipeline or resolve("minilm-l6").path), given.work / "smollm2"
+    minilm, smollm = (
+        Path(resolve("minilm-l6").pipeline or resolve("minilm-l6").path),
+        given.work / "smollm2",
+    )
     kept(smollm, lambda: as_transformers("smollm2-135m", smollm))
     today = given.work / "today"
     kept(today, lambda: layerscope.export("smollm2-135m", -1, out=today, overwrite=True))
 
     def improved(name: str, **options: Any) -> Way:
         out = domain.place / name
-        options = {"out": out, "sample": given.texts, "progress": False, "overwrite": True, **options}
+        options = {
+            "out": out,
+            "sample": given.texts,
+            "progress": False,
+            "overwrite": True,
+            **options,
+        }
         took = kept(out, lambda: layerscope.improve("smollm2-135m", domain.seen, **options))
         return read(out, f"made in {took:.0f} s")
 
@@ -206,7 +248,11 @@ def ways_of(domain: Domain, first: bool, given: argparse.Namespace) -> Iterator[
 
 def vectors_of(domain: Domain, name: str, way: Way) -> dict[str, np.ndarray]:
     """Unit vectors of all texts that are needed, kept for another run."""
-    texts = list(dict.fromkeys([*domain.texts, *(text for rows in domain.labeled.values() for text, _ in rows)]))
+    texts = list(
+        dict.fromkeys(
+            [*domain.texts, *(text for rows in domain.labeled.values() for text, _ in rows)]
+        )
+    )
     file = domain.place / f"{''.join(c if c.isalnum() else '-' for c in name)}.npy"
     if not file.exists():
         np.save(file, unit(way.encode(texts).astype(np.float64)))
@@ -223,7 +269,11 @@ def row(domain: Domain, name: str, way: Way, speed: float) -> str:
     for shots, labeled in domain.labeled.items():
         if way.predict is None:
             known = np.stack([vectors[text] for text, _ in labeled])
-            told = LogisticRegression(max_iter=1000, C=10).fit(known, [label for _, label in labeled]).predict(unseen)
+            told = (
+                LogisticRegression(max_iter=1000, C=10)
+                .fit(known, [label for _, label in labeled])
+                .predict(unseen)
+            )
         elif way.shots == shots:
             told = np.asarray(way.predict(domain.texts))
         else:
@@ -239,11 +289,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, default=Path("mteb"))
     parser.add_argument("--tasks", nargs="+", default=list(DOMAINS))
-    parser.add_argument("--ways", nargs="+", default=[""], help="ways with one of these in their names; other rows stay")
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        default=[""],
+        help="ways with one of these in their names; other rows stay",
+    )
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--test", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, default=Path("rivals"), help="where models are kept for another run")
+    parser.add_argument(
+        "--work", type=Path, default=Path("rivals"), help="where models are kept for another run"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -22,7 +22,8 @@ PAPER_WAY = ("dime", "infonce", "dataset_entropy")
 
 @dataclass(frozen=True)
 class Case:
-    """One rule on one model: what it chose, what that gained, and the interval that it forecast, if any."""
+    """One rule on one model: what it chose, what that gained, and the interval that it forecast, if
+    any."""
 
     rule: str
     family: str
@@ -49,7 +50,19 @@ def evidence_cases(models: Sequence[Judged]) -> list[Case]:
                 low, high = answer.forecast.interval(answer.layer)
                 risk = answer.forecast.risk(answer.layer)
             outcome = model.gain(answer.layer), model.share(answer.layer)
-            cases.append(Case("evidence", family, model.model, answer.layer, *outcome, low, high, risk, answer.abstained))
+            cases.append(
+                Case(
+                    "evidence",
+                    family,
+                    model.model,
+                    answer.layer,
+                    *outcome,
+                    low,
+                    high,
+                    risk,
+                    answer.abstained,
+                )
+            )
     return cases
 
 
@@ -58,7 +71,9 @@ def _cases(rule: str, models: Sequence[Judged], pick: Callable[[Judged], Chosen]
     for model in models:
         layer = pick(model)
         if layer is not None and (isinstance(layer, int) or layer):
-            cases.append(Case(rule, model.family, model.model, layer, model.gain(layer), model.share(layer)))
+            cases.append(
+                Case(rule, model.family, model.model, layer, model.gain(layer), model.share(layer))
+            )
     return cases
 
 
@@ -67,14 +82,17 @@ def chosen_depth(models: Sequence[Judged]) -> float:
     families = sorted({m.family for m in models})
 
     def worth(depth: float) -> float:
-        own = [[m.share(nearest(depth, m.n_blocks)) for m in models if m.family == f] for f in families]
+        own = [
+            [m.share(nearest(depth, m.n_blocks)) for m in models if m.family == f] for f in families
+        ]
         return float(np.mean([np.mean(shares) for shares in own]))
 
     return max((round(0.05 * k, 2) for k in range(1, 21)), key=worth)
 
 
 def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
-    """The paper's way: for each task the layer with the lowest metric on its own data, among the layers it was scored at."""
+    """The paper's way: for each task the layer with the lowest metric on its own data, among the
+    layers it was scored at."""
     from layerscope import atlas
 
     try:
@@ -98,8 +116,14 @@ def compare(models: Sequence[Judged]) -> list[Case]:
     cases = _cases("last", models, lambda m: m.n_blocks)
     for depth in DEPTHS:
         cases += _cases(f"fixed_depth:{depth:g}", models, lambda m, d=depth: nearest(d, m.n_blocks))  # type: ignore[misc]
-    blind = {f: chosen_depth([m for m in models if m.family != f]) for f in {m.family for m in models}}
-    cases += _cases("fixed_depth, chosen on the other families", models, lambda m: nearest(blind[m.family], m.n_blocks))
+    blind = {
+        f: chosen_depth([m for m in models if m.family != f]) for f in {m.family for m in models}
+    }
+    cases += _cases(
+        "fixed_depth, chosen on the other families",
+        models,
+        lambda m: nearest(blind[m.family], m.n_blocks),
+    )
     for metric in ATLAS_METRICS:
         rule = get_rule(f"lowest_{metric}")
         name = f"lowest_{metric}" + ("[signed]" if metric == "curvature" else "")
@@ -108,7 +132,9 @@ def compare(models: Sequence[Judged]) -> list[Case]:
     most = lambda m: int(read[m.model].curves["curvature"].value.argmax())  # noqa: E731
     cases += _cases("lowest_curvature[absolute]", models, most)
     for metric in PAPER_WAY:
-        cases += _cases(f"lowest_{metric}, per task", models, lambda m, k=metric: lowest_per_task(m, k))  # type: ignore[misc]
+        cases += _cases(
+            f"lowest_{metric}, per task", models, lambda m, k=metric: lowest_per_task(m, k)
+        )  # type: ignore[misc]
     cases += evidence_cases(models)
     one = "best single layer (needs labels)"
     cases += _cases(one, models, lambda m: max(range(m.n_blocks + 1), key=m.gain))
@@ -116,7 +142,8 @@ def compare(models: Sequence[Judged]) -> list[Case]:
 
 
 def summarize(cases: Sequence[Case], families: Sequence[str]) -> pd.DataFrame:
-    """One row per rule: share of the headroom and worst model by family, and over all families with equal weight."""
+    """One row per rule: share of the headroom and worst model by family, and over all families with
+    equal weight."""
     rows = []
     for rule in dict.fromkeys(c.rule for c in cases):
         row: dict[str, object] = {"rule": rule}
@@ -133,7 +160,8 @@ def summarize(cases: Sequence[Case], families: Sequence[str]) -> pd.DataFrame:
 
 
 def coverage(cases: Sequence[Case]) -> dict[str, float]:
-    """How often the 95 % interval contained the gain, over models and over families, and losses beside the stated risks."""
+    """How often the 95 % interval contained the gain, over models and over families, and losses
+    beside the stated risks."""
     promised = [c for c in cases if c.ci_low is not None and c.ci_high is not None]
     inside = {c.model: bool((c.ci_low or 0.0) <= c.gain <= (c.ci_high or 0.0)) for c in promised}
     families = sorted({c.family for c in promised})
@@ -142,7 +170,9 @@ def coverage(cases: Sequence[Case]) -> dict[str, float]:
         "models": float(len(promised)),
         "covered": float(np.mean(list(inside.values()))) if inside else float("nan"),
         "covered_by_family": float(np.mean(by)) if by else float("nan"),
-        "mean_risk": float(np.mean([c.risk for c in promised if c.risk is not None])) if promised else float("nan"),
+        "mean_risk": float(np.mean([c.risk for c in promised if c.risk is not None]))
+        if promised
+        else float("nan"),
         "lost": float(np.mean([c.gain < 0 for c in promised])) if promised else float("nan"),
         "abstained": float(sum(c.abstained for c in cases if c.rule == "evidence")),
     }

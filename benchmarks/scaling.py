@@ -1,8 +1,10 @@
-"""How the cost of a profile grows with prompts, tokens, width, blocks, views and workers, beside the bare forward passes.
+"""How the cost of a profile grows with prompts, tokens, width, blocks, views and workers, beside
+the bare forward passes.
 
-GPT-NeoX models with random weights and made-up texts. One size is varied at a time from a middle point. A profile is timed end
-to end, the bare passes over the same token ids in the same batches (as benchmarks/gpu.py does). On a GPU the clock is the
-wall's; on a CPU, with one thread, it is the CPU time of this process.
+GPT-NeoX models with random weights and made-up texts. One size is varied at a time from a middle
+point. A profile is timed end to end, the bare passes over the same token ids in the same batches
+(as benchmarks/gpu.py does). On a GPU the clock is the wall's; on a CPU, with one thread, it is the
+CPU time of this process.
 
     python benchmarks/scaling.py --device cuda --json h200.jsonl --seconds 380      # an H200: about six minutes
     python benchmarks/scaling.py --device cpu --json cpu.jsonl                      # one thread: some minutes
@@ -10,9 +12,10 @@ wall's; on a CPU, with one thread, it is the CPU time of this process.
     python benchmarks/scaling.py --short                                            # a few tiny points, for a look
     python benchmarks/cost_model.py h200.jsonl                                      # the model of cost fitted to the results
 
-Every line is printed and appended to --json as soon as it is measured. Points that would go beyond --seconds are left out and
-named. A run of up to two seconds is measured three times after a first one that compiles and warms up, one of up to four twice,
-a longer one once (after a small run of the same shape); medians are given.
+Every line is printed and appended to --json as soon as it is measured. Points that would go beyond
+--seconds are left out and named. A run of up to two seconds is measured three times after a first
+one that compiles and warms up, one of up to four twice, a longer one once (after a small run of the
+same shape); medians are given.
 """
 
 from __future__ import annotations
@@ -43,13 +46,18 @@ from layerscope.models import LoadedModel
 from layerscope.store import Shard, ShardStore
 
 GPU = Point(prompts=1000, tokens=128, width=1024, blocks=12)
-SMALL = Point(prompts=1000, tokens=16, width=256, blocks=4)  # a second curve over prompts, up to a million
+SMALL = Point(
+    prompts=1000, tokens=16, width=256, blocks=4
+)  # a second curve over prompts, up to a million
 CPU = Point(prompts=96, tokens=64, width=128, blocks=6, device="cpu")
 TOKENS = 2**18  # in all, where their number per prompt is varied
 
 Axes = dict[str, list[Point]]
 CUDA_AXES: Axes = {
-    "tokens": [replace(GPU, tokens=n, prompts=TOKENS // n) for n in (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)],
+    "tokens": [
+        replace(GPU, tokens=n, prompts=TOKENS // n)
+        for n in (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    ],
     "prompts": [replace(GPU, prompts=n) for n in (100, 1000, 10_000, 100_000)],
     "views": [replace(GPU, views=n) for n in (0, 2, 4, 8, 16)],
     "disk": [replace(GPU, prompts=10_000, disk=True)],
@@ -78,8 +86,16 @@ BARE_PROMPTS = 10_000  # more of the same length are run as these, several times
 def short(axes: Axes, device: str) -> Axes:
     """Two tiny points of every axis: enough to see that all works."""
     tiny = Point(prompts=24, tokens=16, width=64, blocks=2, device=device)
-    steps = {"tokens": [8, 16], "prompts": [24, 48], "views": [0, 2], "blocks": [2, 3], "width": [64, 128]}
-    made: Axes = {name: [replace(tiny, **{name: value}) for value in values] for name, values in steps.items()}
+    steps = {
+        "tokens": [8, 16],
+        "prompts": [24, 48],
+        "views": [0, 2],
+        "blocks": [2, 3],
+        "width": [64, 128],
+    }
+    made: Axes = {
+        name: [replace(tiny, **{name: value}) for value in values] for name, values in steps.items()
+    }
     return {
         **{name: made.get(name, []) for name in axes},
         "disk": [replace(tiny, disk=True)],
@@ -87,7 +103,8 @@ def short(axes: Axes, device: str) -> Axes:
     }
 
 
-# One point --------------------------------------------------------------------------------------------------------------------
+# One point
+# --------------------------------------------------------------------------------------------------------------------
 
 
 class Models:
@@ -113,7 +130,9 @@ class Models:
                 "max_position_embeddings": 8192,
             }
             dtype = torch.bfloat16 if p.device == "cuda" else torch.float32
-            self.model = gpu.build_model("GPTNeoX", sizes, self.tokenizer, dtype, f"{p.blocks}x{p.width}", p.device)
+            self.model = gpu.build_model(
+                "GPTNeoX", sizes, self.tokenizer, dtype, f"{p.blocks}x{p.width}", p.device
+            )
             self.shape = (p.width, p.blocks)
         return self.model
 
@@ -127,10 +146,15 @@ def run_profile(model: LoadedModel, corpus: Corpus, p: Point) -> tuple[float, di
     """Seconds of one profile, in all and of its parts."""
     clock = time.perf_counter if p.device == "cuda" else time.process_time
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="scaling-")) if p.disk else None
+        folder = (
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="scaling-")) if p.disk else None
+        )
         out = Path(folder) / "run" if folder else None
         seconds, run = gpu.timed(
-            lambda: layerscope.profile(model, corpus, max_length=p.tokens, out=out, progress=False, **settings_of(p)), clock
+            lambda: layerscope.profile(
+                model, corpus, max_length=p.tokens, out=out, progress=False, **settings_of(p)
+            ),
+            clock,
         )
         return seconds, run.manifest["seconds"]
 
@@ -146,7 +170,9 @@ def measure(models: Models, p: Point) -> Line:
 
     # the same texts several times over are the same work: bare passes have no use for their words
     some = min(p.prompts, BARE_PROMPTS)
-    batches = gpu.bare_batches(model, Corpus.of(texts[:some]), p.tokens, **settings_of(p)) * (p.prompts // some)
+    batches = gpu.bare_batches(model, Corpus.of(texts[:some]), p.tokens, **settings_of(p)) * (
+        p.prompts // some
+    )
     bare_clock = time.perf_counter if p.device == "cuda" else time.process_time
     gpu.run_bare(model, batches[:2])
 
@@ -179,7 +205,9 @@ def measure(models: Models, p: Point) -> Line:
         line["profile_gb"] = torch.cuda.max_memory_allocated() / 1e9
     if p.disk:
         line["write_gb_s"] = write_rate(p)
-    return {name: round(value, 5) if isinstance(value, float) else value for name, value in line.items()}
+    return {
+        name: round(value, 5) if isinstance(value, float) else value for name, value in line.items()
+    }
 
 
 def tokenize_seconds(model: LoadedModel, texts: list[str], p: Point) -> float:
@@ -191,9 +219,12 @@ def tokenize_seconds(model: LoadedModel, texts: list[str], p: Point) -> float:
 
 
 def write_rate(p: Point) -> float:
-    """GB/s at which the vectors of shards are written to disk, as a profile with a folder does it."""
+    """GB/s at which the vectors of shards are written to disk, as a profile with a folder does
+    it."""
     count = min(p.prompts, 512)
-    rows = np.random.default_rng(0).standard_normal((p.blocks + 1, count, 1, p.width), dtype=np.float32)
+    rows = np.random.default_rng(0).standard_normal(
+        (p.blocks + 1, count, 1, p.width), dtype=np.float32
+    )
     with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
         store, shards = ShardStore(Path(folder)), 16
         start = time.perf_counter()
@@ -203,11 +234,13 @@ def write_rate(p: Point) -> float:
     return shards * vector_bytes(replace(p, prompts=count)) / 1e9 / seconds
 
 
-# All points -------------------------------------------------------------------------------------------------------------------
+# All points
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def along(axes: Axes, names: list[str], seconds: float) -> Iterator[Line]:
-    """The lines of some axes. Where the time would run out, or a point fails, the rest of an axis is left out and named."""
+    """The lines of some axes. Where the time would run out, or a point fails, the rest of an axis
+    is left out and named."""
     began, models, known = time.perf_counter(), Models(), dict[Point, Line]()
     for axis in names:
         expected = 0.0
@@ -222,15 +255,22 @@ def along(axes: Axes, names: list[str], seconds: float) -> Iterator[Line]:
                     known[point] = measure(models, point)
                 except Exception as error:  # the other axes are worth having
                     traceback.print_exc()
-                    yield {"axis": axis, "skipped": rest, "why": f"{type(error).__name__}: {error}"[:300]}
+                    yield {
+                        "axis": axis,
+                        "skipped": rest,
+                        "why": f"{type(error).__name__}: {error}"[:300],
+                    }
                     break
                 if len(rest) > 1:
-                    expected = expect(known[point], time.perf_counter() - start, axes[axis][number + 1])
+                    expected = expect(
+                        known[point], time.perf_counter() - start, axes[axis][number + 1]
+                    )
             yield {"axis": axis, **known[point]}
 
 
 def expect(line: Line, took: float, following: Point) -> float:
-    """Seconds that the next point of an axis will take, from those that this one took: in the ratio of their work."""
+    """Seconds that the next point of an axis will take, from those that this one took: in the ratio
+    of their work."""
     growth = max(1.0, size(following) / size(Point.of(line)))
     once = line["profile_s"] + line["bare_s"]
     around = max(0.0, took - line["first_s"] - line["runs"] * once)  # making texts and models
@@ -250,10 +290,18 @@ def along_workers(point: Point, counts: tuple[int, ...]) -> Iterator[Line]:
     corpus = Corpus.of(gpu.make_texts(point.prompts, point.tokens))
     try:
         for line in workers.measure(model, corpus, counts, point.tokens):
-            yield {"axis": "workers", **{k: v for k, v in asdict(point).items() if k != "device"}, **line}
+            yield {
+                "axis": "workers",
+                **{k: v for k, v in asdict(point).items() if k != "device"},
+                **line,
+            }
     except Exception as error:  # without Ray, or where it does not start, what was measured before counts all the same
         traceback.print_exc()
-        yield {"axis": "workers", "skipped": list(counts), "why": f"{type(error).__name__}: {error}"[:300]}
+        yield {
+            "axis": "workers",
+            "skipped": list(counts),
+            "why": f"{type(error).__name__}: {error}"[:300],
+        }
 
 
 def facts(device: str) -> Line:
@@ -272,15 +320,30 @@ def cpu_name() -> str:
     """What Linux calls the processor, or its kind."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def main(given: list[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--axes", nargs="+", choices=NAMES, default=list(CUDA_AXES), help="all but workers, which need Ray")
-    parser.add_argument("--seconds", type=float, default=1e9, help="leave out points that would take longer in all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--axes",
+        nargs="+",
+        choices=NAMES,
+        default=list(CUDA_AXES),
+        help="all but workers, which need Ray",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="leave out points that would take longer in all"
+    )
     parser.add_argument("--json", type=Path, help="a file to append every line to")
     parser.add_argument("--short", action="store_true", help="tiny points")
     args = parser.parse_args(given)
@@ -301,7 +364,11 @@ def main(given: list[str] | None = None) -> None:
     for line in along(axes, [name for name in args.axes if name != "workers"], args.seconds):
         show(line)
     if "workers" in args.axes:
-        point = replace(WORKERS_POINT, prompts=128, tokens=16, width=64) if args.short else WORKERS_POINT
+        point = (
+            replace(WORKERS_POINT, prompts=128, tokens=16, width=64)
+            if args.short
+            else WORKERS_POINT
+        )
         for line in along_workers(point, WORKERS[:2] if args.short else WORKERS):
             show(line)
 

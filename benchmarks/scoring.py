@@ -1,13 +1,17 @@
-"""What scoring every layer costs by mteb and by `--scoring device`, on one CPU and beside the encoding; and how they agree.
+"""What scoring every layer costs by mteb and by `--scoring device`, on one CPU and beside the
+encoding; and how they agree.
 
-CPU seconds, so that others on the machine do not count, with one thread, as a scoring worker has it. Encoding is timed on some of
-its chunks of texts, at all layers and under all readouts. Scoring is timed at some layers under all readouts, on the vectors of
-the whole task. Both are scaled up to all texts and all layers. Vectors of the whole task are encoded first and kept in `--work`;
-layers near the input are quick, because passes end after the last one that is asked for.
+CPU seconds, so that others on the machine do not count, with one thread, as a scoring worker has
+it. Encoding is timed on some of its chunks of texts, at all layers and under all readouts. Scoring
+is timed at some layers under all readouts, on the vectors of the whole task. Both are scaled up to
+all texts and all layers. Vectors of the whole task are encoded first and kept in `--work`; layers
+near the input are quick, because passes end after the last one that is asked for.
 
     python benchmarks/scoring.py --data-dir DIR
-    python benchmarks/scoring.py --data-dir DIR --tasks all --limit 300 --layers 2,6 --dtype bfloat16 --sample 0 --out FILE.csv
-    python benchmarks/scoring.py --data-dir DIR --tasks STSBenchmark --readouts plain/mean/applied --layers all --sample 0 \
+    python benchmarks/scoring.py --data-dir DIR --tasks all --limit 300 --layers 2,6 --dtype
+    bfloat16 --sample 0 --out FILE.csv
+    python benchmarks/scoring.py --data-dir DIR --tasks STSBenchmark --readouts plain/mean/applied
+    --layers all --sample 0 \
         --converge 1000 --float16     # beside fits that converged, and vectors stored in two bytes
     python benchmarks/scoring.py --data-dir DIR --profile 25     # the functions that take longest, of one more score per task
 """
@@ -63,7 +67,11 @@ from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope_gpu.scoring.regression import Classification, classify
 
 MAX_LENGTH = 256
-READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]
+READOUTS = [
+    f"plain/{pooling}/{norm}"
+    for pooling in ("mean", "wmean", "last")
+    for norm in ("applied", "raw")
+]
 
 # part of the time: functions, as module:name
 PARTS = {
@@ -74,7 +82,9 @@ PARTS = {
         "mteb.abstasks.classification:AbsTaskClassification._calculate_scores",
         "mteb.abstasks.clustering_legacy:AbsTaskClusteringLegacy._compute_metrics",
     ],
-    "drawing training texts": ["mteb.abstasks.classification:AbsTaskClassification._undersample_data"],
+    "drawing training texts": [
+        "mteb.abstasks.classification:AbsTaskClassification._undersample_data"
+    ],
     "reading vectors": ["layerscope.evaluation.scoring:_lookup"],
     "finding texts": ["layerscope.evaluation.mteb_models:LayerView.encode"],
     "writing results": [
@@ -142,7 +152,9 @@ class Clock:
         return lambda: setattr(owner, name, original)
 
 
-def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readout], sample: int) -> float:
+def encoding_seconds(
+    model: LoadedModel, texts: list[str], readouts: list[Readout], sample: int
+) -> float:
     """CPU seconds to encode texts at all layers under all readouts.
 
     Timed are some of the chunks that an evaluation encodes, of all lengths; scaled by tokens.
@@ -158,7 +170,11 @@ def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readou
             missing = one.missing(texts)
             parts = [missing[span] for span in one.spans(len(missing))]
             tokens = [one.encoder.computed(one.encoder.read(part)) for part in parts]
-            chosen = [int((i + 0.5) * len(parts) / sample) for i in range(sample)] if sample < len(parts) else range(len(parts))
+            chosen = (
+                [int((i + 0.5) * len(parts) / sample) for i in range(sample)]
+                if sample < len(parts)
+                else range(len(parts))
+            )
             start = time.process_time()
             for i in chosen:
                 one.add(parts[i], one.encoder.run(one.encoder.read(parts[i]), lambda count: None))
@@ -167,7 +183,9 @@ def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readou
     return total
 
 
-def vectors_of(model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path) -> None:
+def vectors_of(
+    model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path
+) -> None:
     """Encode the texts at some layers, where the store does not have them yet."""
     sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
     for name in dict.fromkeys(readout.template for readout in readouts):
@@ -178,25 +196,42 @@ def vectors_of(model: LoadedModel, texts: list[str], readouts: list[Readout], la
         one.run(one.missing(texts))
 
 
-def halve(model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path) -> None:
+def halve(
+    model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path
+) -> None:
     """Store the vectors again, in float16."""
     keys, spaces = [text_key(text) for text in texts], EmbeddingStore(store, None)
     sites = [site.name for site in expand_sites(None, model.anatomy) if site.layer in layers]
     for name in dict.fromkeys(readout.template for readout in readouts):
-        old, new = (open_space(spaces, model, get_template(name), MAX_LENGTH, dtype) for dtype in ("float32", "float16"))
+        old, new = (
+            open_space(spaces, model, get_template(name), MAX_LENGTH, dtype)
+            for dtype in ("float32", "float16")
+        )
         kinds = kinds_of([readout for readout in readouts if readout.template == name])
         numbers = {name: old.read_numbers(keys, name) for name in ("tokens", "truncated")}
-        new.add(keys, {kind: np.stack([old.read(keys, kind, site) for site in sites]) for kind in kinds}, sites, numbers)
+        new.add(
+            keys,
+            {kind: np.stack([old.read(keys, kind, site) for site in sites]) for kind in kinds},
+            sites,
+            numbers,
+        )
 
 
-def context_of(model: LoadedModel, readouts: list[Readout], run: Path, store: Path, dtype: str = "float32") -> ScoringContext:
+def context_of(
+    model: LoadedModel, readouts: list[Readout], run: Path, store: Path, dtype: str = "float32"
+) -> ScoringContext:
     """What the scoring workers of an evaluation are given."""
     names = dict.fromkeys(readout.template for readout in readouts)
-    spaces = tuple((n, json.dumps(space_description(model.identity, get_template(n), MAX_LENGTH)), dtype) for n in names)
+    spaces = tuple(
+        (n, json.dumps(space_description(model.identity, get_template(n), MAX_LENGTH)), dtype)
+        for n in names
+    )
     return ScoringContext(str(run), str(store), model.name, None, model.width, spaces)
 
 
-def score(context: ScoringContext, jobs: list[ScoreJob], clock: Clock, blocks: int) -> list[dict[str, Any]]:
+def score(
+    context: ScoringContext, jobs: list[ScoreJob], clock: Clock, blocks: int
+) -> list[dict[str, Any]]:
     """Score jobs with one thread, then compute their gains."""
     with threadpool_limits(1), clock.watching():
         results = []
@@ -206,14 +241,20 @@ def score(context: ScoringContext, jobs: list[ScoreJob], clock: Clock, blocks: i
                 results.append(run_job(context, job) | {"seconds": time.process_time() - start})
         with clock.part("gains and intervals"):
             places = {(job.task.name, job.readout, job.layer): job for job in jobs}
-            gain_table(score_table(results, blocks), lambda place, *part: read_items(context, places[place], *part))
+            gain_table(
+                score_table(results, blocks),
+                lambda place, *part: read_items(context, places[place], *part),
+            )
     bad = [result for result in results if result["status"] != "scored"]
     assert not bad, bad[0]
     return results
 
 
-def ours(context: ScoringContext, jobs: list[ScoreJob], places: int) -> tuple[float, list[float], float | None]:
-    """CPU seconds of `--scoring device` for all places, scores of the jobs, and the share of fits that converged.
+def ours(
+    context: ScoringContext, jobs: list[ScoreJob], places: int
+) -> tuple[float, list[float], float | None]:
+    """CPU seconds of `--scoring device` for all places, scores of the jobs, and the share of fits
+    that converged.
 
     One job and then all are scored: what is done once per task is told from what every score costs.
     """
@@ -233,7 +274,9 @@ def ours(context: ScoringContext, jobs: list[ScoreJob], places: int) -> tuple[fl
     return took[0] + each * (places - 1), scores, facts["fits_converged"].get(jobs[0].task.name)
 
 
-def converged_scores(context: ScoringContext, jobs: list[ScoreJob], steps: int) -> list[float] | None:
+def converged_scores(
+    context: ScoringContext, jobs: list[ScoreJob], steps: int
+) -> list[float] | None:
     """Accuracies of fits that went on until they converged."""
     task = jobs[0].task.load()
     reseed(task)
@@ -265,18 +308,33 @@ def profiled(context: ScoringContext, job: ScoreJob, lines: int) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tasks", default="Banking77Classification,StackExchangeClustering")
     parser.add_argument("--readouts", default=",".join(READOUTS))
     parser.add_argument("--layers", default="2,6,10", help="the layers that are scored")
     parser.add_argument("--limit", type=int, help="items per task (default: all)")
-    parser.add_argument("--sample", type=int, default=3, help="chunks of texts (of some 25) whose encoding is timed; 0: do not")
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=3,
+        help="chunks of texts (of some 25) whose encoding is timed; 0: do not",
+    )
     parser.add_argument("--work", type=Path, help="keep vectors and results here")
     parser.add_argument("--dtype", default="float32", help="of the model that encodes")
-    parser.add_argument("--converge", type=int, default=0, metavar="STEPS", help="also fit classifiers for so many steps")
-    parser.add_argument("--float16", action="store_true", help="score vectors that were stored as float16, too")
+    parser.add_argument(
+        "--converge",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="also fit classifiers for so many steps",
+    )
+    parser.add_argument(
+        "--float16", action="store_true", help="score vectors that were stored as float16, too"
+    )
     parser.add_argument("--out", type=Path, help="write every score here")
     parser.add_argument("--profile", type=int, default=0, metavar="LINES")
     args = parser.parse_args()
@@ -285,13 +343,21 @@ def main() -> None:
     every = sorted(path.name for path in args.data_dir.iterdir())
     names = every if args.tasks == "all" else args.tasks.split(",")
     model = load(args.model, device="cpu", dtype=args.dtype)
-    layers = list(range(model.n_blocks + 1)) if args.layers == "all" else [int(layer) for layer in args.layers.split(",")]
+    layers = (
+        list(range(model.n_blocks + 1))
+        if args.layers == "all"
+        else [int(layer) for layer in args.layers.split(",")]
+    )
     readouts = parse_readouts(args.readouts.split(","), False, True)
     sites = {site.layer: site.name for site in expand_sites(None, model.anatomy)}
-    specs: list[TaskSpec] = resolve_tasks(names, data_dir=args.data_dir, sample=args.limit, offline=True)
+    specs: list[TaskSpec] = resolve_tasks(
+        names, data_dir=args.data_dir, sample=args.limit, offline=True
+    )
     quiet_mteb()
     places = len(sites) * len(readouts)
-    print(f"{args.model}: {len(sites)} layers × {len(readouts)} readouts = {places} scores per task; CPU seconds")
+    print(
+        f"{args.model}: {len(sites)} layers × {len(readouts)} readouts = {places} scores per task; CPU seconds"
+    )
     sums, table = [0.0, 0.0, 0.0], []
     for spec in specs:
         run = Path(tempfile.mkdtemp(prefix="run-", dir=work))
@@ -310,25 +376,45 @@ def main() -> None:
                 flush=True,
             )
         context = context_of(model, readouts, run, work / "store")
-        jobs = [ScoreJob(spec, readout, sites[layer], layer) for readout in readouts for layer in layers]
-        run_job(context, jobs[0])  # warm up: the task and the store's index are loaded once per worker
+        jobs = [
+            ScoreJob(spec, readout, sites[layer], layer) for readout in readouts for layer in layers
+        ]
+        run_job(
+            context, jobs[0]
+        )  # warm up: the task and the store's index are loaded once per worker
         jobs[0].file(context).unlink()
         clock = Clock()
         results = score(context, jobs, clock, len(sites) - 1)
         total = sum(clock.seconds.values())
         for part, seconds in sorted(clock.seconds.items(), key=lambda item: -item[1]):
             each = seconds / len(jobs)
-            print(f"    {part:<34}{each * places:10.1f}   {each:8.3f} per score   {seconds / total:6.1%}")
+            print(
+                f"    {part:<34}{each * places:10.1f}   {each:8.3f} per score   {seconds / total:6.1%}"
+            )
         whole = total / len(jobs) * places
         ratio = f" = {whole / encoding:.2f} × the encoding" if encoding else ""
-        print(f"  scoring, all layers and readouts       {whole:8.0f}   ({len(jobs)} scores, scaled){ratio}", flush=True)
+        print(
+            f"  scoring, all layers and readouts       {whole:8.0f}   ({len(jobs)} scores, scaled){ratio}",
+            flush=True,
+        )
         seconds_ours, scores, ended = ours(context, jobs, places)
         by_mteb = [result["scores"][0]["score"] for result in results]
         whole -= clock.seconds["gains and intervals"] / len(jobs) * places  # both need them
-        print(f"  --scoring device                       {seconds_ours:8.0f}   = {seconds_ours / whole:.2f} × mteb's")
+        print(
+            f"  --scoring device                       {seconds_ours:8.0f}   = {seconds_ours / whole:.2f} × mteb's"
+        )
         print(apart("device − mteb", scores, by_mteb), flush=True)
-        rows: dict[str, Any] = {"task": spec.name, "layer": [j.layer for j in jobs], "readout": [j.readout.name for j in jobs]}
-        rows |= {"mteb": by_mteb, "device": scores, "mteb_seconds": whole / places, "device_seconds": seconds_ours / places}
+        rows: dict[str, Any] = {
+            "task": spec.name,
+            "layer": [j.layer for j in jobs],
+            "readout": [j.readout.name for j in jobs],
+        }
+        rows |= {
+            "mteb": by_mteb,
+            "device": scores,
+            "mteb_seconds": whole / places,
+            "device_seconds": seconds_ours / places,
+        }
         if ended is not None:
             print(f"    fits that converged in 100 steps: {ended:.0%}")
         if args.converge and (final := converged_scores(context, jobs, args.converge)) is not None:
@@ -346,14 +432,20 @@ def main() -> None:
         sums = [sums[0] + encoding, sums[1] + whole, sums[2] + seconds_ours]
         for result in results:
             shown = " ".join(repr(entry["score"]) for entry in result["scores"])
-            print(f"    {Readout.from_row(result).name:<34}{result['layer']:>4}  {result['seconds']:6.2f} s   {shown}")
+            print(
+                f"    {Readout.from_row(result).name:<34}{result['layer']:>4}  {result['seconds']:6.2f} s   {shown}"
+            )
         if args.profile:
             profiled(context, jobs[0], args.profile)
-    print(f"\ntogether: mteb {sums[1]:.0f}, device {sums[2]:.0f} = {sums[2] / sums[1]:.2f} × mteb's")
+    print(
+        f"\ntogether: mteb {sums[1]:.0f}, device {sums[2]:.0f} = {sums[2] / sums[1]:.2f} × mteb's"
+    )
     if args.out:
         pd.concat(table).to_csv(args.out, index=False, float_format="%.6g")
     if args.sample:
-        print(f"together: encoding {sums[0]:.0f}, scoring {sums[1]:.0f} = {sums[1] / sums[0]:.2f} × the encoding")
+        print(
+            f"together: encoding {sums[0]:.0f}, scoring {sums[1]:.0f} = {sums[1] / sums[0]:.2f} × the encoding"
+        )
 
 
 if __name__ == "__main__":

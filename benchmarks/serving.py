@@ -1,10 +1,13 @@
-"""How fast the models are that people would serve: texts per second, and how long one text takes, side by side in one run.
+"""How fast the models are that people would serve: texts per second, and how long one text takes,
+side by side in one run.
 
-The model as it is, its head at a third of the blocks, a student's half, and a ready encoder, each as the sentence-transformers
-folder that an export writes; on a CPU also its ONNX graphs. All of them encode the same questions by turns.
+The model as it is, its head at a third of the blocks, a student's half, and a ready encoder, each
+as the sentence-transformers folder that an export writes; on a CPU also its ONNX graphs. All of
+them encode the same questions by turns.
 
     python benchmarks/serving.py --texts questions.jsonl --out benchmarks/results/serving-cpu.csv          # 2 threads
-    python benchmarks/serving.py --texts questions.jsonl --device cuda --out benchmarks/results/serving-h200.csv
+    python benchmarks/serving.py --texts questions.jsonl --device cuda --out
+    benchmarks/results/serving-h200.csv
 
 A head's numbers do not change its speed: these are of a made-up one.
 """
@@ -40,7 +43,9 @@ def make_folders(name: str, scratch: Path, onnx: bool) -> dict[str, Path]:
     """The model as it is, with a head, and half of it; with ONNX graphs of the head."""
     model, folders = load(name), {}
     head_layer, half = MODELS[name]
-    head = Head(np.zeros(model.width), np.random.default_rng(0).standard_normal((model.width, WIDTH)))
+    head = Head(
+        np.zeros(model.width), np.random.default_rng(0).standard_normal((model.width, WIDTH))
+    )
     for what, layer in (("today", model.n_blocks), ("head", head_layer), ("student", half)):
         folders[what] = scratch / f"{name}-{what}"
         readout = Readout() if what == "today" else Readout(centering=HEAD)
@@ -58,14 +63,27 @@ def onnx_encoder(folder: Path, file: str, threads: int) -> Callable[[list[str]],
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(folder / "onnx" / file), options, providers=["CPUExecutionProvider"])
-    tokenizer, names = AutoTokenizer.from_pretrained(folder), {given.name for given in session.get_inputs()}
+    session = onnxruntime.InferenceSession(
+        str(folder / "onnx" / file), options, providers=["CPUExecutionProvider"]
+    )
+    tokenizer, names = (
+        AutoTokenizer.from_pretrained(folder),
+        {given.name for given in session.get_inputs()},
+    )
 
     def encode(texts: list[str]) -> object:
         order = sorted(texts, key=len, reverse=True)
         for first in range(0, len(order), 32):
-            fed = tokenizer(order[first : first + 32], padding=True, truncation=True, max_length=256, return_tensors="np")
-            session.run(None, {key: value.astype(np.int64) for key, value in fed.items() if key in names})
+            fed = tokenizer(
+                order[first : first + 32],
+                padding=True,
+                truncation=True,
+                max_length=256,
+                return_tensors="np",
+            )
+            session.run(
+                None, {key: value.astype(np.int64) for key, value in fed.items() if key in names}
+            )
         return None
 
     return encode
@@ -75,7 +93,8 @@ Encoders = dict[tuple[str, str], Callable[[list[str]], object]]
 
 
 def measure(encoders: Encoders, texts: list[str], singles: int, rounds: int) -> pd.DataFrame:
-    """A row per encoder: the best of `rounds` passes over all texts, by turns; then single texts, by turns."""
+    """A row per encoder: the best of `rounds` passes over all texts, by turns; then single texts,
+    by turns."""
     rates: dict[tuple[str, str], list[float]] = {key: [] for key in encoders}
     waits: dict[tuple[str, str], list[float]] = {key: [] for key in encoders}
     for encode in encoders.values():
@@ -107,7 +126,9 @@ def read_texts(file: Path, count: int) -> list[str]:
 
 def main() -> None:
     """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=["smollm2-135m"], choices=MODELS)
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--count", type=int, default=600)
@@ -124,16 +145,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folders: dict[str, Path] = {}
         for name in args.models:
-            folders |= {f"{name}, {what}": folder for what, folder in make_folders(name, Path(scratch), not gpu).items()}
+            folders |= {
+                f"{name}, {what}": folder
+                for what, folder in make_folders(name, Path(scratch), not gpu).items()
+            }
         encoder = load("minilm-l6")
-        prepare(encoder, encoder.n_blocks, Readout(), Path(scratch) / "minilm", max_length=256, unit=True)
+        prepare(
+            encoder,
+            encoder.n_blocks,
+            Readout(),
+            Path(scratch) / "minilm",
+            max_length=256,
+            unit=True,
+        )
         folders["minilm-l6"] = Path(scratch) / "minilm"
         for name, folder in folders.items():
             for precision in (torch.float32, torch.bfloat16):
                 student = load_folder(folder).to(device=args.device, dtype=precision)
                 size = 256 if gpu else 32
-                encoders[name, str(precision).removeprefix("torch.")] = lambda given, s=student, size=size: s.encode(
-                    given, batch_size=size, show_progress_bar=False
+                encoders[name, str(precision).removeprefix("torch.")] = (
+                    lambda given, s=student, size=size: s.encode(
+                        given, batch_size=size, show_progress_bar=False
+                    )
                 )
             for file, told in (("model.onnx", "ONNX"), ("model_int8.onnx", "ONNX int8")):
                 if (folder / "onnx" / file).exists():

@@ -1,4 +1,5 @@
-"""The statistics on data whose truth is known: false positives, power, bias and coverage, before and after.
+"""The statistics on data whose truth is known: false positives, power, bias and coverage, before
+and after.
 
     python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
     python benchmarks/simulate.py picking --cells flat,200,1,6 --trials 12000 --seed 9 --out more.csv      # one row of it
@@ -6,7 +7,8 @@
     python benchmarks/simulate.py correlation [--trials 1000]    # the null of `correlate`
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
-Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of version 0.2, kept here to compare with.
+Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of version 0.2, kept here
+to compare with.
 """
 
 from __future__ import annotations
@@ -32,21 +34,29 @@ HUMP = 5.0  # points, in the middle
 
 
 def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) -> ScoredCandidates:
-    """Scores (points) of readouts × layers on so many items of each task, neighboring layers alike, and resamples of them."""
+    """Scores (points) of readouts × layers on so many items of each task, neighboring layers alike,
+    and resamples of them."""
     shape, size = truth.shape, truth.size
-    near = np.linalg.cholesky(0.9 ** np.abs(np.subtract.outer(np.arange(LAYERS), np.arange(LAYERS))))
+    near = np.linalg.cholesky(
+        0.9 ** np.abs(np.subtract.outer(np.arange(LAYERS), np.arange(LAYERS)))
+    )
     score, spread = np.zeros(size), np.zeros((size, size))
     for _ in range(tasks):
         values = 30 * (rng.standard_normal((items, shape[0], LAYERS)) @ near.T).reshape(items, size)
         values += 35 * rng.standard_normal((items, 1))  # how hard an item is, for all candidates
         score += (truth.ravel() + values.mean(0)) / tasks
         spread += np.cov(values.T) / items / tasks**2
-    draws = score[:, None] + np.linalg.cholesky(spread + 1e-9 * np.eye(size)) @ rng.standard_normal((size, DRAWS))
+    draws = score[:, None] + np.linalg.cholesky(spread + 1e-9 * np.eye(size)) @ rng.standard_normal(
+        (size, DRAWS)
+    )
     return ScoredCandidates(score.reshape(shape), draws.reshape(*shape, DRAWS))
 
 
-def before(given: ScoredCandidates, last: tuple[int, int]) -> tuple[tuple[int, ...], float, float, float] | None:
-    """Version 0.2: the mean lead of the winners of resamples was taken off; kept unless it lost in more than 20 % of them."""
+def before(
+    given: ScoredCandidates, last: tuple[int, int]
+) -> tuple[tuple[int, ...], float, float, float] | None:
+    """Version 0.2: the mean lead of the winners of resamples was taken off; kept unless it lost in
+    more than 20 % of them."""
     assert given.draws is not None
     best, flat = given.best(), given.draws.reshape(-1, DRAWS)
     winners = flat.argmax(0)
@@ -58,7 +68,9 @@ def before(given: ScoredCandidates, last: tuple[int, int]) -> tuple[tuple[int, .
     return best, float(given.score[best] - given.score[last]) - price, float(low), float(high)
 
 
-def after(given: ScoredCandidates, last: tuple[int, int], seed: int) -> tuple[tuple[int, ...], float, float, float] | None:
+def after(
+    given: ScoredCandidates, last: tuple[int, int], seed: int
+) -> tuple[tuple[int, ...], float, float, float] | None:
     """The rule of today."""
     found = pick(given, np.full(given.score.shape, True), lambda place: last, seed=seed)
     if not found.moved:
@@ -71,7 +83,14 @@ def picking(trials: int, cells: Sequence[str] = (), seed: int = 0) -> Iterator[d
     """Moves away from the last layer, and what they promise, on flat and humped truths."""
     hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
     for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
-        for items, tasks, readouts in ((200, 1, 1), (200, 1, 6), (200, 10, 1), (200, 10, 6), (1379, 1, 1), (1379, 1, 6)):
+        for items, tasks, readouts in (
+            (200, 1, 1),
+            (200, 1, 6),
+            (200, 10, 1),
+            (200, 10, 6),
+            (1379, 1, 1),
+            (1379, 1, 6),
+        ):
             if cells and f"{name},{items},{tasks},{readouts}" not in cells:
                 continue
             truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
@@ -80,7 +99,10 @@ def picking(trials: int, cells: Sequence[str] = (), seed: int = 0) -> Iterator[d
             count = trials if name == "flat" else max(20, trials // 8)
             for trial in range(count):
                 given = scored(rng, truth, items, tasks)
-                for rule, said in (("before", before(given, last)), ("after", after(given, last, trial))):
+                for rule, said in (
+                    ("before", before(given, last)),
+                    ("after", after(given, last, trial)),
+                ):
                     if said is not None:
                         place, value, low, high = said
                         true = float(truth[place] - truth[last])
@@ -96,7 +118,8 @@ def picking(trials: int, cells: Sequence[str] = (), seed: int = 0) -> Iterator[d
 
 
 def improving(trials: int) -> Iterator[dict[str, object]]:
-    """The rule of `improve`: the best candidate, if the interval of its gain, made for all gains at once, is above zero."""
+    """The rule of `improve`: the best candidate, if the interval of its gain, made for all gains at
+    once, is above zero."""
     hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
     for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
         for items, readouts in ((200, 1), (200, 12), (600, 12)):
@@ -105,7 +128,10 @@ def improving(trials: int) -> Iterator[dict[str, object]]:
             for _ in range(trials if name == "flat" else max(20, trials // 4)):
                 given = scored(rng, truth, items, 1)
                 best = given.best()
-                gain, true = given.gain_of_pick(best, last, np.full(truth.shape, True)), float(truth[best] - truth[last])
+                gain, true = (
+                    given.gain_of_pick(best, last, np.full(truth.shape, True)),
+                    float(truth[best] - truth[last]),
+                )
                 told.append((gain.low > 0, gain.value - true, gain.low <= true <= gain.high))
             moved, bias, held = np.array(told, dtype=float).T
             yield {
@@ -130,11 +156,15 @@ def curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
 
 def line_only(y: np.ndarray, count: int, seed: int) -> dict[str, np.ndarray]:
     """Version 0.2's surrogates: they kept the line from the first layer to the last."""
-    return {k: draw(y[None], count, np.random.default_rng([seed, i]))[:, 0] for i, (k, draw) in enumerate(maths.NULLS.items())}
+    return {
+        k: draw(y[None], count, np.random.default_rng([seed, i]))[:, 0]
+        for i, (k, draw) in enumerate(maths.NULLS.items())
+    }
 
 
 def correlation(trials: int) -> Iterator[dict[str, object]]:
-    """How often unrelated curves are called related at p ≤ 0.05, and related ones (y + 0.3 × an unrelated one) are found."""
+    """How often unrelated curves are called related at p ≤ 0.05, and related ones (y + 0.3 × an
+    unrelated one) are found."""
     for n in (13, 25):
         for kind in ("walk", "smooth", "valley and last layer apart"):
             rng, found = np.random.default_rng(n), {}  # type: ignore[var-annotated]
@@ -145,8 +175,14 @@ def correlation(trials: int) -> Iterator[dict[str, object]]:
                     drawn = draw(y, 99, trial)
                     for measure in ("spearman", "dcor"):
                         values = [maths.association(measure, one, y) for one in (x, mixed)]
-                        nulls = {k: maths.null_values(measure, np.stack([x, mixed]), c) for k, c in drawn.items()}
-                        p = [chance.p <= 0.05 for chance in maths.compare_with(measure, values, nulls)]
+                        nulls = {
+                            k: maths.null_values(measure, np.stack([x, mixed]), c)
+                            for k, c in drawn.items()
+                        }
+                        p = [
+                            chance.p <= 0.05
+                            for chance in maths.compare_with(measure, values, nulls)
+                        ]
                         found.setdefault((rule, measure), []).append(p)
             for (rule, measure), p in found.items():
                 wrong, right = np.mean(p, axis=0)
@@ -168,13 +204,22 @@ VIEWED = ("infonce", "lidar", "dime")
 
 
 def intervals(trials: int) -> Iterator[dict[str, object]]:
-    """How often a metric's 95 % interval holds the mean value of such data, and how wide it is beside the true spread."""
+    """How often a metric's 95 % interval holds the mean value of such data, and how wide it is
+    beside the true spread."""
     prompts, width = 120, 24
     shape = np.arange(1, width + 1) ** -0.5
 
     def rows(rng: np.random.Generator, kind: str) -> np.ndarray:
-        z = rng.standard_t(3, (prompts, width)) if kind == "heavy tails" else rng.standard_normal((prompts, width))
-        return z * shape * np.where(np.arange(width) == 0, 8.0 if kind == "one feature dominates" else 1.0, 1.0)
+        z = (
+            rng.standard_t(3, (prompts, width))
+            if kind == "heavy tails"
+            else rng.standard_normal((prompts, width))
+        )
+        return (
+            z
+            * shape
+            * np.where(np.arange(width) == 0, 8.0 if kind == "one feature dominates" else 1.0, 1.0)
+        )
 
     for kind in ("normal", "one feature dominates", "heavy tails"):
         for name in (*SPECTRAL, *VIEWED):
@@ -207,10 +252,14 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--trials", type=int)
-    parser.add_argument("--cells", nargs="+", default=[], help="of picking: TRUTH,ITEMS,TASKS,READOUTS")
+    parser.add_argument(
+        "--cells", nargs="+", default=[], help="of picking: TRUTH,ITEMS,TASKS,READOUTS"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of picking: other data")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -220,7 +269,9 @@ def main() -> None:
     for row in run(given.trials or trials, **more):  # type: ignore[operator]
         rows.append({**row, "commit": commit()})
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        pd.DataFrame(rows).round(4).to_csv(given.out or RESULTS / f"simulated-{given.part}.csv", index=False)
+        pd.DataFrame(rows).round(4).to_csv(
+            given.out or RESULTS / f"simulated-{given.part}.csv", index=False
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The sink activation: where it is, and edits of it inside the forward pass.
 
-A sink activation is a layer, the tokens that are massive there, and the few features that carry them (Sun et al. 2024). An edit
-changes the output of that layer's block in every forward pass; all later layers are computed from the edited states. Three edits
-take the sink away. Three controls leave it in place and change something else, so that what the sink does can be told from what
+A sink activation is a layer, the tokens that are massive there, and the few features that carry
+them (Sun et al. 2024). An edit changes the output of that layer's block in every forward pass; all
+later layers are computed from the edited states. Three edits take the sink away. Three controls
+leave it in place and change something else, so that what the sink does can be told from what
 editing does.
 """
 
@@ -34,7 +35,8 @@ _MOST_TOKENS = 1 << 16  # positions that have a random rank of their own
 
 @dataclass(frozen=True)
 class SinkActivation:
-    """Where a token becomes massive: the layer, the features that carry it, and how it looks on the texts scanned."""
+    """Where a token becomes massive: the layer, the features that carry it, and how it looks on the
+    texts scanned."""
 
     layer: int
     features: tuple[int, ...]
@@ -55,10 +57,15 @@ class SinkActivation:
         }
 
 
-def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], options: Mapping[str, Any]) -> SinkActivation:
-    """The layer where the largest token's norm, over the median, rises most, and the features that carry it there."""
+def find_sink_activation(
+    model: LoadedModel, prompts: Sequence[np.ndarray], options: Mapping[str, Any]
+) -> SinkActivation:
+    """The layer where the largest token's norm, over the median, rises most, and the features that
+    carry it there."""
     if not prompts:
-        raise LayerscopeError("no text has three tokens: there is nothing to find a sink in. Give longer texts.")
+        raise LayerscopeError(
+            "no text has three tokens: there is nothing to find a sink in. Give longer texts."
+        )
     sites = expand_sites(None, model.anatomy)
     ratios = np.zeros((len(sites), len(prompts)))
     first = np.zeros((len(sites), len(prompts)))
@@ -78,7 +85,9 @@ def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], opti
     curve = ratios.mean(axis=1)
     least, layer = float(options["least"]), int(options["layer"])
     if layer > model.n_blocks:
-        raise InvalidValueError(f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}.")
+        raise InvalidValueError(
+            f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}."
+        )
     if layer < 0:
         if curve.max() < least:
             raise LayerscopeError(
@@ -104,14 +113,17 @@ def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], opti
 
 
 class SinkEdit:
-    """Edits a model's states in every forward pass while the context is open. Hooks opened later see the edit.
+    """Edits a model's states in every forward pass while the context is open. Hooks opened later
+    see the edit.
 
-    Removals change the features that carry the sink, in the tokens that are massive: `remove` sets them to zero, `clamp` to the
-    largest magnitude that the feature has in the text's other tokens, `replace` to the mean of those.
+    Removals change the features that carry the sink, in the tokens that are massive: `remove` sets
+    them to zero, `clamp` to the largest magnitude that the feature has in the text's other tokens,
+    `replace` to the mean of those.
 
-    Controls leave the sink massive. `control` sets the same features of as many other tokens (the last ones) to zero. `matched`
-    moves as many other tokens, at random places, by a vector as long as what `remove` takes out, in a random direction. `moved`
-    writes the massive entries into as many random other features: the token stays as large, in another direction. Places and
+    Controls leave the sink massive. `control` sets the same features of as many other tokens (the
+    last ones) to zero. `matched` moves as many other tokens, at random places, by a vector as long
+    as what `remove` takes out, in a random direction. `moved` writes the massive entries into as
+    many random other features: the token stays as large, in another direction. Places and
     directions follow from the seed and are the same in all texts, as the sink's are.
     """
 
@@ -140,15 +152,24 @@ class SinkEdit:
         if self.edit == NONE:
             return self
         self._lock.acquire()  # other threads' passes wait until the model is as it was
-        self._handles.append(self.model.module.register_forward_pre_hook(self._begin, with_kwargs=True))
+        self._handles.append(
+            self.model.module.register_forward_pre_hook(self._begin, with_kwargs=True)
+        )
         blocks = self.model.anatomy.blocks
         if self.sink.layer == 0:
-            self._handles.append(blocks[0].register_forward_pre_hook(self._before, with_kwargs=True))
+            self._handles.append(
+                blocks[0].register_forward_pre_hook(self._before, with_kwargs=True)
+            )
         else:
             self._handles.append(blocks[self.sink.layer - 1].register_forward_hook(self._after))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._handles:
             while self._handles:
                 self._handles.pop().remove()
@@ -187,7 +208,9 @@ class SinkEdit:
         if self.edit == "matched":
             target = self._random_tokens(massive, others)
             squares = torch.where(massive.unsqueeze(-1), entries.float(), 0.0).square().sum((1, 2))
-            length = (squares / massive.sum(-1).clamp(min=1)).sqrt()  # of a massive token's entries: their root mean square
+            length = (
+                squares / massive.sum(-1).clamp(min=1)
+            ).sqrt()  # of a massive token's entries: their root mean square
             step = length[:, None, None] * self._direction.to(states.device, torch.float32)
             out = torch.where(target.unsqueeze(-1), (states.float() + step).to(states.dtype), out)
         elif self.edit == "moved":
@@ -195,7 +218,9 @@ class SinkEdit:
             elsewhere = self._elsewhere.to(states.device)
             there_now = states[..., elsewhere]
             out[..., elsewhere] = torch.where(target.unsqueeze(-1), there_now + entries, there_now)
-            out[..., features] = torch.where(target.unsqueeze(-1), torch.zeros_like(entries), entries)
+            out[..., features] = torch.where(
+                target.unsqueeze(-1), torch.zeros_like(entries), entries
+            )
         else:
             target = self._last_tokens(massive, others) if self.edit == "control" else massive
             new = self._instead(entries, others.unsqueeze(-1)).to(states.dtype)
@@ -206,7 +231,9 @@ class SinkEdit:
     def _instead(self, entries: Tensor, others: Tensor) -> Tensor:
         """What the entries become."""
         if self.edit == "replace":
-            mean = torch.where(others, entries, 0.0).sum(1, keepdim=True) / others.sum(1, keepdim=True).clamp(min=1)
+            mean = torch.where(others, entries, 0.0).sum(1, keepdim=True) / others.sum(
+                1, keepdim=True
+            ).clamp(min=1)
             return mean.expand_as(entries)
         if self.edit == "clamp":
             most = torch.where(others, entries.abs(), 0.0).amax(1, keepdim=True)
@@ -217,11 +244,14 @@ class SinkEdit:
     def _last_tokens(massive: Tensor, others: Tensor) -> Tensor:
         """As many tokens of each text that are no sinks: the last ones."""
         count = massive.sum(-1, keepdim=True)
-        behind = others.flip(-1).cumsum(-1).flip(-1)  # 1 at the last usable token, 2 at the one before, …
+        behind = (
+            others.flip(-1).cumsum(-1).flip(-1)
+        )  # 1 at the last usable token, 2 at the one before, …
         return others & (behind <= count)
 
     def _random_tokens(self, massive: Tensor, others: Tensor) -> Tensor:
-        """As many tokens of each text that are no sinks, by a random rank of their place: padding does not change it."""
+        """As many tokens of each text that are no sinks, by a random rank of their place: padding
+        does not change it."""
         rank = self._rank[: massive.shape[1]].to(massive.device).expand_as(massive)
         rank = rank.masked_fill(~others, _MOST_TOKENS)
         return others & (rank.argsort(-1).argsort(-1) < massive.sum(-1, keepdim=True))

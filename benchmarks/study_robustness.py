@@ -1,12 +1,14 @@
 """Which layers hold up when texts are perturbed?
 
-Perturbs texts in four ways at rising levels (typing errors, words dropped, words out of order, words in capitals) and asks every
-layer two things. With labels: how often a linear probe that was trained on unchanged texts still puts a perturbed text right.
-Without: whether a perturbed text finds its own unchanged text again among all (mean reciprocal rank by cosine).
+Perturbs texts in four ways at rising levels (typing errors, words dropped, words out of order,
+words in capitals) and asks every layer two things. With labels: how often a linear probe that was
+trained on unchanged texts still puts a perturbed text right. Without: whether a perturbed text
+finds its own unchanged text again among all (mean reciprocal rank by cosine).
 
-Table: a row per kind of perturbation (`condition`), level, layer and metric, `accuracy:TASK` and `found_again`; `drop` rows are
-the paired change from the unchanged texts. Figure: a column per perturbation, a row per metric, a color per level. Verdict: at
-the highest level, the best layer against the last, chosen on one half of the texts and judged on the other.
+Table: a row per kind of perturbation (`condition`), level, layer and metric, `accuracy:TASK` and
+`found_again`; `drop` rows are the paired change from the unchanged texts. Figure: a column per
+perturbation, a row per metric, a color per level. Verdict: at the highest level, the best layer
+against the last, chosen on one half of the texts and judged on the other.
 
     python benchmarks/study_robustness.py smollm2-135m -n 60 --set levels=0.6
 """
@@ -38,7 +40,13 @@ from layerscope.selection.labels.read import read_labels
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
-from layerscope.studies.shared.numbers import in_short, layer_table, mean_of, name_layers, whole_layer
+from layerscope.studies.shared.numbers import (
+    in_short,
+    layer_table,
+    mean_of,
+    name_layers,
+    whole_layer,
+)
 
 FOUND = "found_again"
 COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]
@@ -89,9 +97,17 @@ class Robustness(Study):
     title = "Scores of every layer on perturbed texts"
     models = (1, 1)
     options = (
-        Option("kinds", list(PERTURBATIONS), "perturbations", valid=tuple(PERTURBATIONS), filled=True),
-        Option("levels", [0.1, 0.3, 0.6], "shares of words to perturb", least=0.01, most=1, filled=True),
-        Option("labels", ["TrecQuestions"], "classification tasks of the catalogue or files (text,label); `none`: no labels"),
+        Option(
+            "kinds", list(PERTURBATIONS), "perturbations", valid=tuple(PERTURBATIONS), filled=True
+        ),
+        Option(
+            "levels", [0.1, 0.3, 0.6], "shares of words to perturb", least=0.01, most=1, filled=True
+        ),
+        Option(
+            "labels",
+            ["TrecQuestions"],
+            "classification tasks of the catalogue or files (text,label); `none`: no labels",
+        ),
         Option("items", 300, "labeled texts per task", least=_LEAST),
     )
 
@@ -112,23 +128,44 @@ class Robustness(Study):
             "levels": "the share of words touched",
             "intervals": "over texts; drops are paired",
         }
-        return Result(tabulate(measured, spec.label, request.seed), verdict(measured, request.seed), conventions)
+        return Result(
+            tabulate(measured, spec.label, request.seed),
+            verdict(measured, request.seed),
+            conventions,
+        )
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Scores against depth, colored by level: a column per perturbation."""
         values = table[table["kind"] == "value"]
         kinds = [kind for kind in dict.fromkeys(values["condition"]) if kind != "none"]
         names = list(dict.fromkeys(values["metric"]))
-        figure, axes = grid(len(names), len(kinds), 3.0 * len(kinds) + 0.8, 2.7 * len(names) + 0.6, sharex=True, sharey="row")
+        figure, axes = grid(
+            len(names),
+            len(kinds),
+            3.0 * len(kinds) + 0.8,
+            2.7 * len(names) + 0.6,
+            sharex=True,
+            sharey="row",
+        )
         levels = sorted(values["level"].unique())
         for (i, metric), (j, kind) in product(enumerate(names), enumerate(kinds)):
-            draw_levels(axes[i, j], values[(values["metric"] == metric) & values["condition"].isin(["none", kind])], levels, 0.12)
-        label_axes(axes, kinds, [escape_math(metric.replace("_", " ").replace(":", ", ")) for metric in names])
+            draw_levels(
+                axes[i, j],
+                values[(values["metric"] == metric) & values["condition"].isin(["none", kind])],
+                levels,
+                0.12,
+            )
+        label_axes(
+            axes,
+            kinds,
+            [escape_math(metric.replace("_", " ").replace(":", ", ")) for metric in names],
+        )
         color_key(figure, list(axes.ravel()), [f"{level:g}" for level in levels], "share")
         return with_heading(figure, manifest, table["model"].iloc[0])
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------------------
+# --- texts
+#   ----------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -145,34 +182,55 @@ def read_set(name: str, request: Request) -> TextSet:
     if Path(name).suffix and Path(name).exists():
         labeled = read_labels(name)
         if labeled.kind != "classification":
-            raise DataError(f"{name} holds {labeled.kind}, not classes: a file for this study has the columns text,label.")
+            raise DataError(
+                f"{name} holds {labeled.kind}, not classes: a file for this study has the columns text,label."
+            )
         rows = list(zip(labeled.sides[0], labeled.targets.tolist(), strict=True))
     else:
         entry = TASKS.get(name)
         if entry.task_type != "Classification":
-            raise DataError(f"{name} is a task of the type {entry.task_type}; this study takes classification tasks.")
+            raise DataError(
+                f"{name} is a task of the type {entry.task_type}; this study takes classification tasks."
+            )
         splits = entry.splits(offline=request.offline)
         rows = [(row["text"], row["label"]) for row in splits["test"]]
-    order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[: request.options["items"]]
+    order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[
+        : request.options["items"]
+    ]
     chosen = [rows[i] for i in order]
     counts = Counter(label for _, label in chosen)
     chosen = [row for row in chosen if counts[row[1]] >= FOLDS]  # a class must be in every fold
     if len(chosen) < _LEAST or len({label for _, label in chosen}) < 2:
-        raise DataError(f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are needed.")
-    return TextSet(f"accuracy:{Path(name).stem}", [text for text, _ in chosen], np.array([label for _, label in chosen]))
+        raise DataError(
+            f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are needed."
+        )
+    return TextSet(
+        f"accuracy:{Path(name).stem}",
+        [text for text, _ in chosen],
+        np.array([label for _, label in chosen]),
+    )
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------------------
+# --- measuring
+#   ------------------------------------------------------------------------------------------------------------------
 
 
-Scores = dict[tuple[str, str, float], np.ndarray]  # (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
+Scores = dict[
+    tuple[str, str, float], np.ndarray
+]  # (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
 
 
 def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Scores:
     """Every set of texts under every perturbation."""
     options = request.options
-    wanted = [(kind, float(level)) for kind in dict.fromkeys(options["kinds"]) for level in sorted(set(options["levels"]))]
-    bar.begin("texts and perturbed copies|texts", (1 + len(wanted)) * sum(len(one.texts) for one in sets))
+    wanted = [
+        (kind, float(level))
+        for kind in dict.fromkeys(options["kinds"])
+        for level in sorted(set(options["levels"]))
+    ]
+    bar.begin(
+        "texts and perturbed copies|texts", (1 + len(wanted)) * sum(len(one.texts) for one in sets)
+    )
     out: Scores = {}
     for one in sets:
         name = folder_name(one.metric)
@@ -180,7 +238,9 @@ def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: 
         changed = []
         for kind, level in wanted:
             texts = [PERTURBATIONS[kind](text, level, request.seed) for text in one.texts]
-            changed.append(vectors_of(request, model, texts, f"{name}-{kind}-{level:g}", bar)["vectors"])
+            changed.append(
+                vectors_of(request, model, texts, f"{name}-{kind}-{level:g}", bar)["vectors"]
+            )
         settings = [("none", 0.0), *wanted]
         if one.labels is None:
             scores = [reciprocal_ranks(vectors, plain, one.texts) for vectors in [plain, *changed]]
@@ -201,13 +261,17 @@ def tabulate(measured: Scores, label: str, seed: int) -> pd.DataFrame:
             parts["drop", metric, kind, level] = (values - measured[metric, "none", 0.0]).T
     blocks = next(iter(parts.values())).shape[1] - 1
     places = [whole_layer(layer, blocks) for layer in range(blocks + 1)]
-    return layer_table(parts, ("kind", "metric", "condition", "level"), places, seed, COLUMNS, model=label)
+    return layer_table(
+        parts, ("kind", "metric", "condition", "level"), places, seed, COLUMNS, model=label
+    )
 
 
 def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
-    """How far the best layer is ahead of the last, with the layer chosen on one half of the texts and judged on the other.
+    """How far the best layer is ahead of the last, with the layer chosen on one half of the texts
+    and judged on the other.
 
-    Both halves do both; per text (layers, texts). Also says which layers were chosen. Ties go to the later layer.
+    Both halves do both; per text (layers, texts). Also says which layers were chosen. Ties go to
+    the later layer.
     """
     half = np.random.default_rng([seed, values.shape[1]]).permutation(values.shape[1]) % 2
     gains, chosen = np.full(values.shape[1], np.nan), []
@@ -220,7 +284,8 @@ def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
 
 
 def verdict(measured: Scores, seed: int) -> list[str]:
-    """For the unchanged texts and the highest level of each perturbation: the best layer against the last."""
+    """For the unchanged texts and the highest level of each perturbation: the best layer against
+    the last."""
     out: list[str] = []
     signs: list[int] = []
     plain_signs: list[int] = []
@@ -235,11 +300,11 @@ def verdict(measured: Scores, seed: int) -> list[str]:
             (plain_signs if kind == "none" else signs).append(gain.sign)
             where = "unchanged" if kind == "none" else f"{kind} at {level:g}"
             text = f"{where}: best {values[best].mean():.1f} at {name_layers([best])}, last layer {values[-1].mean():.1f}"
-            out.append(f"  {text}; {name_layers(chosen)}, chosen on the other half of the texts: {gain} points over the last.")
+            out.append(
+                f"  {text}; {name_layers(chosen)}, chosen on the other half of the texts: {gain} points over the last."
+            )
     ahead, behind = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
-    answer = (
-        f"on perturbed texts an earlier layer clearly beats the last in {ahead} of {len(signs)} cases and clearly loses to it in "
-    )
+    answer = f"on perturbed texts an earlier layer clearly beats the last in {ahead} of {len(signs)} cases and clearly loses to it in "
     answer += f"{behind}; on unchanged texts it beats it in {sum(sign > 0 for sign in plain_signs)} of {len(plain_signs)}"
     return [in_short(answer), *out]
 

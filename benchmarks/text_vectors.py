@@ -1,4 +1,5 @@
-"""Vectors of texts at every layer, scores of them with one value per text, and how the studies beside this file are started."""
+"""Vectors of texts at every layer, scores of them with one value per text, and how the studies
+beside this file are started."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _PENALTIES = (0.001, 0.01, 0.1, 1.0)  # of the mean squared length of centered v
 def vectors_of(
     request: Request, model: LoadedModel, texts: Sequence[str], name: str, bar: Progress, *more: str
 ) -> dict[str, np.ndarray]:
-    """`vectors` of texts, and what else is asked for (see `reduce_prompts`), from the work folder if they are there."""
+    """`vectors` of texts, and what else is asked for (see `reduce_prompts`), from the work folder
+    if they are there."""
 
     def measure() -> dict[str, np.ndarray]:
         ids = model.tokenize(list(texts), most_tokens(request, model)).ids
@@ -31,9 +33,11 @@ def vectors_of(
 
 
 def reciprocal_ranks(changed: np.ndarray, whole: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-    """1 / rank of each text among all distinct ones by cosine, asked with its changed copy: (layers, texts).
+    """1 / rank of each text among all distinct ones by cosine, asked with its changed copy:
+    (layers, texts).
 
-    Vectors are (layers, texts, D), centered on the whole texts. A copy of the same text is as good as the text itself.
+    Vectors are (layers, texts, D), centered on the whole texts. A copy of the same text is as good
+    as the text itself.
     """
     number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     own = np.array([number[text] for text in texts])
@@ -56,11 +60,15 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-30)
 
 
-def probe_hits(vectors: np.ndarray, changed: Sequence[np.ndarray], labels: np.ndarray, folds: np.ndarray) -> list[np.ndarray]:
-    """Whether a linear probe puts each text right, (layers, texts) for the texts and for every changed copy of them.
+def probe_hits(
+    vectors: np.ndarray, changed: Sequence[np.ndarray], labels: np.ndarray, folds: np.ndarray
+) -> list[np.ndarray]:
+    """Whether a linear probe puts each text right, (layers, texts) for the texts and for every
+    changed copy of them.
 
-    The probe is ridge regression on class indicators, trained on the unchanged texts of the other folds alone; classes count
-    the same. Its penalty is the one with the smallest error on the last of the training folds.
+    The probe is ridge regression on class indicators, trained on the unchanged texts of the other
+    folds alone; classes count the same. Its penalty is the one with the smallest error on the last
+    of the training folds.
     """
     classes = np.unique(labels)
     goal = (labels[:, None] == classes).astype(float)
@@ -83,7 +91,9 @@ def probe_hits(vectors: np.ndarray, changed: Sequence[np.ndarray], labels: np.nd
 def _fit(
     rows: torch.Tensor, goal: np.ndarray, labels: np.ndarray, train: np.ndarray, held: np.ndarray
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    def solved(which: np.ndarray, penalty: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def solved(
+        which: np.ndarray, penalty: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         x = rows[torch.from_numpy(which)]
         mean = x.mean(0)
         size = (x - mean).square().sum(1).mean().sqrt().clamp(min=1e-30)
@@ -109,7 +119,8 @@ def _with_constant(rows: torch.Tensor, mean: torch.Tensor, size: torch.Tensor) -
 
 
 def run_script(study: Study) -> None:
-    """Run a study of this folder with the words given: `layerscope study NAME` with all its options."""
+    """Run a study of this folder with the words given: `layerscope study NAME` with all its
+    options."""
     STUDIES.add(study)
     sys.argv = ["layerscope", "study", study.name, *sys.argv[1:]]
     layerscope_main()

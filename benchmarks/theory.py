@@ -1,10 +1,12 @@
 """Do the paper's theorems hold? Does a computer find a matrix that breaks them?
 
-Tries Lemma 1 and Theorems 1, 5, 6 and 7 (as printed, corrected, and with the trace divided out) on random cases of several kinds,
-then climbs from random cases towards a violation. It needs no model and no texts.
+Tries Lemma 1 and Theorems 1, 5, 6 and 7 (as printed, corrected, and with the trace divided out) on
+random cases of several kinds, then climbs from random cases towards a violation. It needs no model
+and no texts.
 
-Table: `margin` rows (one per statement, kind and search, with the counter-example), `point` and `dataset_entropy` rows for the
-figure. Figure: Theorem 1 as a cloud of matrices; Theorems 5 and 6 with and without the trace. Verdict: a sentence per statement.
+Table: `margin` rows (one per statement, kind and search, with the counter-example), `point` and
+`dataset_entropy` rows for the figure. Figure: Theorem 1 as a cloud of matrices; Theorems 5 and 6
+with and without the trace. Verdict: a sentence per statement.
 
     python benchmarks/theory.py --out runs/theory
 """
@@ -60,7 +62,12 @@ class Theory(Study):
     models = (0, 0)
     texts = False
     options = (
-        Option("matrices", 10_000, "random cases per statement over all kinds; a tenth or less of costly statements", least=1),
+        Option(
+            "matrices",
+            10_000,
+            "random cases per statement over all kinds; a tenth or less of costly statements",
+            least=1,
+        ),
         Option("starts", 4, "searches for a violation per kind, by climbing", least=0),
         Option("steps", 250, "steps per climb", least=0),
     )
@@ -68,7 +75,9 @@ class Theory(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Try every statement on random cases, then climb."""
         options = request.options
-        trials = try_all(options["matrices"], options["starts"], options["steps"], request.seed, bar)
+        trials = try_all(
+            options["matrices"], options["starts"], options["steps"], request.seed, bar
+        )
         table = tabulate(trials, request.seed)
         conventions = {
             "margin": "in nats (Theorems 5 and 6: of e^(−S_2)); negative where a case breaks the statement by more than 1e-9",
@@ -100,7 +109,8 @@ def try_all(matrices: int, starts: int, steps: int, seed: int, bar: Progress) ->
 
 
 def tabulate(trials: Sequence[Trial], seed: int) -> pd.DataFrame:
-    """`margin` rows are the trials (value: the tightest margin, n: checks); `point` and `dataset_entropy` rows are drawn."""
+    """`margin` rows are the trials (value: the tightest margin, n: checks); `point` and
+    `dataset_entropy` rows are drawn."""
     rows: list[dict[str, Any]] = [
         {
             "theorem": t.statement.theorem, "version": t.statement.version, "statement": t.statement.text, "kind": t.kind,
@@ -119,12 +129,22 @@ def _rank_rows(seed: int) -> list[dict[str, Any]]:
         for i in range(_POINTS):
             z = draw_matrix(kind, np.random.default_rng([seed, k, i]))["z"]
             x = math.exp(renyi(shares(z), 1.0))
-            rows.append({"theorem": "Theorem 1", "kind": kind, "metric": "point", "x": x, "value": effective_rank(z), "n": 1})
+            rows.append(
+                {
+                    "theorem": "Theorem 1",
+                    "kind": kind,
+                    "metric": "point",
+                    "x": x,
+                    "value": effective_rank(z),
+                    "n": 1,
+                }
+            )
     return rows
 
 
 def _entropy_rows(seed: int) -> list[dict[str, Any]]:
-    """S_2 of N prompts (x) with and without the trace, for maximal and minimal prompt entropy: the mean over draws."""
+    """S_2 of N prompts (x) with and without the trace, for maximal and minimal prompt entropy: the
+    mean over draws."""
     rows, width = [], 16
     for n in _SIZES:
         drawn_values: dict[tuple[str, str], list[float]] = {}
@@ -132,11 +152,17 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
             rng = np.random.default_rng([seed, n, i])
             rotated = draw_theorem5(f"N={n}, D={width}", rng)["q"]
             equal = unit(rng.normal(size=(n, width)))
-            for (name, q), version in product((("Theorem 5", rotated), ("Theorem 6", equal)), ("printed", "trace divided")):
+            for (name, q), version in product(
+                (("Theorem 5", rotated), ("Theorem 6", equal)), ("printed", "trace divided")
+            ):
                 value = -math.log(collisions(q, divided=version == "trace divided"))
                 drawn_values.setdefault((name, version), []).append(value)
         for (name, version), values in drawn_values.items():
-            drawn = np.random.default_rng([seed, n]).choice(values, (RESAMPLES, len(values))).mean(axis=1)
+            drawn = (
+                np.random.default_rng([seed, n])
+                .choice(values, (RESAMPLES, len(values)))
+                .mean(axis=1)
+            )
             mean = percentile_interval(float(np.mean(values)), drawn)
             rows.append(
                 {
@@ -154,10 +180,18 @@ def verdict(trials: Sequence[Trial], table: pd.DataFrame) -> list[str]:
         groups.setdefault((trial.statement.theorem, trial.statement.version), []).append(trial)
     first = sorted(groups, key=lambda key: key[0] != "Theorem 1")
     broken = [key for key, tried in groups.items() if not all(t.holds for t in tried)]
-    printed = list(dict.fromkeys(theorem for theorem, version in broken if version.startswith("printed")))
-    standing = "every corrected version holds" if all(version != "corrected" for _, version in broken) else "see below"
+    printed = list(
+        dict.fromkeys(theorem for theorem, version in broken if version.startswith("printed"))
+    )
+    standing = (
+        "every corrected version holds"
+        if all(version != "corrected" for _, version in broken)
+        else "see below"
+    )
     answer = (
-        f"{join_words(printed)} can be broken as printed, and {standing}" if printed else "no statement was broken as printed"
+        f"{join_words(printed)} can be broken as printed, and {standing}"
+        if printed
+        else "no statement was broken as printed"
     )
     return [in_short(answer), *(_sentence(groups[key]) for key in first), _trace(table)]
 
@@ -189,12 +223,16 @@ def _counts(trials: Sequence[Trial], broken: bool = False) -> str:
         chosen = [t for t in trials if t.search == way]
         if chosen:
             checks, wrong = sum(t.checks for t in chosen), sum(t.violations for t in chosen)
-            parts.append(f"{wrong:,} of {checks:,} {way} cases" if broken else f"{checks:,} {way} cases")
+            parts.append(
+                f"{wrong:,} of {checks:,} {way} cases" if broken else f"{checks:,} {way} cases"
+            )
     return " and ".join(parts)
 
 
 def _trace(table: pd.DataFrame) -> str:
-    rows = table[table["metric"] == "dataset_entropy"].set_index(["theorem", "version", "x"])["value"]
+    rows = table[table["metric"] == "dataset_entropy"].set_index(["theorem", "version", "x"])[
+        "value"
+    ]
     sizes = rows.index.get_level_values("x")
     few, many = int(sizes.min()), int(sizes.max())
 
@@ -211,24 +249,51 @@ def _trace(table: pd.DataFrame) -> str:
 
 
 def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
-    for color, (kind, rows) in zip([*COLORS, "grey"], points.groupby("kind", sort=False), strict=False):
-        axis.scatter(rows["x"], rows["value"], s=8, color=color, alpha=0.7, linewidths=0, label=kind)
+    for color, (kind, rows) in zip(
+        [*COLORS, "grey"], points.groupby("kind", sort=False), strict=False
+    ):
+        axis.scatter(
+            rows["x"], rows["value"], s=8, color=color, alpha=0.7, linewidths=0, label=kind
+        )
     top = float(points["value"].max()) * 1.05
     axis.plot([1, top], [1, top], color="grey", linewidth=1)
     axis.fill_between([1, top], [1, top], [1, 1], color="grey", alpha=0.12, linewidth=0)
     axis.text(
-        top * 0.97, 1 + 0.04 * top, "where Theorem 1 as printed\nputs every matrix", fontsize=7, ha="right", color="dimgrey"
+        top * 0.97,
+        1 + 0.04 * top,
+        "where Theorem 1 as printed\nputs every matrix",
+        fontsize=7,
+        ha="right",
+        color="dimgrey",
     )
     axis.legend(fontsize=7, frameon=False, loc="upper left", markerscale=1.5)
-    style_axis(axis, "Theorem 1: effective rank is the larger one", "entropy rank exp(S₁)", "effective rank")
+    style_axis(
+        axis,
+        "Theorem 1: effective rank is the larger one",
+        "entropy rank exp(S₁)",
+        "effective rank",
+    )
 
 
 def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     dots = {"marker": "o", "markersize": 4, "linestyle": "none"}
-    for color, theorem, name in ((COLORS[0], "Theorem 5", "maximal"), (COLORS[1], "Theorem 6", "minimal")):
+    for color, theorem, name in (
+        (COLORS[0], "Theorem 5", "maximal"),
+        (COLORS[1], "Theorem 6", "minimal"),
+    ):
         mine, label = rows[rows["theorem"] == theorem], f"{name} prompt entropy (Th. {theorem[-1]})"
-        printed, divided = (mine[mine["version"] == version] for version in ("printed", "trace divided"))
-        draw_band(axis, printed, color, x="x", label=f"{label}, as printed: no trace", linestyle=":", linewidth=1.3)
+        printed, divided = (
+            mine[mine["version"] == version] for version in ("printed", "trace divided")
+        )
+        draw_band(
+            axis,
+            printed,
+            color,
+            x="x",
+            label=f"{label}, as printed: no trace",
+            linestyle=":",
+            linewidth=1.3,
+        )
         # the two solid curves lie on each other: one is drawn as marks on the other
         look: dict[str, Any] = dots if name == "minimal" else {"linewidth": 1.6}
         draw_band(axis, divided, color, x="x", label=f"{label}, trace divided out", **look)
@@ -237,7 +302,12 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     axis.axhline(0, color="grey", linewidth=0.8)
     axis.set_ylim(top=float(rows["value"].max()) + 4)  # room for the legend
     axis.legend(fontsize=7, frameon=False, loc="upper right")
-    style_axis(axis, "Theorems 5 and 6: the difference is the missing trace", "prompts N (D = 16)", "dataset entropy S₂ (nats)")
+    style_axis(
+        axis,
+        "Theorems 5 and 6: the difference is the missing trace",
+        "prompts N (D = 16)",
+        "dataset entropy S₂ (nats)",
+    )
 
 
 def main() -> None:

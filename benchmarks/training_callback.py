@@ -1,4 +1,5 @@
-"""What watching the layers costs a training run: the share measured by the watch, and the wall time with and without it.
+"""What watching the layers costs a training run: the share measured by the watch, and the wall time
+with and without it.
 
 python benchmarks/training_callback.py --steps 600 --share 0.02
 """
@@ -34,12 +35,20 @@ def main() -> None:
         watched, watch = _train(given, texts, out)
     assert watch is not None
     steps = sorted(watch.table["step"].unique())
-    print(f"{given.steps} steps; {len(steps)} measurements, at steps {', '.join(map(str, steps)) or 'none'}")
-    print(f"share by the watch's clocks {100 * watch.spent:.2f} % of a budget of {100 * given.share:g} %")
-    print(f"wall time {plain:.1f} s without, {watched:.1f} s with: {100 * (watched / plain - 1):+.1f} % (other load adds noise)")
+    print(
+        f"{given.steps} steps; {len(steps)} measurements, at steps {', '.join(map(str, steps)) or 'none'}"
+    )
+    print(
+        f"share by the watch's clocks {100 * watch.spent:.2f} % of a budget of {100 * given.share:g} %"
+    )
+    print(
+        f"wall time {plain:.1f} s without, {watched:.1f} s with: {100 * (watched / plain - 1):+.1f} % (other load adds noise)"
+    )
 
 
-def _train(given: argparse.Namespace, texts: list[str], out: Path | None) -> tuple[float, LayerWatch | None]:
+def _train(
+    given: argparse.Namespace, texts: list[str], out: Path | None
+) -> tuple[float, LayerWatch | None]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -51,13 +60,21 @@ def _train(given: argparse.Namespace, texts: list[str], out: Path | None) -> tup
     )  # fmt: skip
     stream = torch.tensor(list(" ".join(texts[:-50]).encode()))
     held = torch.stack(
-        [torch.tensor(list(t.encode())[: given.length]) for t in texts[-50:] if len(t) > given.length][: given.held_out]
+        [
+            torch.tensor(list(t.encode())[: given.length])
+            for t in texts[-50:]
+            if len(t) > given.length
+        ][: given.held_out]
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(1)
     model.train()
     begun = time.perf_counter()
-    watch = None if out is None else LayerWatch(model, held, share=given.share, out=out, max_length=given.length)
+    watch = (
+        None
+        if out is None
+        else LayerWatch(model, held, share=given.share, out=out, max_length=given.length)
+    )
     for step in range(1, given.steps + 1):
         starts = torch.randint(0, len(stream) - 97, (16,), generator=generator)
         batch = torch.stack([stream[s : s + 96] for s in starts])

@@ -1,5 +1,5 @@
-# ruff: noqa: E501 - the floors read as a table
-"""Draws docs/images/architecture.png: the rooms of the house, floor by floor, and the way of the data.
+"""Draws docs/images/architecture.png: the rooms of the house, floor by floor, and the way of the
+data.
 
 python docs/draw_architecture.py
 """
@@ -41,14 +41,48 @@ def draw(into: Path = IMAGES) -> None:
         for i, (name, says) in enumerate(rooms):
             left = 2.1 + i * width
             box = FancyBboxPatch(
-                (left, bottom + 0.1), width - 0.15, 0.72, boxstyle="round,pad=0.02", fc=color, ec="#777777", lw=0.8
+                (left, bottom + 0.1),
+                width - 0.15,
+                0.72,
+                boxstyle="round,pad=0.02",
+                fc=color,
+                ec="#777777",
+                lw=0.8,
             )
             axes.add_patch(box)
             middle = left + (width - 0.15) / 2
-            axes.text(middle, bottom + 0.57, name, ha="center", va="center", fontsize=11, weight="bold", color="#222222")
-            axes.text(middle, bottom + 0.3, says, ha="center", va="center", fontsize=8, color="#444444")
-    axes.add_patch(FancyArrowPatch((11.65, height - 0.2), (11.65, 0.1), arrowstyle="-|>", mutation_scale=16, color="#777777"))
-    axes.text(11.9, height / 2, "imports run down only", rotation=270, va="center", ha="center", fontsize=10, color="#555555")
+            axes.text(
+                middle,
+                bottom + 0.57,
+                name,
+                ha="center",
+                va="center",
+                fontsize=11,
+                weight="bold",
+                color="#222222",
+            )
+            axes.text(
+                middle, bottom + 0.3, says, ha="center", va="center", fontsize=8, color="#444444"
+            )
+    axes.add_patch(
+        FancyArrowPatch(
+            (11.65, height - 0.2),
+            (11.65, 0.1),
+            arrowstyle="-|>",
+            mutation_scale=16,
+            color="#777777",
+        )
+    )
+    axes.text(
+        11.9,
+        height / 2,
+        "imports run down only",
+        rotation=270,
+        va="center",
+        ha="center",
+        fontsize=10,
+        color="#555555",
+    )
     figure.savefig(into / "architecture.png", bbox_inches="tight", facecolor="white")
 
 

@@ -1,4 +1,5 @@
-"""Draw docs/images/improve.png, and improve-phone.png, from benchmarks/results/improve.csv: `python docs/draw_improve.py`."""
+"""Draw docs/images/improve.png, and improve-phone.png, from benchmarks/results/improve.csv: `python
+docs/draw_improve.py`."""
 
 from __future__ import annotations
 
@@ -11,9 +12,17 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
-OTHERS = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions", "FreeSolvSmiles", "SolubilitySmiles")
+OTHERS = (
+    "LeeSimilarity",
+    "SentimentSnippets",
+    "SmsSpam",
+    "TrecQuestions",
+    "FreeSolvSmiles",
+    "SolubilitySmiles",
+)
 NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma 3 270M"}
-# the columns that are drawn where the table has them, the last one as the choice: its color and its words
+# the columns that are drawn where the table has them, the last one as the choice: its color and its
+# words
 SHOWN = {
     "today": ("#9aa0a6", "today (last layer, mean)"),
     "one pass": ("#8fb8f6", "the best prompt, chosen without labels"),
@@ -28,18 +37,32 @@ def draw(into: Path = ROOT / "docs/images") -> list[Path]:
 
 
 def _drawn(path: Path, wide: bool) -> Path:
-    """One panel per model, one row per task: today, the choice without labels, and the best that labels know of."""
+    """One panel per model, one row per task: today, the choice without labels, and the best that
+    labels know of."""
     table = pd.read_csv(ROOT / "benchmarks/results/improve.csv")
     table = table[~table["task"].isin(OTHERS)]
     shown = [column for column in SHOWN if column in table]
     choice = shown[-1]
-    order = table[table["model"] == "smollm2-135m"].assign(gain=lambda t: t[choice] - t["today"]).sort_values("gain")["task"]
+    order = (
+        table[table["model"] == "smollm2-135m"]
+        .assign(gain=lambda t: t[choice] - t["today"])
+        .sort_values("gain")["task"]
+    )
     shape, size = ((1, 2), (11, 5.2)) if wide else ((2, 1), (4.6, 8.8))
-    figure, panels = plt.subplots(*shape, figsize=size, sharey=True, sharex=not wide, layout="constrained")
+    figure, panels = plt.subplots(
+        *shape, figsize=size, sharey=True, sharex=not wide, layout="constrained"
+    )
     for panel, (model, name) in zip(panels, NAMES.items(), strict=True):
         rows = table[table["model"] == model].set_index("task").loc[order]
         for y, (_, row) in enumerate(rows.iterrows()):
-            panel.plot([row["today"], row[choice]], [y, y], color="#c9d8f5", lw=5, solid_capstyle="round", zorder=1)
+            panel.plot(
+                [row["today"], row[choice]],
+                [y, y],
+                color="#c9d8f5",
+                lw=5,
+                solid_capstyle="round",
+                zorder=1,
+            )
             panel.plot([row["best"]] * 2, [y - 0.3, y + 0.3], color="#d97706", lw=1.6, zorder=2)
         for column in shown:
             color, words = SHOWN[column]
@@ -57,7 +80,9 @@ def _drawn(path: Path, wide: bool) -> Path:
     marks, named = panels[0].get_legend_handles_labels()
     best = plt.Line2D([], [], color="#d97706", lw=1.6)
     labels = [*named, "best of the readouts, known to labels alone"]
-    figure.legend([*marks, best], labels, loc="outside lower center", ncols=4 if wide else 1, frameon=False)
+    figure.legend(
+        [*marks, best], labels, loc="outside lower center", ncols=4 if wide else 1, frameon=False
+    )
     figure.savefig(path, dpi=130)
     return path
 

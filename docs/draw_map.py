@@ -1,7 +1,7 @@
 """The map of the demo's questions on paper: `python docs/draw_map.py`.
 
-It is drawn from docs/gallery/questions/map.npz: the map of a run of the demo, which docs/gallery/questions.html shows.
-`make demo` keeps one like it in demo/better.
+It is drawn from docs/gallery/questions/map.npz: the map of a run of the demo, which
+docs/gallery/questions.html shows. `make demo` keeps one like it in demo/better.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ COLUMN = "asks for"
 
 
 def draw(into: Path) -> None:
-    """Three layers of each reading, side by side, colored by what a question asks for (which the model was never told)."""
+    """Three layers of each reading, side by side, colored by what a question asks for (which the
+    model was never told)."""
     given = read_map(SOURCE)
     assert given is not None
     values = given.columns[COLUMN]
@@ -32,14 +33,32 @@ def draw(into: Path) -> None:
             at = layout.layers.index(layer)
             for name, color in zip(names, COLORS, strict=False):
                 some = layout.points[at][np.array([value == name for value in values])]
-                axis.scatter(some[:, 0], some[:, 1], s=13, color=color, linewidths=0, alpha=0.85, label=name)
-            used = "" if layer != reading.at else ", what is used today" if reading.name == "today" else ", chosen"
-            axis.set_title(f"{reading.name}: layer {layer}{used} (trust {layout.trust[at]:.2f})", fontsize=8)
+                axis.scatter(
+                    some[:, 0], some[:, 1], s=13, color=color, linewidths=0, alpha=0.85, label=name
+                )
+            used = (
+                ""
+                if layer != reading.at
+                else ", what is used today"
+                if reading.name == "today"
+                else ", chosen"
+            )
+            axis.set_title(
+                f"{reading.name}: layer {layer}{used} (trust {layout.trust[at]:.2f})", fontsize=8
+            )
             axis.set_xticks([])
             axis.set_yticks([])
             axis.spines[:].set_color("#d5d7db")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8, markerscale=1.6)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=6,
+        frameon=False,
+        fontsize=8,
+        markerscale=1.6,
+    )
     figure.savefig(into / "map.png", dpi=110)
 
 

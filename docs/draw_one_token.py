@@ -1,4 +1,5 @@
-"""Measure and draw docs/images/study-one-token.png: two models, each read with and without a begin-of-text token.
+"""Measure and draw docs/images/study-one-token.png: two models, each read with and without a
+begin-of-text token.
 
     python docs/draw_one_token.py measure     # writes benchmarks/results/one_token.csv; a few minutes
     python docs/draw_one_token.py
@@ -21,7 +22,12 @@ TEXTS = 100
 PREDICTED = 20
 COLUMNS = ("model", "token", "layer", "metric", "sink", "value", "ci_low", "ci_high", "n")
 NAMES = {"gemma3-270m": "Gemma 3 270M (base)", "smollm2-135m": "SmolLM2-135M-Instruct"}
-READ = (("gemma3-270m", ""), ("gemma3-270m", "<bos>"), ("smollm2-135m", ""), ("smollm2-135m", "<|im_start|>"))
+READ = (
+    ("gemma3-270m", ""),
+    ("gemma3-270m", "<bos>"),
+    ("smollm2-135m", ""),
+    ("smollm2-135m", "<|im_start|>"),
+)
 DRAWN = {"gemma3-270m": "<bos>", "smollm2-135m": "<|im_start|>"}
 
 
@@ -40,7 +46,8 @@ def starting_with(tokenizer: Any, token: str) -> Any:
 
 
 def losses(module: Any, rows: list[list[int]], skip: int) -> list[float]:
-    """The mean loss of each row's tokens after the first of its text; both models share input and output embeddings."""
+    """The mean loss of each row's tokens after the first of its text; both models share input and
+    output embeddings."""
     import torch
 
     out = []
@@ -61,7 +68,9 @@ def measure(name: str, token: str) -> pd.DataFrame:
     read = layerscope.wrap(model.module, starting_with(model.tokenizer, token), name=name)
     length = TOKENS + bool(token)  # the same tokens of the text, whatever stands in front
     measured = ["prompt_entropy", "sink_ratio", "sink_first"]
-    run = layerscope.profile(read, "lee", limit=TEXTS, max_length=length, final_norm="raw", metrics=measured)
+    run = layerscope.profile(
+        read, "lee", limit=TEXTS, max_length=length, final_norm="raw", metrics=measured
+    )
     table = run.table[run.table["normalization"] == "raw"].assign(model=name, token=token)
     rows = read.tokenize(layerscope.load_corpus("lee", limit=PREDICTED).texts, length).ids
     loss = {"model": name, "token": token, "layer": read.n_blocks, "metric": "loss", "n": len(rows)}
@@ -72,9 +81,15 @@ def measure(name: str, token: str) -> pd.DataFrame:
 def measure_all() -> None:
     """Every reading that the table does not have yet."""
     for name, token in READ:
-        have = pd.read_csv(RESULTS, keep_default_na=False) if RESULTS.is_file() else pd.DataFrame(columns=[*COLUMNS])
+        have = (
+            pd.read_csv(RESULTS, keep_default_na=False)
+            if RESULTS.is_file()
+            else pd.DataFrame(columns=[*COLUMNS])
+        )
         if not len(have[(have["model"] == name) & (have["token"] == token)]):
-            pd.concat([have, measure(name, token)], ignore_index=True).to_csv(RESULTS, index=False, float_format="%.6g")
+            pd.concat([have, measure(name, token)], ignore_index=True).to_csv(
+                RESULTS, index=False, float_format="%.6g"
+            )
             print(name, token, flush=True)
 
 
@@ -85,7 +100,9 @@ def draw(into: Path = HERE / "images") -> None:
     from layerscope.report.drawing import COLORS, new_figure, style_axis
 
     table = pd.read_csv(RESULTS, keep_default_na=False, na_values=["nan"])
-    table[["value", "ci_low", "ci_high"]] = table[["value", "ci_low", "ci_high"]].apply(pd.to_numeric, errors="coerce")
+    table[["value", "ci_low", "ci_high"]] = table[["value", "ci_low", "ci_high"]].apply(
+        pd.to_numeric, errors="coerce"
+    )
     figure = new_figure(10.0, 6.2)
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
     for j, (name, token) in enumerate(DRAWN.items()):
@@ -93,15 +110,28 @@ def draw(into: Path = HERE / "images") -> None:
             axis = axes[i, j]
             for color, read in ((COLORS[0], token), (COLORS[1], "")):
                 for sink, style in (("keep", "-"), ("drop", ":")):
-                    rows = table[(table["model"] == name) & (table["token"] == read) & (table["metric"] == metric)]
+                    rows = table[
+                        (table["model"] == name)
+                        & (table["token"] == read)
+                        & (table["metric"] == metric)
+                    ]
                     rows = rows[rows["sink"] == sink].sort_values("layer")
                     if not len(rows) or (metric == "sink_ratio" and sink == "drop"):
                         continue
                     label = ("with a token in front" if read else "text alone") + (
                         "" if sink == "keep" else ", without its largest token"
                     )
-                    axis.plot(rows["layer"], rows["value"], style, color=color, linewidth=1.6, label=label)
-                    axis.fill_between(rows["layer"], rows["ci_low"], rows["ci_high"], color=color, alpha=0.15, linewidth=0)
+                    axis.plot(
+                        rows["layer"], rows["value"], style, color=color, linewidth=1.6, label=label
+                    )
+                    axis.fill_between(
+                        rows["layer"],
+                        rows["ci_low"],
+                        rows["ci_high"],
+                        color=color,
+                        alpha=0.15,
+                        linewidth=0,
+                    )
             style_axis(axis)
         axes[0, j].set_title(f"{NAMES[name]}, token {token}", fontsize=10, loc="left")
         axes[0, j].set_yscale("log")

@@ -48,17 +48,26 @@ def draw(into: Path = HERE / "images", folder: Path = RESULTS) -> None:
                 if not len(wide):
                     continue
                 where, style = np.asarray(wide.columns), "--" if arm in DASHED else "-"
-                axis.plot(where, wide.mean(), color=COLOR[arm], linestyle=style, linewidth=1.4, label=arm)
-                axis.fill_between(where, wide.min(), wide.max(), color=COLOR[arm], alpha=0.12, linewidth=0)
+                axis.plot(
+                    where, wide.mean(), color=COLOR[arm], linestyle=style, linewidth=1.4, label=arm
+                )
+                axis.fill_between(
+                    where, wide.min(), wide.max(), color=COLOR[arm], alpha=0.12, linewidth=0
+                )
             axis.set_title(f"{name}" if i == 0 else "", fontsize=9, loc="left")
             style_axis(axis)
         axes[i, 0].set_ylabel(title, fontsize=9)
     for axis in axes[1]:
         axis.set_xlabel("layer", fontsize=8)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8
+    )
     seeds = layers["seed"].nunique()
-    figure.suptitle(f"Mean of {seeds} seeds, bands from lowest to highest; the penalty acts on the shaded layers", fontsize=9)
+    figure.suptitle(
+        f"Mean of {seeds} seeds, bands from lowest to highest; the penalty acts on the shaded layers",
+        fontsize=9,
+    )
     figure.savefig(into / "study-penalties.png", dpi=130)
 
 

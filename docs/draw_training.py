@@ -1,4 +1,5 @@
-"""Draw docs/images/training.png: a small model is trained here and now, and its layers are watched. A few minutes on two cores.
+"""Draw docs/images/training.png: a small model is trained here and now, and its layers are watched.
+A few minutes on two cores.
 
 python docs/draw_training.py
 """

@@ -1,4 +1,5 @@
-"""The controlled set over training in one figure: prompt entropy with and without the sink token, and the sink itself.
+"""The controlled set over training in one figure: prompt entropy with and without the sink token,
+and the sink itself.
 
 layerscope study checkpoints build/controlled/ar --out runs/ar      # and mlm, mamba
 python examples/draw_controlled_set.py runs/ar runs/mlm runs/mamba --out objective.png
@@ -16,7 +17,10 @@ from layerscope.report.drawing import color_key, new_figure, ordered_colors, sty
 from layerscope.studies.shared.figures import draw_band
 
 TITLES = {"ar": "autoregressive", "mlm": "masked-language, the same blocks", "mamba": "Mamba"}
-PANELS = (("prompt_entropy", "prompt entropy (nats)"), ("sink_ratio", "largest token norm / median"))
+PANELS = (
+    ("prompt_entropy", "prompt entropy (nats)"),
+    ("sink_ratio", "largest token norm / median"),
+)
 
 
 def draw(tables: dict[str, pd.DataFrame]) -> Any:
@@ -30,7 +34,9 @@ def draw(tables: dict[str, pd.DataFrame]) -> Any:
             axis = axes[row, column]
             held = table[(table["metric"] == metric) & (table["normalization"] == "raw")]
             for (step, sink), rows in held.groupby(["step", "sink"]):
-                draw_band(axis, rows, colors[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2)))
+                draw_band(
+                    axis, rows, colors[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2))
+                )
             style_axis(axis)
             if column == 0:
                 axis.set_ylabel(label, fontsize=8)
@@ -42,11 +48,20 @@ def draw(tables: dict[str, pd.DataFrame]) -> Any:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="folders of `layerscope study checkpoints`, one per model")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        help="folders of `layerscope study checkpoints`, one per model",
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    tables = {run.name.removeprefix("ck-"): pd.read_parquet(run / "study.parquet") for run in args.runs}
+    tables = {
+        run.name.removeprefix("ck-"): pd.read_parquet(run / "study.parquet") for run in args.runs
+    }
     draw(tables).savefig(args.out, dpi=110)
 
 

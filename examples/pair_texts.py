@@ -1,8 +1,10 @@
-"""Write the texts of docs/studies/pairs.md: chemical reactions and antibody sequences, from files inside published packages.
+"""Write the texts of docs/studies/pairs.md: chemical reactions and antibody sequences, from files
+inside published packages.
 
     python examples/pair_texts.py build/pairs
 
-`reactions.csv`: reactions of the test split of the Schneider set (50 classes, from US patents), as the source archive of drfp
+`reactions.csv`: reactions of the test split of the Schneider set (50 classes, from US patents), as
+the source archive of drfp
 0.3.7 has them (MIT). `antibodies.txt`: variable domains of antibodies with a known structure, from the example file of ANARCI
 2026.2.13.2 (BSD-3-Clause), each with the tags that IgLM reads; AntiBERTy's tokenizer leaves them out. The file does not say which
 species an antibody is from, so `--species` puts the same tag before all of them.
@@ -24,18 +26,25 @@ DRFP = Package(
     "drfp",
     "0.3.7",
     "be841e38316e8f5d42325d706941979288911cf4b701a904db555a4e95977af7",
-    urls=(f"{_FILES}/a1/f9/162360cf4f71487aec26f93d5a18d1de4d2c6f32b53493fa8d525e8785fe/drfp-0.3.7.tar.gz",),
+    urls=(
+        f"{_FILES}/a1/f9/162360cf4f71487aec26f93d5a18d1de4d2c6f32b53493fa8d525e8785fe/drfp-0.3.7.tar.gz",
+    ),
 )
 ANARCI = Package(
     "anarci",
     "2026.2.13.2",
     "0b383e7abd2c4f65231f15b1b80cad6b8aad223c693c90c173b8b062da3d493b",
-    urls=(f"{_FILES}/a2/31/8db2bb1f75c54a774129b02a7c81377809c4486fefdde0ff8d9fd3f8d1a3/anarci-2026.2.13.2.tar.gz",),
+    urls=(
+        f"{_FILES}/a2/31/8db2bb1f75c54a774129b02a7c81377809c4486fefdde0ff8d9fd3f8d1a3/anarci-2026.2.13.2.tar.gz",
+    ),
 )
 REACTIONS = File.inside(DRFP, "drfp-0.3.7/data/schneider50k.tsv")
-ANTIBODIES = File.inside(ANARCI, "anarci-2026.2.13.2/Example_scripts_and_sequences/antibody_sequences.fasta")
+ANTIBODIES = File.inside(
+    ANARCI, "anarci-2026.2.13.2/Example_scripts_and_sequences/antibody_sequences.fasta"
+)
 
-# A variable domain ends with a motif that tells the chain; what follows is the constant part, which the models do not know.
+# A variable domain ends with a motif that tells the chain; what follows is the constant part, which
+# the models do not know.
 ENDS = {
     "[HEAVY]": re.compile(r"^M?([A-Z]{90,125}?W[A-Z]{1,2}GT[A-Z]VTV)"),
     "[LIGHT]": re.compile(r"^M?([A-Z]{85,112}?FG[A-Z]GT[KRE][LVA][A-Z]{2})"),
@@ -61,18 +70,26 @@ def antibodies(file: Path, count: int, seed: int, species: str) -> list[str]:
                 found[tag][match[1]] = None
                 break
     draw = random.Random(seed)
-    lines = [f"{tag}[{species}]{text}" for tag, texts in found.items() for text in draw.sample(list(texts), count // 2)]
+    lines = [
+        f"{tag}[{species}]{text}"
+        for tag, texts in found.items()
+        for text in draw.sample(list(texts), count // 2)
+    ]
     draw.shuffle(lines)
     return lines
 
 
 def main() -> None:
     """Fetch both packages, take the files out, write the texts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--species", default="HUMAN", choices=["CAMEL", "HUMAN", "MOUSE", "RABBIT", "RAT", "RHESUS"])
+    parser.add_argument(
+        "--species", default="HUMAN", choices=["CAMEL", "HUMAN", "MOUSE", "RABBIT", "RAT", "RHESUS"]
+    )
     given = parser.parse_args()
     source = given.out / "source"
     if not all((source / file.filename).is_file() for file in (REACTIONS, ANTIBODIES)):

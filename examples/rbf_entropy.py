@@ -1,8 +1,10 @@
-"""Entropies with a kernel that is not linear: S_α of a Gaussian (RBF) Gram matrix, of a prompt's tokens and of all prompts.
+"""Entropies with a kernel that is not linear: S_α of a Gaussian (RBF) Gram matrix, of a prompt's
+tokens and of all prompts.
 
-K_ij = exp(−‖x_i − x_j‖² / 2σ²), with σ² the median squared distance between rows (of one prompt, or of all prompts). The linear
-entropies see directions: rows on a line have no spread but one. This one sees clusters and distances: it is about the logarithm
-of how many rows lie apart by more than the typical distance. Rows are prepared as for the linear entropies.
+K_ij = exp(−‖x_i − x_j‖² / 2σ²), with σ² the median squared distance between rows (of one prompt, or
+of all prompts). The linear entropies see directions: rows on a line have no spread but one. This
+one sees clusters and distances: it is about the logarithm of how many rows lie apart by more than
+the typical distance. Rows are prepared as for the linear entropies.
 
     python examples/rbf_entropy.py             # both by layer, of a small model on news texts
     run = layerscope.profile(model, texts, metrics=[PromptEntropyRBF, DatasetEntropyRBF])
@@ -27,7 +29,8 @@ _SOURCE = "Giraldo, Rao & Príncipe 2014"
 
 
 def rbf_gram(rows: Tensor) -> Tensor:
-    """The Gaussian Gram matrix (n, n), float64, of prepared rows (n, D); all ones where all rows are equal.
+    """The Gaussian Gram matrix (n, n), float64, of prepared rows (n, D); all ones where all rows
+    are equal.
 
     >>> import torch
     >>> rbf_gram(torch.eye(2, dtype=torch.float64))[0].round(decimals=4).tolist()  # one distance, the median: e^(−1/2)
@@ -48,7 +51,9 @@ def rbf_gram(rows: Tensor) -> Tensor:
 
 def entropies_without(gram: Tensor, members: Tensor, alpha: float) -> Tensor:
     """S_α of a matrix (n, n) without the rows of each fold (folds, size)."""
-    stay = torch.ones(len(members), len(gram), dtype=torch.bool, device=gram.device).scatter_(1, members, False)
+    stay = torch.ones(len(members), len(gram), dtype=torch.bool, device=gram.device).scatter_(
+        1, members, False
+    )
     return torch.cat([gram_entropy(gram[some][:, some].unsqueeze(0), alpha) for some in stay])
 
 
@@ -88,9 +93,11 @@ class PromptEntropyRBF(PromptMean):
 
 
 class DatasetEntropyRBF(Metric[PooledRows]):
-    """S_α of the Gaussian Gram matrix of the pooled vectors: N×N for any N, so at most `dime_samples` prompts are used.
+    """S_α of the Gaussian Gram matrix of the pooled vectors: N×N for any N, so at most
+    `dime_samples` prompts are used.
 
-    They are the first in canonical order: a random sample where keys are hashes. The standard error leaves out folds of prompts.
+    They are the first in canonical order: a random sample where keys are hashes. The standard error
+    leaves out folds of prompts.
     """
 
     info = MetricInfo(
@@ -110,7 +117,8 @@ class DatasetEntropyRBF(Metric[PooledRows]):
     )
 
     def estimate(self, data: PooledRows) -> Estimate:
-        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
+        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for
+        a single prompt."""
         o = self.options
         n = min(len(data), o.dime_samples)
         rows = prepare_rows(data.all()[:n], o.pooled_rows)
@@ -119,10 +127,20 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         gram = rbf_gram(rows)
         value = float(gram_entropy(gram, o.alpha))
         members = equal_folds(n, gram.device)
-        se = math.nan if members is None else equal_folds_error(entropies_without(gram, members, o.alpha), n)
+        se = (
+            math.nan
+            if members is None
+            else equal_folds_error(entropies_without(gram, members, o.alpha), n)
+        )
         return Estimate(value, n, data.width, se=se, df=max(1, n_folds(n) - 1))
 
 
 if __name__ == "__main__":
-    run = layerscope.profile("controlled-ar", "lee", limit=50, max_length=64, metrics=[PromptEntropyRBF, DatasetEntropyRBF])
+    run = layerscope.profile(
+        "controlled-ar",
+        "lee",
+        limit=50,
+        max_length=64,
+        metrics=[PromptEntropyRBF, DatasetEntropyRBF],
+    )
     print(run.wide().to_string(float_format="%.3f"))

@@ -1,13 +1,17 @@
-"""Train a supervised ViT, a masked autoencoder and an autoregressive ViT of one size, on the same images, for the same steps.
+"""Train a supervised ViT, a masked autoencoder and an autoregressive ViT of one size, on the same
+images, for the same steps.
 
     python examples/train_vision_set.py --prepare images.npz                       # fetch the images (needs network)
     python examples/train_vision_set.py --images images.npz --out OUT --probe      # train on a GPU, read every layer
-    python examples/train_vision_set.py --data digits --batch 64 --out OUT --probe # on a CPU, in minutes
+    python examples/train_vision_set.py --data digits --batch 64 --out OUT --probe # on a CPU, in
+    minutes
 
-What is left in OUT: models.zip (a folder per model: config.json, model.safetensors in half precision, preprocessor_config.json,
-as layerscope.load reads them), training.json, and with --probe: probe.csv, items.npz (the class that every probe names for every
-test image) and profile.csv. All three share the trunk's size, images, augmentation, optimizer, batch and number of steps; they
-differ in what they are asked for, and in a small part that is thrown away after training (classifier, decoder, pixel head).
+What is left in OUT: models.zip (a folder per model: config.json, model.safetensors in half
+precision, preprocessor_config.json, as layerscope.load reads them), training.json, and with
+--probe: probe.csv, items.npz (the class that every probe names for every test image) and
+profile.csv. All three share the trunk's size, images, augmentation, optimizer, batch and number of
+steps; they differ in what they are asked for, and in a small part that is thrown away after
+training (classifier, decoder, pixel head).
 """
 
 from __future__ import annotations
@@ -56,7 +60,11 @@ def main(given: list[str] | None = None) -> None:
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tables: dict[str, list[pd.DataFrame]] = {"probe": [], "profile": []}
     named: dict[str, np.ndarray] = {}
-    facts: dict[str, Any] = {"environment": _environment(device), "settings": _settings(args), "models": {}}
+    facts: dict[str, Any] = {
+        "environment": _environment(device),
+        "settings": _settings(args),
+        "models": {},
+    }
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.data:
@@ -67,20 +75,34 @@ def main(given: list[str] | None = None) -> None:
                 facts["models"][folder.name] = _train(args, images, objective, folder, device)
                 if args.probe:
                     _read(args, images, folder, device, tables, named, facts["models"][folder.name])
-                _write(args.out, Path(scratch), facts, tables, named)  # after each model: a stop loses one at most
+                _write(
+                    args.out, Path(scratch), facts, tables, named
+                )  # after each model: a stop loses one at most
     print(f"written to {args.out}: {', '.join(sorted(p.name for p in args.out.iterdir()))}")
 
 
-def _train(args: argparse.Namespace, images: Images, objective: str, folder: Path, device: torch.device) -> dict[str, Any]:
+def _train(
+    args: argparse.Namespace, images: Images, objective: str, folder: Path, device: torch.device
+) -> dict[str, Any]:
     patch = args.patch or PATCH[images.name]
     size = Size(images.size, patch, len(images.classes), args.width, args.blocks, args.heads)
-    recipe = Recipe(args.steps or STEPS[images.name], args.batch or BATCH[images.name], args.rate, seed=args.seed)
+    recipe = Recipe(
+        args.steps or STEPS[images.name],
+        args.batch or BATCH[images.name],
+        args.rate,
+        seed=args.seed,
+    )
     print(f"{folder.name}: {recipe.steps} steps of {recipe.batch} images on {device}", flush=True)
     trained, facts = train(lambda: OBJECTIVES[objective](size), images, recipe, device)
     trained.save(folder)
     mean, std = images.moments()
     PixelPreparation((images.size, images.size), 1, (mean,), (std,)).save_pretrained(folder)
-    return {**facts, "size": vars(size), "recipe": vars(recipe), "pixels": {"mean": mean, "std": std}}
+    return {
+        **facts,
+        "size": vars(size),
+        "recipe": vars(recipe),
+        "pixels": {"mean": mean, "std": std},
+    }
 
 
 def _read(
@@ -95,15 +117,23 @@ def _read(
     data, _, objective = folder.name.rpartition("-")
     keys = {"data": data, "objective": objective}
     # larger steps where there are many images: a GPU waits for its host otherwise
-    recipe = ProbeRecipe(epochs=args.probe_epochs, batch=1024 if len(images.train) > 20000 else 0, seed=args.seed)
+    recipe = ProbeRecipe(
+        epochs=args.probe_epochs, batch=1024 if len(images.train) > 20000 else 0, seed=args.seed
+    )
     clock = time.perf_counter()
     run = probe_model(folder, images, device, recipe, args.probes)
     tables["probe"].append(run.table.assign(**keys))
     for probe in run.probes:
         mine = run.items[run.items["probe"] == probe]
-        named[f"{folder.name}/{probe}"] = mine.pivot(index="layer", columns="item", values="predicted").to_numpy(np.uint8)
+        named[f"{folder.name}/{probe}"] = mine.pivot(
+            index="layer", columns="item", values="predicted"
+        ).to_numpy(np.uint8)
     named[f"{data}/labels"] = images.test_labels.astype(np.uint8)
-    facts["probe"] = {**run.summary()["probes"], "seconds": run.manifest["seconds"], "warnings": run.manifest["warnings"]}
+    facts["probe"] = {
+        **run.summary()["probes"],
+        "seconds": run.manifest["seconds"],
+        "warnings": run.manifest["warnings"],
+    }
     facts["probe_conventions"] = run.manifest["conventions"]
     for probe, found in run.summary()["probes"].items():
         best, chosen = found["best_layer"], found["chosen_layer"]
@@ -115,22 +145,33 @@ def _read(
     clock = time.perf_counter()
     if args.profile:
         try:
-            tables["profile"].append(profile_model(folder, images, device, args.profile).assign(**keys))
+            tables["profile"].append(
+                profile_model(folder, images, device, args.profile).assign(**keys)
+            )
         except Exception as error:  # what was trained and probed must not be lost over it
             facts["profile_failed"] = f"{type(error).__name__}: {error}"
             print(f"  no profile: {facts['profile_failed']}", flush=True)
     facts["profile_seconds"] = time.perf_counter() - clock
-    print(f"  probes {facts['probe_seconds']:.1f} s, profile {facts['profile_seconds']:.1f} s", flush=True)
+    print(
+        f"  probes {facts['probe_seconds']:.1f} s, profile {facts['profile_seconds']:.1f} s",
+        flush=True,
+    )
 
 
 def _write(
-    out: Path, scratch: Path, facts: dict[str, Any], tables: dict[str, list[pd.DataFrame]], named: dict[str, np.ndarray]
+    out: Path,
+    scratch: Path,
+    facts: dict[str, Any],
+    tables: dict[str, list[pd.DataFrame]],
+    named: dict[str, np.ndarray],
 ) -> None:
     with zipfile.ZipFile(out / "models.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(scratch.rglob("*")):
             if file.is_file():
                 archive.write(file, file.relative_to(scratch))
-    (out / "training.json").write_text(json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8")
+    (out / "training.json").write_text(
+        json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8"
+    )
     for name, parts in tables.items():
         if parts:
             pd.concat(parts, ignore_index=True).to_csv(out / f"{name}.csv", index=False)
@@ -142,18 +183,36 @@ def _write(
 def _environment(device: torch.device) -> dict[str, Any]:
     import transformers
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"device": name, "torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__}
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+    }
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
+    }
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = lambda text: text.split(",")  # noqa: E731
-    parser.add_argument("--prepare", type=Path, metavar="FILE", help="fetch the images, write them to one file, and stop")
+    parser.add_argument(
+        "--prepare",
+        type=Path,
+        metavar="FILE",
+        help="fetch the images, write them to one file, and stop",
+    )
     parser.add_argument(
         "--ship",
         type=Path,
@@ -161,8 +220,12 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         metavar="OUT",
         help=f"unpack the models of finished runs into --out ({ZOO} where it is not given), and stop",
     )
-    parser.add_argument("--images", type=Path, metavar="FILE", help="read the images from such a file")
-    parser.add_argument("--data", type=names, default=list(DATA), help=f"{','.join(DATA)}: one or both")
+    parser.add_argument(
+        "--images", type=Path, metavar="FILE", help="read the images from such a file"
+    )
+    parser.add_argument(
+        "--data", type=names, default=list(DATA), help=f"{','.join(DATA)}: one or both"
+    )
     parser.add_argument("--objectives", type=names, default=list(OBJECTIVES))
     parser.add_argument("--out", type=Path, help="default: vision-set")
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
@@ -179,10 +242,17 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--probes", type=names, default=list(PROBES))
     parser.add_argument("--probe-epochs", type=int, default=15)
     parser.add_argument(
-        "--profile", type=int, default=1000, metavar="N", help="test images to measure with every metric; 0: none"
+        "--profile",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="test images to measure with every metric; 0: none",
     )
     args = parser.parse_args(given)
-    for kind, wanted, valid in (("data", args.data, DATA), ("objective", args.objectives, OBJECTIVES)):
+    for kind, wanted, valid in (
+        ("data", args.data, DATA),
+        ("objective", args.objectives, OBJECTIVES),
+    ):
         for name in wanted:
             if name not in valid:
                 parser.error(f"unknown {kind} {name!r}; valid: {', '.join(valid)}")

@@ -1,7 +1,9 @@
-"""Programs in processes of their own that need not import torch and transformers again, which takes eight seconds.
+"""Programs in processes of their own that need not import torch and transformers again, which takes
+eight seconds.
 
-A process is split off when all tests are collected: everything is imported, no test has run, and no thread was started that a
-fork would lose. It forks once per program. Not for tests of what a fresh interpreter imports: those start one.
+A process is split off when all tests are collected: everything is imported, no test has run, and no
+thread was started that a fork would lose. It forks once per program. Not for tests of what a fresh
+interpreter imports: those start one.
 """
 
 from __future__ import annotations
@@ -39,19 +41,36 @@ def start_server() -> None:
 
 
 def run_python(
-    program: str, *arguments: str, cwd: Path = ROOT, without: Sequence[str] = (), fresh: bool = False
+    program: str,
+    *arguments: str,
+    cwd: Path = ROOT,
+    without: Sequence[str] = (),
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """What `python -c PROGRAM ARGUMENTS` gives, in a fork where the packages `without` are not imported yet.
+    """What `python -c PROGRAM ARGUMENTS` gives, in a fork where the packages `without` are not
+    imported yet.
 
     `fresh`: in an interpreter of its own.
     """
     if _server is None or fresh:
         command = [sys.executable, "-c", program, *arguments]
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        return subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        )
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / "out", Path(folder) / "err"]
-        _send(_server, (program, arguments, str(cwd), without, dict(os.environ), [str(path) for path in outputs]))
+        _send(
+            _server,
+            (
+                program,
+                arguments,
+                str(cwd),
+                without,
+                dict(os.environ),
+                [str(path) for path in outputs],
+            ),
+        )
         code = _receive(_server)
         said = [path.read_text(encoding="utf-8") for path in outputs]
     return subprocess.CompletedProcess(["-c", *arguments], code, *said)
@@ -76,7 +95,8 @@ def _receive(channel: socket.socket) -> Any:
 
 
 def _serve(channel: socket.socket) -> None:
-    """Fork for each program that is asked for. The files that the tests' process has open are not this one's."""
+    """Fork for each program that is asked for. The files that the tests' process has open are not
+    this one's."""
     own = channel.fileno()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
@@ -98,13 +118,21 @@ def _serve(channel: socket.socket) -> None:
         _send(channel, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def _run(program: str, arguments: Sequence[str], cwd: str, environment: dict[str, str], outputs: Sequence[str]) -> int:
+def _run(
+    program: str,
+    arguments: Sequence[str],
+    cwd: str,
+    environment: dict[str, str],
+    outputs: Sequence[str],
+) -> int:
     """The program in this process: its exit code."""
     for descriptor, path in enumerate(outputs, start=1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, descriptor)
         os.close(file)
-    sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))
+    sys.stdout, sys.stderr = (
+        os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2)
+    )
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

@@ -1,4 +1,5 @@
-"""Parquet files that lie about themselves: what pyarrow wrote, with other words in its end and in the heads of its pages."""
+"""Parquet files that lie about themselves: what pyarrow wrote, with other words in its end and in
+the heads of its pages."""
 
 from __future__ import annotations
 
@@ -30,10 +31,26 @@ def written(value: Any, kind: int) -> bytes:
     if kind == 8:
         return numbered(len(value)) + value
     if kind == 9:
-        inner = 12 if value and isinstance(value[0], dict) else 8 if value and isinstance(value[0], bytes) else 5
-        return bytes([0xF0 | inner]) + numbered(len(value)) + b"".join(written(one, inner) for one in value)
+        inner = (
+            12
+            if value and isinstance(value[0], dict)
+            else 8
+            if value and isinstance(value[0], bytes)
+            else 5
+        )
+        return (
+            bytes([0xF0 | inner])
+            + numbered(len(value))
+            + b"".join(written(one, inner) for one in value)
+        )
     if kind == 12:
-        return b"".join(bytes([k]) + written(number, 4) + written(one, k) for (number, k), one in value.items()) + b"\0"
+        return (
+            b"".join(
+                bytes([k]) + written(number, 4) + written(one, k)
+                for (number, k), one in value.items()
+            )
+            + b"\0"
+        )
     return bytes(value)
 
 
@@ -59,7 +76,8 @@ def small(footer: Fields) -> None:
 
 
 def page(path: Path, part: int, head: Callable[[Fields], None], body: bytes | None = None) -> None:
-    """Write a part's pages anew, the first with another head (and body), after all others, and let the part begin there."""
+    """Write a part's pages anew, the first with another head (and body), after all others, and let
+    the part begin there."""
     raw = path.read_bytes()
     length = int.from_bytes(raw[-8:-4], "little")
     footer = _struct(io.BytesIO(raw[-8 - length : -8]), 0)

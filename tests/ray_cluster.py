@@ -15,8 +15,13 @@ from layerscope.engines.ray import require_ray
 from layerscope.errors import MissingExtraError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-# a node that is gone is noticed within ten seconds; one that only waits for a core on a busy machine is not taken for gone
-_QUICK = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 500, "health_check_failure_threshold": 20}
+# a node that is gone is noticed within ten seconds; one that only waits for a core on a busy
+# machine is not taken for gone
+_QUICK = {
+    "health_check_initial_delay_ms": 5000,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 20,
+}
 
 
 @functools.cache
@@ -30,7 +35,10 @@ def two_nodes() -> Any:
 
     with pytest.MonkeyPatch.context() as patched:  # what the nodes' workers see
         patched.setenv("LAYERSCOPE_CACHE", tempfile.mkdtemp(prefix="layerscope-ray-cache-"))
-        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": _QUICK})
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={**NODE, "include_dashboard": False, "_system_config": _QUICK},
+        )
         cluster.add_node(**NODE)
         cluster.wait_for_nodes()
     atexit.register(stop)
@@ -39,9 +47,12 @@ def two_nodes() -> Any:
 
 @contextmanager
 def fake_gpus(cluster: Any, count: int) -> Iterator[None]:
-    """A third node that says it has GPUs. Ray hands them out as it would real ones; torch finds none."""
+    """A third node that says it has GPUs. Ray hands them out as it would real ones; torch finds
+    none."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray compares it with the number of GPUs
+        patched.delenv(
+            "CUDA_VISIBLE_DEVICES", raising=False
+        )  # Ray compares it with the number of GPUs
         node = cluster.add_node(**{**NODE, "num_cpus": count, "num_gpus": count})
     cluster.wait_for_nodes()
     try:

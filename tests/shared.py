@@ -1,4 +1,5 @@
-"""Reference data that may lie beside the repository; tests that need it are skipped where it is absent."""
+"""Reference data that may lie beside the repository; tests that need it are skipped where it is
+absent."""
 
 from __future__ import annotations
 

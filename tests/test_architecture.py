@@ -1,4 +1,5 @@
-"""The house keeps its shape: imports run down the floors only, also inside functions, and no files import in a circle."""
+"""The house keeps its shape: imports run down the floors only, also inside functions, and no files
+import in a circle."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from pathlib import Path
 
 _HOME = Path(__file__).parents[1] / "src" / "layerscope"
 
-# From the ground up. What stands on one line may not import each other; docs/architecture.md says what each is.
+# From the ground up. What stands on one line may not import each other; docs/architecture.md says
+# what each is.
 FLOORS = (
     ("version",),
     ("errors",),
@@ -66,7 +68,8 @@ def _imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 below = {f"{node.module}.{alias.name}" for alias in node.names}
                 inside = below & set(modules)
-                # a name that a package hands on is an import of the package; a module taken from it is one of the module
+                # a name that a package hands on is an import of the package; a module taken from it
+                # is one of the module
                 wanted |= inside if inside == below else inside | {node.module}
         arrows[name] = {target for target in wanted if target in modules and target != name}
     return arrows
@@ -120,11 +123,16 @@ _POSIX_ALONE = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "sys
 
 
 def test_no_file_needs_a_posix_module_to_be_imported() -> None:
-    """Windows has none of them: they are imported inside functions, or where their absence is provided for."""
+    """Windows has none of them: they are imported inside functions, or where their absence is
+    provided for."""
     found = []
     for name, path in _modules().items():
         for node in _parsed(path).body:  # what runs on import; `try` is left out
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             named += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            found += [f"{name} imports {module}" for module in named if module.split(".")[0] in _POSIX_ALONE]
+            found += [
+                f"{name} imports {module}"
+                for module in named
+                if module.split(".")[0] in _POSIX_ALONE
+            ]
     assert found == []

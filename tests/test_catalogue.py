@@ -1,4 +1,5 @@
-"""The mechanism behind all catalogues: joined files, licenses to accept, shared downloads, entries from outside."""
+"""The mechanism behind all catalogues: joined files, licenses to accept, shared downloads, entries
+from outside."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from pathlib import Path
 import pytest
 
 import layerscope.catalogue as module
-from layerscope.catalogue import ACCEPT_VARIABLE, Catalogue, Converted, Entry, File, LicenseError, PackageMember, Published
+from layerscope.catalogue import (
+    ACCEPT_VARIABLE,
+    Catalogue,
+    Converted,
+    Entry,
+    File,
+    LicenseError,
+    PackageMember,
+    Published,
+)
 from layerscope.core.plugins import PluginError
 from layerscope.errors import DownloadError, OfflineError
 from layerscope.packages import Package
@@ -20,7 +30,9 @@ from layerscope.packages import Package
 PARTS = {"one": b"first half, ", "two": b"second half"}
 WHOLE = hashlib.sha256(b"first half, second half").hexdigest()
 ONE, TWO = (Package(name, "1.0", "0" * 64) for name in PARTS)
-JOINED = File("whole.bin", WHOLE, (PackageMember(ONE, "one/data.part"), PackageMember(TWO, "two/data.part")))
+JOINED = File(
+    "whole.bin", WHOLE, (PackageMember(ONE, "one/data.part"), PackageMember(TWO, "two/data.part"))
+)
 
 
 @pytest.fixture
@@ -59,7 +71,9 @@ def test_a_file_is_joined_from_several_packages(downloads: list[str]) -> None:
 
 def test_parts_in_the_wrong_order_are_noticed(downloads: list[str]) -> None:
     swapped = replace(JOINED, parts=JOINED.parts[::-1])
-    with pytest.raises(DownloadError, match=r"whole.bin of two 1.0, one 1.0 is not the expected file"):
+    with pytest.raises(
+        DownloadError, match=r"whole.bin of two 1.0, one 1.0 is not the expected file"
+    ):
         _entry(Published((swapped,))).fetch()
 
 
@@ -67,7 +81,9 @@ def test_a_license_is_accepted_first(downloads: list[str], monkeypatch: pytest.M
     entry = _entry(Published((JOINED,)), needs_acceptance="https://example.org/terms")
     for accepted in ("", "other", "thing-2"):
         monkeypatch.setenv(ACCEPT_VARIABLE, accepted)
-        with pytest.raises(LicenseError, match=r"Some Terms.*https://example.org/terms.*--accept-license.*=thing\."):
+        with pytest.raises(
+            LicenseError, match=r"Some Terms.*https://example.org/terms.*--accept-license.*=thing\."
+        ):
             entry.fetch()
     assert downloads == []
     entry.fetch(accept_license=True)
@@ -76,7 +92,9 @@ def test_a_license_is_accepted_first(downloads: list[str], monkeypatch: pytest.M
     entry.fetch()  # what is on the machine was accepted
 
 
-def test_the_environment_can_accept_a_license(downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_accept_a_license(
+    downloads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(ACCEPT_VARIABLE, "other, thing")
     _entry(Published((JOINED,)), needs_acceptance="https://example.org/terms").fetch()
     assert downloads
@@ -91,7 +109,12 @@ def test_joined_files_can_be_converted(downloads: list[str]) -> None:
     folder = entry.fetch()
     assert (folder / "model.safetensors").read_bytes() == b"FIRST HALF, SECOND HALF"
     facts = json.loads((folder / module.MARKER).read_text())
-    assert (facts["name"], facts["license"], facts["version"], facts["quantization"]) == ("thing", "Some Terms", "1.0", "Q4_K_M")
+    assert (facts["name"], facts["license"], facts["version"], facts["quantization"]) == (
+        "thing",
+        "Some Terms",
+        "1.0",
+        "Q4_K_M",
+    )
     assert [path.name for path in folder.parent.iterdir()] == ["thing-1.0"]
 
 
@@ -122,7 +145,11 @@ def test_entries_that_share_a_folder_share_the_download(downloads: list[str]) ->
     sha = {name: hashlib.sha256(content).hexdigest() for name, content in PARTS.items()}
     other = hashlib.sha256(b"other").hexdigest()
     first = _entry(Published((File.inside(ONE, "one/data.part", sha["one"]),), folder="shared-1.0"))
-    second = replace(first, name="second", origin=Published((File.inside(ONE, "one/other.txt", other),), folder="shared-1.0"))
+    second = replace(
+        first,
+        name="second",
+        origin=Published((File.inside(ONE, "one/other.txt", other),), folder="shared-1.0"),
+    )
     first.fetch()
     assert second.is_cached()
     assert downloads == ["one"]

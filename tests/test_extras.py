@@ -1,4 +1,5 @@
-"""Every command but those that need an extra works without it: all modules import on a machine that has the core alone."""
+"""Every command but those that need an extra works without it: all modules import on a machine that
+has the core alone."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ print(sorted(set(sys.modules) & set({extras!r})))
 
 
 def test_all_but_scoring_imports_with_the_core_alone() -> None:
-    done = run_python(PROGRAM.format(extras=EXTRAS), without=["layerscope", "transformers", *EXTRAS])
+    done = run_python(
+        PROGRAM.format(extras=EXTRAS), without=["layerscope", "transformers", *EXTRAS]
+    )
     *failed, blocked = done.stdout.splitlines()
     assert blocked == "[]"  # none of them was there
     assert {line.split()[0] for line in failed} == {NEEDS_MTEB, *NEED_GPU}

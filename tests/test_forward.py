@@ -1,4 +1,5 @@
-"""A third kind of items, added from outside the package: sequences of floats, read by a small module."""
+"""A third kind of items, added from outside the package: sequences of floats, read by a small
+module."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ class SeriesReader(ItemReader):
         return [self.items.rows[int(i)] for i in numbers]  # type: ignore[attr-defined]
 
     def read_views(self, numbers: Any, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        random = [np.random.default_rng([views.seed, int(self.items.keys[int(i)])]) for i in numbers]
+        random = [
+            np.random.default_rng([views.seed, int(self.items.keys[int(i)])]) for i in numbers
+        ]
         noisy = [
             (np.asarray(row) + rng.normal(size=len(row)) / 10).astype(np.float32)
             for row, rng in zip(rows, random, strict=True)
@@ -79,7 +82,9 @@ class Module(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.enter = nn.Linear(1, WIDTH)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(BLOCKS))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(BLOCKS)
+        )
 
     def forward(self, values: Tensor) -> Tensor:
         states = self.enter(values[..., None])
@@ -126,7 +131,9 @@ def make_model() -> SeriesModel:
     return model
 
 
-SERIES = Series(tuple(np.random.default_rng(i).normal(size=5 + i % 4).astype(np.float32) for i in range(12)))
+SERIES = Series(
+    tuple(np.random.default_rng(i).normal(size=5 + i % 4).astype(np.float32) for i in range(12))
+)
 
 
 def test_a_profile_of_another_kind_of_items(tmp_path: Path) -> None:
@@ -143,7 +150,14 @@ def test_a_profile_of_another_kind_of_items(tmp_path: Path) -> None:
     spectrum = np.linalg.svd(centered, compute_uv=False) ** 2
     share = spectrum[spectrum > 0] / spectrum.sum()
     wanted = -(share * np.log(share)).sum()
-    rows = profile(model, SERIES, metrics=["dataset_entropy"], pooled_rows="centered", progress=False, final_norm="raw")
+    rows = profile(
+        model,
+        SERIES,
+        metrics=["dataset_entropy"],
+        pooled_rows="centered",
+        progress=False,
+        final_norm="raw",
+    )
     assert float(rows.curve("dataset_entropy")["value"].iloc[1]) == pytest.approx(wanted, rel=1e-3)
 
 
@@ -155,9 +169,13 @@ def open_series(data: str, *, offline: bool = False, limit: int | None = None) -
 KIND = ItemKind("series", open_series, ("limit",), refused={"max_length": "series are read whole."})
 
 
-def test_a_kind_that_another_package_adds_is_opened_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_that_another_package_adds_is_opened_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     point = EntryPoint("series", f"{__name__}:KIND", item_kinds.group)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [point] if group == point.group else []
+    )
     monkeypatch.setattr(item_kinds, "_things", dict(item_kinds.all()))
     monkeypatch.setattr(item_kinds, "_loaded", False)
     settings = {"metrics": ["prompt_entropy"], "progress": False}
@@ -172,7 +190,9 @@ def test_a_kind_that_another_package_adds_is_opened_by_name(monkeypatch: pytest.
 
 def test_the_order_of_the_items_does_not_matter() -> None:
     one = profile(make_model(), SERIES, metrics=["prompt_entropy"], progress=False)
-    other = profile(make_model(), Series(SERIES.rows[::-1]), metrics=["prompt_entropy"], progress=False)
+    other = profile(
+        make_model(), Series(SERIES.rows[::-1]), metrics=["prompt_entropy"], progress=False
+    )
     np.testing.assert_array_equal(one.table["value"], other.table["value"])
 
 
@@ -191,5 +211,7 @@ def test_kinds_without_views_say_so() -> None:
 
     model = make_model()
     model.__class__ = Model
-    with pytest.raises(DataError, match="views of series cannot be made: choose metrics that compare no views"):
+    with pytest.raises(
+        DataError, match="views of series cannot be made: choose metrics that compare no views"
+    ):
         profile(model, SERIES, metrics=["infonce"], progress=False)

@@ -53,10 +53,14 @@ def test_wrong_sha_leaves_nothing(tmp_path: Path) -> None:
 
 def test_pip_failure_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "one\ntwo\nthree\nERROR: no matching distribution\n")
+        return subprocess.CompletedProcess(
+            command, 1, "", "one\ntwo\nthree\nERROR: no matching distribution\n"
+        )
 
     monkeypatch.setattr(packages.subprocess, "run", run)
-    with pytest.raises(DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*offline=True") as caught:
+    with pytest.raises(
+        DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*offline=True"
+    ) as caught:
         fetch_package(Package("thing", "1.0", SHA), tmp_path)
     assert "one" not in str(caught.value).replace("done", "")
     assert list(tmp_path.iterdir()) == []
@@ -72,13 +76,20 @@ def test_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def wheel(tmp_path: Path) -> Path:
     path = tmp_path / "thing.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in ("pkg/data/a.txt", "pkg/data/sub/b.txt", "pkg/other.txt", "pkg/evil/../../out.txt"):
+        for name in (
+            "pkg/data/a.txt",
+            "pkg/data/sub/b.txt",
+            "pkg/other.txt",
+            "pkg/evil/../../out.txt",
+        ):
             archive.writestr(name, name)
     return path
 
 
 def test_extract_members(wheel: Path, tmp_path: Path) -> None:
-    into = extract_members(wheel, {"pkg/data/a.txt": "x.txt", "pkg/other.txt": "deep/y.txt"}, tmp_path / "out")
+    into = extract_members(
+        wheel, {"pkg/data/a.txt": "x.txt", "pkg/other.txt": "deep/y.txt"}, tmp_path / "out"
+    )
     assert (into / "x.txt").read_text() == "pkg/data/a.txt"
     assert (into / "deep/y.txt").read_text() == "pkg/other.txt"
     extract_members(wheel, {"pkg/other.txt": "x.txt"}, into)  # over what is there
@@ -87,13 +98,18 @@ def test_extract_members(wheel: Path, tmp_path: Path) -> None:
 
 def test_extract_folder(wheel: Path, tmp_path: Path) -> None:
     into = extract_folder(wheel, "pkg/data", tmp_path / "out")
-    assert sorted(p.relative_to(into).as_posix() for p in into.rglob("*.txt")) == ["a.txt", "sub/b.txt"]
+    assert sorted(p.relative_to(into).as_posix() for p in into.rglob("*.txt")) == [
+        "a.txt",
+        "sub/b.txt",
+    ]
 
 
 @pytest.mark.parametrize("name", ["../x.txt", "/x.txt", "a/../../x.txt", "", "a\\..\\x.txt", "C:x"])
 def test_names_outside_the_target_are_refused(wheel: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(DownloadError, match="outside the target folder"):
-        extract_members(wheel, {"pkg/other.txt": "fine.txt", "pkg/data/a.txt": name}, tmp_path / "out")
+        extract_members(
+            wheel, {"pkg/other.txt": "fine.txt", "pkg/data/a.txt": name}, tmp_path / "out"
+        )
     assert {p.name for p in tmp_path.iterdir()} <= {"out", "thing.whl"}
 
 
@@ -114,7 +130,9 @@ def test_missing_member_and_folder(wheel: Path, tmp_path: Path) -> None:
         extract_folder(broken, "pkg", tmp_path / "out")
 
 
-def test_nothing_in_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_in_the_current_folder_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("pip", "socket", "tempfile"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
@@ -125,9 +143,13 @@ def test_nothing_in_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("place", [0, 100_003, -1])
-def test_a_bit_that_a_disk_lost_changes_the_fingerprint(tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bit_that_a_disk_lost_changes_the_fingerprint(
+    tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(packages, "stat_key", lambda path: (1,))  # nothing tells that the file was written to
+    monkeypatch.setattr(
+        packages, "stat_key", lambda path: (1,)
+    )  # nothing tells that the file was written to
     file = tmp_path / "weights"
     file.write_bytes(bytes(range(256)) * 9000 + b"end")
     asked = []
@@ -144,10 +166,21 @@ def test_a_bit_that_a_disk_lost_changes_the_fingerprint(tmp_path: Path, place: i
 
 
 def test_the_source_names_no_other_host() -> None:
-    """What is asked for is on the hub (whose client knows its address), on the package index or in Debian's archive."""
+    """What is asked for is on the hub (whose client knows its address), on the package index or in
+    Debian's archive."""
     asked = {"files.pythonhosted.org", "deb.debian.org", "snapshot.debian.org", "127.0.0.1"}
-    shown = {"ai.google.dev", "example.org"}  # terms that a person is sent to; a text that a tokenizer is tried on
-    roots = [Path(packages.__file__).parent, *(Path(__file__).parents[1] / "packages").glob("*/src")]
+    shown = {
+        "ai.google.dev",
+        "example.org",
+    }  # terms that a person is sent to; a text that a tokenizer is tried on
+    roots = [
+        Path(packages.__file__).parent,
+        *(Path(__file__).parents[1] / "packages").glob("*/src"),
+    ]
     source = [path for root in roots for path in sorted(root.rglob("*.py"))]
-    found = {host for path in source for host in re.findall(r"https?://([\w.-]+)", path.read_text(encoding="utf-8"))}
+    found = {
+        host
+        for path in source
+        for host in re.findall(r"https?://([\w.-]+)", path.read_text(encoding="utf-8"))
+    }
     assert found - shown == asked

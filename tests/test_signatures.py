@@ -21,6 +21,13 @@ def test_public_functions_show_their_defaults() -> None:
                 continue
             tree = ast.parse(inspect.getsource(thing))
             arguments = tree.body[0].args  # type: ignore[attr-defined]
-            for default in (*arguments.defaults, *(one for one in arguments.kw_defaults if one is not None)):
-                found += [f"{name}: {part.id}" for part in ast.walk(default) if isinstance(part, ast.Name) and part.id.isupper()]
+            for default in (
+                *arguments.defaults,
+                *(one for one in arguments.kw_defaults if one is not None),
+            ):
+                found += [
+                    f"{name}: {part.id}"
+                    for part in ast.walk(default)
+                    if isinstance(part, ast.Name) and part.id.isupper()
+                ]
     assert found == []

@@ -29,7 +29,11 @@ def test_the_checks_of_scikit_learn() -> None:
 def test_a_layer_in_a_grid_search() -> None:
     texts, labels = some_texts(24), np.arange(24) % 2
     steps = make_pipeline(Layer(MODEL, layer=1), LogisticRegression())
-    found = GridSearchCV(steps, {"layer__layer": [0, 2], "layer__readout": ["plain/mean/raw/keep/corpus", None]}, cv=2)
+    found = GridSearchCV(
+        steps,
+        {"layer__layer": [0, 2], "layer__readout": ["plain/mean/raw/keep/corpus", None]},
+        cv=2,
+    )
     found.fit(texts, labels)
     assert found.best_params_["layer__layer"] in (0, 2)
     assert found.predict(texts[:3]).shape == (3,)

@@ -24,16 +24,21 @@ def forget() -> Iterator[None]:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
-    """Let pip's record of the installation be `told`: a value for JSON, a text as it stands, None for no record."""
+    """Let pip's record of the installation be `told`: a value for JSON, a text as it stands, None
+    for no record."""
     text = told if told is None or isinstance(told, str) else json.dumps(told)
-    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+    monkeypatch.setattr(
+        metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text)
+    )
 
 
 def test_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None)
     assert install_command("mteb") == "pip install 'layerscope[mteb]'"
     assert install_package("layerscope-zoo") == "pip install -U layerscope-zoo"
-    assert str(MissingExtraError("drawing figures", "report")).endswith("Install it with: pip install 'layerscope[report]'")
+    assert str(MissingExtraError("drawing figures", "report")).endswith(
+        "Install it with: pip install 'layerscope[report]'"
+    )
 
 
 def test_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,11 +46,18 @@ def test_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     (checkout / "packages" / "layerscope-zoo").mkdir(parents=True)
     installed(monkeypatch, {"url": checkout.as_uri(), "dir_info": {"editable": True}})
     assert install_command("mteb") == f"pip install -e '{checkout}[mteb]'"
-    assert install_package("layerscope-zoo") == f"pip install -U '{checkout / 'packages' / 'layerscope-zoo'}'"
-    assert f"pip install -e '{checkout}[report]'" in str(MissingExtraError("drawing figures", "report"))
+    assert (
+        install_package("layerscope-zoo")
+        == f"pip install -U '{checkout / 'packages' / 'layerscope-zoo'}'"
+    )
+    assert f"pip install -e '{checkout}[report]'" in str(
+        MissingExtraError("drawing figures", "report")
+    )
 
 
-def test_a_copy_of_a_checkout_is_not_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_copy_of_a_checkout_is_not_editable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     installed(monkeypatch, {"url": tmp_path.as_uri(), "dir_info": {}})
     assert install_command("gguf") == f"pip install '{tmp_path}[gguf]'"
 
@@ -60,8 +72,14 @@ def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_from_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {"url": "https://example.org/l.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}})
-    assert install_command("onnx") == "pip install 'layerscope[onnx] @ git+https://example.org/l.git@0a1b'"
+    installed(
+        monkeypatch,
+        {"url": "https://example.org/l.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
+    )
+    assert (
+        install_command("onnx")
+        == "pip install 'layerscope[onnx] @ git+https://example.org/l.git@0a1b'"
+    )
     version._origin.cache_clear()
     installed(monkeypatch, {"url": "https://example.org/l.whl", "archive_info": {}})
     assert install_command("onnx") == "pip install 'layerscope[onnx] @ https://example.org/l.whl'"

@@ -1,4 +1,5 @@
-"""Tiny models of every family, built in memory from a config, and a tokenizer that takes any English text."""
+"""Tiny models of every family, built in memory from a config, and a tokenizer that takes any
+English text."""
 
 from __future__ import annotations
 
@@ -77,16 +78,33 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
 
 GENERIC_FAMILIES = ("opt", "phi", "falcon", "electra", "distilbert")
 TINY_FAMILIES = tuple(name for name in _BUILDERS if name not in GENERIC_FAMILIES)
-"""Every architecture that a family file covers; the names `build_tiny` and `tiny_model` take (beside the generic ones)."""
+"""Every architecture that a family file covers; the names `build_tiny` and `tiny_model` take
+(beside the generic ones)."""
 
-_ENCODERS = {"bert", "roberta", "xlm_roberta", "camembert", "mpnet", "modernbert", "eurobert", "electra", "distilbert"}
+_ENCODERS = {
+    "bert",
+    "roberta",
+    "xlm_roberta",
+    "camembert",
+    "mpnet",
+    "modernbert",
+    "eurobert",
+    "electra",
+    "distilbert",
+}
 
 
 def build_tiny(family: str, seed: int = 0) -> nn.Module:
-    """A tiny base model with random weights everywhere, norms and biases too (an identity norm would hide errors)."""
+    """A tiny base model with random weights everywhere, norms and biases too (an identity norm
+    would hide errors)."""
     module = _built(family, seed)
     # The empty tables of hooks, eleven in each module, are most of what would be copied.
-    tables = (table for part in module.modules() for table in vars(part).values() if type(table) is OrderedDict and not table)
+    tables = (
+        table
+        for part in module.modules()
+        for table in vars(part).values()
+        if type(table) is OrderedDict and not table
+    )
     return copy.deepcopy(module, {id(table): OrderedDict() for table in tables})
 
 
@@ -113,7 +131,8 @@ def _is_scale(module: nn.Module, name: str) -> bool:
 
 
 def tiny_tokenizer(encoder: bool = False) -> hf.PreTrainedTokenizerFast:
-    """One token per byte; adds [CLS] … [SEP] for encoders and a beginning-of-text token for the others."""
+    """One token per byte; adds [CLS] … [SEP] for encoders and a beginning-of-text token for the
+    others."""
     special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([*special, *alphabet])}
@@ -131,4 +150,6 @@ def tiny_tokenizer(encoder: bool = False) -> hf.PreTrainedTokenizerFast:
 
 def tiny_model(family: str = "llama", seed: int = 0) -> LoadedModel:
     """A tiny model ready to be read, as `load` would give it."""
-    return wrap(build_tiny(family, seed), tiny_tokenizer(family in _ENCODERS), name=f"tiny-{family}")
+    return wrap(
+        build_tiny(family, seed), tiny_tokenizer(family in _ENCODERS), name=f"tiny-{family}"
+    )

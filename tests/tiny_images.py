@@ -21,7 +21,13 @@ _SIZES: dict[str, Any] = {
     "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH,
 }  # fmt: skip
 _PLAIN = {**_SIZES, "intermediate_size": 48}
-_AIM: dict[str, Any] = {"img_size": SIDE, "patch_size": PATCH, "embed_dim": WIDTH, "num_blocks": BLOCKS, "num_heads": 4}
+_AIM: dict[str, Any] = {
+    "img_size": SIDE,
+    "patch_size": PATCH,
+    "embed_dim": WIDTH,
+    "num_blocks": BLOCKS,
+    "num_heads": 4,
+}
 
 
 def _make(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
@@ -32,15 +38,31 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "vit": _make("ViTModel", "ViTConfig", **_PLAIN),
     "clip": _make("CLIPVisionModel", "CLIPVisionConfig", **_PLAIN),
     "siglip": _make("SiglipVisionModel", "SiglipVisionConfig", **_PLAIN),
-    "beit": _make("BeitModel", "BeitConfig", **_PLAIN, layer_scale_init_value=0.1, use_relative_position_bias=True),
-    "beit_class": _make("BeitModel", "BeitConfig", **_PLAIN, layer_scale_init_value=0.1, use_mean_pooling=False),
+    "beit": _make(
+        "BeitModel",
+        "BeitConfig",
+        **_PLAIN,
+        layer_scale_init_value=0.1,
+        use_relative_position_bias=True,
+    ),
+    "beit_class": _make(
+        "BeitModel", "BeitConfig", **_PLAIN, layer_scale_init_value=0.1, use_mean_pooling=False
+    ),
     "beit_unscaled": _make("BeitModel", "BeitConfig", **_PLAIN, layer_scale_init_value=0.0),
     "dinov2": _make("Dinov2Model", "Dinov2Config", **_SIZES),
-    "dinov2_with_registers": _make("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", **_SIZES, num_register_tokens=3),
+    "dinov2_with_registers": _make(
+        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", **_SIZES, num_register_tokens=3
+    ),
     "vit_mae": _make("ViTMAEModel", "ViTMAEConfig", **_PLAIN),
     "aimv2": _make("Aimv2VisionModel", "Aimv2VisionConfig", **_PLAIN),
     "imagegpt": _make(
-        "ImageGPTModel", "ImageGPTConfig", n_embd=WIDTH, n_layer=BLOCKS, n_head=4, n_positions=PATCHES, vocab_size=9
+        "ImageGPTModel",
+        "ImageGPTConfig",
+        n_embd=WIDTH,
+        n_layer=BLOCKS,
+        n_head=4,
+        n_positions=PATCHES,
+        vocab_size=9,
     ),
     "aim": lambda: AimModel(AimConfig(**_AIM)),
     "aim_causal": lambda: AimModel(AimConfig(**_AIM, attention="causal")),
@@ -51,7 +73,8 @@ IMAGE_FAMILIES = tuple(_BUILDERS)
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """The module, with every parameter random, so that no norm or scale is the identity by chance."""
+    """The module, with every parameter random, so that no norm or scale is the identity by
+    chance."""
     torch.manual_seed(seed)
     module = _BUILDERS[name]().eval()
     generator = torch.Generator().manual_seed(seed + 1)
@@ -87,7 +110,10 @@ def pictures(count: int = 6, seed: int = 0, side: int = SIDE) -> ImageSet:
     items = []
     for _ in range(count):
         waves = rng.uniform(0.5, 3, (3, 2))
-        values = [np.sin(a * at[:, None] + rng.uniform(0, 6)) * np.cos(b * at[None] + rng.uniform(0, 6)) for a, b in waves]
+        values = [
+            np.sin(a * at[:, None] + rng.uniform(0, 6)) * np.cos(b * at[None] + rng.uniform(0, 6))
+            for a, b in waves
+        ]
         noise = rng.normal(0, 0.1, (side, side, 3))
         items.append(np.clip((np.stack(values, -1) + noise + 1) * 127, 0, 255).astype(np.uint8))
     return ImageSet.of(items, labels=np.arange(count) % 3, name="pictures")
@@ -107,9 +133,11 @@ def iterate_states(
     indices: Sequence[int] | None = None,
     reader: PixelReader | None = None,
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Numbers of some images and their states (sites, images, tokens, D), one batch after the other, in the given order.
+    """Numbers of some images and their states (sites, images, tokens, D), one batch after the
+    other, in the given order.
 
-    `tokens` is `patches` or `all`. Without `sites`: layer 0 to L. A `reader` of one's own may go through the images repeatedly.
+    `tokens` is `patches` or `all`. Without `sites`: layer 0 to L. A `reader` of one's own may go
+    through the images repeatedly.
     """
     wanted = list(sites) if sites is not None else expand_sites(None, model.anatomy)
     order = list(range(len(images)) if indices is None else indices)

@@ -1,1 +1,2 @@
-"""The paper's inequalities as statements that a computer can try to break; the study `theory` does."""
+"""The paper's inequalities as statements that a computer can try to break; the study `theory`
+does."""

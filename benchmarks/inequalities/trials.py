@@ -1,6 +1,8 @@
-"""What a statement is, the random matrices it is about, and how it is tried: on random cases, then by climbing to a violation.
+"""What a statement is, the random matrices it is about, and how it is tried: on random cases, then
+by climbing to a violation.
 
-The quantities (entropy, effective rank) are written in plain numpy, independently of `layerscope.metrics`.
+The quantities (entropy, effective rank) are written in plain numpy, independently of
+`layerscope.metrics`.
 """
 
 from __future__ import annotations
@@ -17,15 +19,26 @@ Rng = np.random.Generator
 
 SLACK = 1e-9  # a margin below this is a violation; above it, rounding
 _SHOWN = 40  # numbers of a counter-example that are kept in full
-KINDS = ("gaussian", "power law", "low rank", "one huge row", "near-duplicate rows", "orthonormal", "two by two", "sparse")
+KINDS = (
+    "gaussian",
+    "power law",
+    "low rank",
+    "one huge row",
+    "near-duplicate rows",
+    "orthonormal",
+    "two by two",
+    "sparse",
+)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """An inequality: `margin` says by how much a case fulfils it (negative: by how much it breaks it).
+    """An inequality: `margin` says by how much a case fulfils it (negative: by how much it breaks
+    it).
 
-    `draw(kind, rng)` makes a case; `nudge(case, rng, step)` makes one near it, and is None where the statement is about random
-    draws, which nobody may choose. `share` is the share of random draws that may fall outside, for statements with a probability.
+    `draw(kind, rng)` makes a case; `nudge(case, rng, step)` makes one near it, and is None where
+    the statement is about random draws, which nobody may choose. `share` is the share of random
+    draws that may fall outside, for statements with a probability.
     """
 
     theorem: str
@@ -53,9 +66,14 @@ class Trial:
 
     @property
     def holds(self) -> bool:
-        """Whether no more cases broke it than the statement allows (with room for chance where it allows any)."""
+        """Whether no more cases broke it than the statement allows (with room for chance where it
+        allows any)."""
         allowed = self.statement.share * self.checks
-        return self.violations <= allowed + 3 * np.sqrt(allowed * (1 - self.statement.share)) if allowed else not self.violations
+        return (
+            self.violations <= allowed + 3 * np.sqrt(allowed * (1 - self.statement.share))
+            if allowed
+            else not self.violations
+        )
 
     def note(self, case: Case, margin: float, where: Mapping[str, Any]) -> None:
         """Count one case; keep it if it is the worst so far."""
@@ -66,29 +84,37 @@ class Trial:
 
     @property
     def counterexample(self) -> str:
-        """The worst violation as JSON: how it was drawn, and the case itself where it is small. Empty where there is none."""
+        """The worst violation as JSON: how it was drawn, and the case itself where it is small.
+        Empty where there is none."""
         return json.dumps(self.worst) if self.violations else ""
 
 
 def describe(case: Case) -> dict[str, Any]:
-    """A case as plain numbers; large arrays by their shape alone, since kind and seed make them again."""
+    """A case as plain numbers; large arrays by their shape alone, since kind and seed make them
+    again."""
     out: dict[str, Any] = {}
     for name, value in case.items():
         array = np.asarray(value)
         if array.ndim == 0:
             out[name] = array.item()
         else:
-            out[name] = np.round(array, 12).tolist() if array.size <= _SHOWN else {"shape": list(array.shape)}
+            out[name] = (
+                np.round(array, 12).tolist()
+                if array.size <= _SHOWN
+                else {"shape": list(array.shape)}
+            )
     return out
 
 
 def seeds(seed: int, statement: Statement, kind: str, number: int) -> list[int]:
-    """What a random case is drawn from; the same for the printed and the corrected version, so that they see the same cases."""
+    """What a random case is drawn from; the same for the printed and the corrected version, so that
+    they see the same cases."""
     return [seed, sum(statement.theorem.encode()), statement.kinds.index(kind), number]
 
 
 def search(statement: Statement, kind: str, starts: int, seed: int, steps: int = 0) -> Trial:
-    """Random cases of one kind; from each, so many steps that keep every small change which brings it nearer to being false."""
+    """Random cases of one kind; from each, so many steps that keep every small change which brings
+    it nearer to being false."""
     trial = Trial(statement, kind, "adversarial" if steps else "random")
     for start in range(starts):
         origin = seeds(seed, statement, kind, start)

@@ -53,7 +53,9 @@ def main(source: Path, prefix: str) -> None:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
 
         def window(width: int, height: int, scheme: str = "light") -> Any:
-            page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
+            page = browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            ).new_page()
             page.goto(source.resolve().as_uri())
             page.wait_for_selector("html[data-ready]")
             page.wait_for_timeout(1200)  # the charts out of view are drawn too
@@ -66,9 +68,13 @@ def main(source: Path, prefix: str) -> None:
                 ("map-phone", 390, 860, "light"),
             ):
                 page = window(width, height, scheme)
-                page.evaluate("() => document.querySelector('#map').scrollIntoView({ behavior: 'instant' })")
+                page.evaluate(
+                    "() => document.querySelector('#map').scrollIntoView({ behavior: 'instant' })"
+                )
                 page.locator("#map .items button").first.click()
-                page.evaluate("() => document.querySelector('#map .mapped').scrollIntoView({ behavior: 'instant' })")
+                page.evaluate(
+                    "() => document.querySelector('#map .mapped').scrollIntoView({ behavior: 'instant' })"
+                )
                 page.wait_for_timeout(600)
                 save(page, Path(f"{prefix}-{name}.png"))
             browser.close()

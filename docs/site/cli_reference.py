@@ -1,4 +1,5 @@
-"""Write the page of the command line from the app itself: `python docs/site/cli_reference.py build/docs/cli.md`."""
+"""Write the page of the command line from the app itself: `python docs/site/cli_reference.py
+build/docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -17,11 +18,18 @@ def page() -> str:
     """Every command in the order of its story, with its options and an example."""
     load_commands()
     root: Any = typer.main.get_command(app)
-    out = ["# Command line", "", "Written from the program itself. `layerscope COMMAND --help` prints the same.", ""]
+    out = [
+        "# Command line",
+        "",
+        "Written from the program itself. `layerscope COMMAND --help` prints the same.",
+        "",
+    ]
     out += ["| command | what it does |", "|---|---|"]
     named = {name for names in STORY.values() for name in names}
     panels = {**STORY, "More": tuple(name for name in root.commands if name not in named)}
-    shown = {panel: [name for name in names if name in root.commands] for panel, names in panels.items()}
+    shown = {
+        panel: [name for name in names if name in root.commands] for panel, names in panels.items()
+    }
     for names in shown.values():
         out += [f"| [`{name}`](#{name}) | {_first(root.commands[name])} |" for name in names]
     for panel, names in shown.items():
@@ -35,18 +43,33 @@ def page() -> str:
 def _command(command: Any, path: str, level: int, example: str | None = None) -> list[str]:
     out = [f"{'#' * level} {path.removeprefix('layerscope ')}", "", _words(command.help), ""]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and one.name != "help" and not one.hidden]
+    options = [
+        one
+        for one in command.params
+        if one.param_type_name == "option" and one.name != "help" and not one.hidden
+    ]
     usage = " ".join(_metavar(one) for one in arguments)
     inner = getattr(command, "commands", {})
-    out += ["```text", f"{path} {usage}{' COMMAND' if inner else ''}{' [OPTIONS]' if options else ''}", "```", ""]
+    out += [
+        "```text",
+        f"{path} {usage}{' COMMAND' if inner else ''}{' [OPTIONS]' if options else ''}",
+        "```",
+        "",
+    ]
     example = example or _example(command)
     if example:
         out += ["```bash", *(line.strip() for line in example.strip().splitlines()), "```", ""]
     rows = [(f"`{_metavar(one)}`", one, "") for one in arguments]
-    rows += [(", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts]), one, _default(one)) for one in options]
+    rows += [
+        (", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts]), one, _default(one))
+        for one in options
+    ]
     if rows:
         out += ["| option | what it is | default |", "|---|---|---|"]
-        out += [f"| {name} | {_words(getattr(one, 'help', '') or '', row=True)} | {default} |" for name, one, default in rows]
+        out += [
+            f"| {name} | {_words(getattr(one, 'help', '') or '', row=True)} | {default} |"
+            for name, one, default in rows
+        ]
         out.append("")
     for name, sub in inner.items():
         out += _command(sub, f"{path} {name}", level + 1)
@@ -68,7 +91,14 @@ def _example(command: Any) -> str | None:
 
 def _default(option: Any) -> str:
     value = option.default
-    if value is None or value == "" or value is False or value == [] or callable(value) or "(default:" in (option.help or ""):
+    if (
+        value is None
+        or value == ""
+        or value is False
+        or value == []
+        or callable(value)
+        or "(default:" in (option.help or "")
+    ):
         return ""
     if type(value).__name__ == "Sentinel":  # click's mark of an option without a default
         return ""

@@ -1,6 +1,8 @@
-"""What the site adds to the pages: tutorials and the command line as pages, and links that leave the folder `docs`.
+"""What the site adds to the pages: tutorials and the command line as pages, and links that leave
+the folder `docs`.
 
-mkdocs calls these functions. They need no torch: `make docs` writes the command line's page with layerscope's own environment.
+mkdocs calls these functions. They need no torch: `make docs` writes the command line's page with
+layerscope's own environment.
 """
 
 from __future__ import annotations
@@ -37,9 +39,14 @@ _LINK = re.compile(r"\[([^\[\]]*)(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
 
 
 def repository() -> str | None:
-    """Where the source is published, from the package's own facts; None where it is not published yet."""
+    """Where the source is published, from the package's own facts; None where it is not published
+    yet."""
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return str(facts["project"]["urls"]["Source"]) if facts["tool"]["layerscope"]["published"] else None
+    return (
+        str(facts["project"]["urls"]["Source"])
+        if facts["tool"]["layerscope"]["published"]
+        else None
+    )
 
 
 def on_config(config: Any) -> Any:
@@ -48,18 +55,28 @@ def on_config(config: Any) -> Any:
     add_studies(config.nav)
     address = repository()
     if address is not None:
-        config.extra["social"] = [{"icon": "fontawesome/brands/github", "link": address, "name": "Source"}]
+        config.extra["social"] = [
+            {"icon": "fontawesome/brands/github", "link": address, "name": "Source"}
+        ]
     return config
 
 
 def add_studies(nav: list[Any]) -> None:
     """A new page among the studies is in the navigation by itself, under its title."""
     science = next(part["Science"] for part in nav if isinstance(part, dict) and "Science" in part)
-    studies = next(part["Studies"] for part in science if isinstance(part, dict) and "Studies" in part)
+    studies = next(
+        part["Studies"] for part in science if isinstance(part, dict) and "Studies" in part
+    )
     listed = {page if isinstance(page, str) else next(iter(page.values())) for page in studies}
     for page in sorted((DOCS / "studies").glob("*.md")):
         if f"studies/{page.name}" not in listed:
-            title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").replace("`", "").split(": ")[-1]
+            title = (
+                page.read_text(encoding="utf-8")
+                .splitlines()[0]
+                .removeprefix("# ")
+                .replace("`", "")
+                .split(": ")[-1]
+            )
             studies.append({title[:1].upper() + title[1:]: f"studies/{page.name}"})
 
 
@@ -70,13 +87,19 @@ def on_files(files: Files, config: Any) -> Files:
     for notebook in sorted((DOCS / "tutorials").glob("*.ipynb")):
         name = f"tutorials/{notebook.stem}"
         files.append(File.generated(config, f"{name}.md", content=tutorial(notebook)))
-    for picture in sorted((WRITTEN / "images").glob("*.png")):  # in place of the one in the repository
+    for picture in sorted(
+        (WRITTEN / "images").glob("*.png")
+    ):  # in place of the one in the repository
         uri = f"images/{picture.name}"
         before = files.get_file_from_path(uri)
         if before is not None:
             files.remove(before)
         files.append(File.generated(config, uri, abs_src_path=str(picture)))
-    files.append(File.generated(config, "reference/cli.md", content=(WRITTEN / "cli.md").read_text(encoding="utf-8")))
+    files.append(
+        File.generated(
+            config, "reference/cli.md", content=(WRITTEN / "cli.md").read_text(encoding="utf-8")
+        )
+    )
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=changes))
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
@@ -86,7 +109,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """A link to a file of the repository that is no page goes to the repository; a link to a folder goes to its first page.
+    """A link to a file of the repository that is no page goes to the repository; a link to a folder
+    goes to its first page.
 
     Where the repository is not published, the file's path stands there instead of a link.
     """
@@ -100,7 +124,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if inside.startswith(".."):
             kind, path = "tree" if os.path.isdir(place) else "blob", os.path.relpath(place, ROOT)
             if address is None:
-                return f"`{path}`" if words.strip("`") in (path, Path(path).name) else f"{words} (`{path}` in the repository)"
+                return (
+                    f"`{path}`"
+                    if words.strip("`") in (path, Path(path).name)
+                    else f"{words} (`{path}` in the repository)"
+                )
             return f"{before}{address}/{kind}/main/{path}{after}"
         if os.path.isdir(place) and files.get_file_from_path(f"{inside}/README.md"):
             return f"{before}{os.path.relpath(inside, here)}/README.md{after}"
@@ -108,12 +136,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     markdown = _LINK.sub(target, markdown)
     if page.file.src_uri == GLOSSARY:
-        return re.sub(r"\*\*([A-Z][\w -]+)\*\*", lambda match: f"{match.group()}{{ #{_slug(match[1])} }}", markdown)
+        return re.sub(
+            r"\*\*([A-Z][\w -]+)\*\*",
+            lambda match: f"{match.group()}{{ #{_slug(match[1])} }}",
+            markdown,
+        )
     return link_terms(markdown, os.path.relpath(GLOSSARY, here))
 
 
 def link_terms(markdown: str, glossary: str) -> str:
-    """Link the first time that a page uses a term of its own to the glossary; code, headings, tables and links are left alone."""
+    """Link the first time that a page uses a term of its own to the glossary; code, headings,
+    tables and links are left alone."""
     out, wanted, fenced = [], dict(TERMS), False
     for line in markdown.split("\n"):
         fenced ^= line.lstrip().startswith("```")
@@ -149,7 +182,9 @@ def decisions() -> str:
         title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         rows.append(f"- [{title}]({page.name})")
     return (
-        "# Why things are as they are\n\nOne short page per decision that a reader may wonder about.\n\n" + "\n".join(rows) + "\n"
+        "# Why things are as they are\n\nOne short page per decision that a reader may wonder about.\n\n"
+        + "\n".join(rows)
+        + "\n"
     )
 
 

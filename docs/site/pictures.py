@@ -1,7 +1,8 @@
-"""Draw the documentation's pictures that need no download and no training: `python docs/site/pictures.py build/docs/images`.
+"""Draw the documentation's pictures that need no download and no training: `python
+docs/site/pictures.py build/docs/images`.
 
-Every build shows these as the present code draws them. docs/images holds them too, for readers of the repository, and the others;
-docs/images/sources.txt says how each is made.
+Every build shows these as the present code draws them. docs/images holds them too, for readers of
+the repository, and the others; docs/images/sources.txt says how each is made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ SCRIPTS = {
     "draw_map.py": ["map.png"],
     "draw_one_token.py": ["study-one-token.png"],
     "draw_penalties.py": ["study-penalties.png"],
-    "draw_scaling.py": [f"scaling-{axis}.png" for axis in ("prompts", "tokens", "width", "blocks", "views", "workers")],
+    "draw_scaling.py": [
+        f"scaling-{axis}.png"
+        for axis in ("prompts", "tokens", "width", "blocks", "views", "workers")
+    ],
 }
 # commands that draw a file, and studies whose figure is in their folder
 COMMANDS = {"atlas-correlation.png": ["correlate", "--atlas", "Pythia-410m"]}

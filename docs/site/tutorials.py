@@ -1,11 +1,12 @@
-"""Tutorials: plain scripts in the percent format, run cell by cell and written as notebooks with what they printed and drew.
+"""Tutorials: plain scripts in the percent format, run cell by cell and written as notebooks with
+what they printed and drew.
 
     python docs/site/tutorials.py                       # all of them, with the real models: some minutes
     python docs/site/tutorials.py read-a-profile
     python docs/site/tutorials.py --words               # take over changed words; the results stay
 
-A cell starts with `# %%`; words with `# %% [markdown]`. `tests/docs/test_tutorials.py` runs the same cells on tiny models, and
-fails where a notebook is not made from its script.
+A cell starts with `# %%`; words with `# %% [markdown]`. `tests/docs/test_tutorials.py` runs the
+same cells on tiny models, and fails where a notebook is not made from its script.
 """
 
 from __future__ import annotations
@@ -49,16 +50,21 @@ def read(script: Path) -> list[Cell]:
     for line in script.read_text(encoding="utf-8").splitlines():
         head = _HEAD.match(line)
         if head:
-            cells.append(Cell("markdown" if head["words"] else "code", "", json.loads(head["tags"] or "[]")))
+            cells.append(
+                Cell("markdown" if head["words"] else "code", "", json.loads(head["tags"] or "[]"))
+            )
         elif cells:
-            cells[-1].text += (re.sub(r"^# ?", "", line) if cells[-1].kind == "markdown" else line) + "\n"
+            cells[-1].text += (
+                re.sub(r"^# ?", "", line) if cells[-1].kind == "markdown" else line
+            ) + "\n"
     for cell in cells:
         cell.text = cell.text.strip("\n")
     return cells
 
 
 def run(cells: list[Cell], name: str) -> None:
-    """Run the code cells in one namespace; what they print and what their last line gives become their outputs."""
+    """Run the code cells in one namespace; what they print and what their last line gives become
+    their outputs."""
     namespace: dict[str, Any] = {"__name__": "__tutorial__"}
     for number, cell in enumerate(cells):
         if cell.kind == "code" and "colab" not in cell.tags:
@@ -77,7 +83,13 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> list[dict[str, Any
             value = eval(compile(ast.Expression(last.value), where, "eval"), namespace)  # noqa: S307
     out: list[dict[str, Any]] = []
     if printed.getvalue():
-        out.append({"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(keepends=True)})
+        out.append(
+            {
+                "output_type": "stream",
+                "name": "stdout",
+                "text": printed.getvalue().splitlines(keepends=True),
+            }
+        )
     if value is not None:
         out.append({"output_type": "display_data", "metadata": {}, "data": shown(value)})
     return out
@@ -88,7 +100,10 @@ def shown(value: Any) -> dict[str, Any]:
     if hasattr(value, "savefig"):
         drawn = io.BytesIO()
         value.savefig(drawn, format="png", dpi=80)
-        return {"image/png": base64.b64encode(drawn.getvalue()).decode(), "text/plain": ["a figure"]}
+        return {
+            "image/png": base64.b64encode(drawn.getvalue()).decode(),
+            "text/plain": ["a figure"],
+        }
     data: dict[str, Any] = {"text/plain": repr(value).splitlines(keepends=True)}
     if hasattr(value, "_repr_html_"):
         data["text/html"] = value._repr_html_().splitlines(keepends=True)
@@ -114,13 +129,20 @@ def notebook(cells: list[Cell]) -> dict[str, Any]:
 
 
 def refresh(script: Path, cells: list[Cell]) -> bool:
-    """Take the results of the notebook that is there, if its code is still the script's; then only words were changed."""
+    """Take the results of the notebook that is there, if its code is still the script's; then only
+    words were changed."""
     target = script.with_suffix(".ipynb")
     if not target.exists():
         return False
-    old = [cell for cell in json.loads(target.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    old = [
+        cell
+        for cell in json.loads(target.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     new = [cell for cell in cells if cell.kind == "code"]
-    if ["".join(cell["source"]) for cell in old] != [cell.text for cell in new] or not any(cell["outputs"] for cell in old):
+    if ["".join(cell["source"]) for cell in old] != [cell.text for cell in new] or not any(
+        cell["outputs"] for cell in old
+    ):
         return False
     for cell, was in zip(new, old, strict=True):
         cell.outputs = was["outputs"]
@@ -128,7 +150,8 @@ def refresh(script: Path, cells: list[Cell]) -> bool:
 
 
 def main(names: list[str]) -> None:
-    """Run tutorials and write their notebooks; with `--words` only those whose words alone were changed, without running them."""
+    """Run tutorials and write their notebooks; with `--words` only those whose words alone were
+    changed, without running them."""
     home, words = Path.cwd(), "--words" in names
     names = [name for name in names if name != "--words"]
     for script in scripts():
@@ -150,8 +173,13 @@ def main(names: list[str]) -> None:
             finally:
                 os.chdir(home)
         target = script.with_suffix(".ipynb")
-        target.write_text(json.dumps(notebook(cells), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"{target.name}: {target.stat().st_size / 1000:.0f} kB, {time.perf_counter() - start:.0f} s", flush=True)
+        target.write_text(
+            json.dumps(notebook(cells), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+        print(
+            f"{target.name}: {target.stat().st_size / 1000:.0f} kB, {time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Compare checkpoints
 #
-# When in training do the layers take their shape? In this tutorial we train a tiny model for half a minute, keep four checkpoints, and profile each. For a published model, one command does it:
+# When in training do the layers take their shape? In this tutorial we train a tiny model for half a
+# minute, keep four checkpoints, and profile each. For a published model, one command does it:
 # `layerscope study checkpoints EleutherAI/pythia-410m --set steps=step0,step512,step143000`.
 
 # %% tags=["colab"]
@@ -11,12 +12,23 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "layerscope[gguf,report,export,mteb,vision]",
+        ],
+        check=True,
+    )
 
 # %% [markdown]
 # ## A tiny model
 #
-# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. It only shows the method: draw no conclusions about language models from it.
+# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. It only shows the
+# method: draw no conclusions about language models from it.
 
 # %%
 import torch
@@ -28,12 +40,22 @@ import layerscope
 texts = list(layerscope.load_corpus("lee"))
 core = Tokenizer(models.BPE(unk_token="<unk>"))
 core.pre_tokenizer = pre_tokenizers.ByteLevel()
-core.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=2000, special_tokens=["<unk>", "<pad>"], show_progress=False))
+core.train_from_iterator(
+    texts,
+    trainers.BpeTrainer(vocab_size=2000, special_tokens=["<unk>", "<pad>"], show_progress=False),
+)
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", pad_token="<pad>")
 
 torch.manual_seed(0)
-size = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
-model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **size))
+size = {
+    "hidden_size": 64,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+}
+model = GPTNeoXForCausalLM(
+    GPTNeoXConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **size)
+)
 ids = torch.tensor(sum(tokenizer(texts)["input_ids"], []))
 print(f"{len(ids):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters")
 
@@ -60,23 +82,33 @@ for step in range(121):
 # %% [markdown]
 # ## One call: the study
 #
-# It profiles every checkpoint on 20 of the texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do. In the verdict, a *valley* is a clear dip of a curve over
-# the layers, and the *sink* is the token with the largest norm.
+# It profiles every checkpoint on 20 of the texts, takes differences prompt by prompt, and gives a
+# verdict that says no more than its intervals do. In the verdict, a *valley* is a clear dip of a
+# curve over the layers, and the *sink* is the token with the largest norm.
 
 # %%
-study = layerscope.study("checkpoints", *(f"training/checkpoint-{step}" for step in (0, 20, 60, 120)), limit=20, max_length=64)
+study = layerscope.study(
+    "checkpoints",
+    *(f"training/checkpoint-{step}" for step in (0, 20, 60, 120)),
+    limit=20,
+    max_length=64,
+)
 study
 
 # %% [markdown]
 # ## By hand: compare profiles
 #
-# `compare` puts runs of the same kind side by side. *Prompt entropy* says how evenly the tokens of a text spread over directions; *curvature*, how sharply the path of states turns from token to token.
+# `compare` puts runs of the same kind side by side. *Prompt entropy* says how evenly the tokens of
+# a text spread over directions; *curvature*, how sharply the path of states turns from token to
+# token.
 
 # %%
 names = ["prompt_entropy", "curvature"]
 steps = [0, 20, 60, 120]
 folders = [f"training/checkpoint-{step}" for step in steps]
-runs = [layerscope.profile(folder, "lee", limit=20, max_length=64, metrics=names) for folder in folders]
+runs = [
+    layerscope.profile(folder, "lee", limit=20, max_length=64, metrics=names) for folder in folders
+]
 over_time = layerscope.compare(*runs, metrics=names, labels=[f"step {step}" for step in steps])
 over_time
 
@@ -86,6 +118,8 @@ over_time.wide("prompt_entropy").round(2)
 # %% [markdown]
 # ## What to remember
 #
-# - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time and can delete each after measuring it (`clean=True`).
-# - Models that cannot be checkpoints of one training, and steps that hold the same weights, are reported as such.
+# - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time
+#   and can delete each after measuring it (`clean=True`).
+# - Models that cannot be checkpoints of one training, and steps that hold the same weights, are
+#   reported as such.
 # - [LayerWatch](../training.md) measures the layers while a training runs, at 2 % of its time.

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # From a labeled CSV to a deployed folder
 #
-# You have about eighty labeled examples and want a small model in production. In this tutorial we choose a layer and a readout with the labels, see how sure the choice is, cut the model at that layer, and
-# load the exported folder without layerscope.
+# You have about eighty labeled examples and want a small model in production. In this tutorial we
+# choose a layer and a readout with the labels, see how sure the choice is, cut the model at that
+# layer, and load the exported folder without layerscope.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -11,12 +12,23 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "layerscope[gguf,report,export,mteb,vision]",
+        ],
+        check=True,
+    )
 
 # %% [markdown]
 # ## A labeled file
 #
-# The file has the columns `text` and `label`. Here it holds 80 questions of the TREC dataset, labeled with the kind of answer they ask for. We keep 100 more for the final test.
+# The file has the columns `text` and `label`. Here it holds 80 questions of the TREC dataset,
+# labeled with the kind of answer they ask for. We keep 100 more for the final test.
 
 # %%
 import csv
@@ -34,9 +46,11 @@ with open("questions.csv", "w", newline="", encoding="utf-8") as file:
 # %% [markdown]
 # ## Choose
 #
-# The labels judge every layer under every readout (how a text becomes one vector). The gain of the choice is measured on examples that had no part in it.
+# The labels judge every layer under every readout (how a text becomes one vector). The gain of the
+# choice is measured on examples that had no part in it.
 #
-# We list only readouts that a sentence-transformers folder can hold: it can put words around a text, but it can neither repeat the text (`echo`) nor leave out its largest token (`drop`).
+# We list only readouts that a sentence-transformers folder can hold: it can put words around a
+# text, but it can neither repeat the text (`echo`) nor leave out its largest token (`drop`).
 
 # %%
 READOUTS = [
@@ -48,19 +62,25 @@ READOUTS = [
 choice = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts=READOUTS)
 choice
 
-# %% [markdown]
-# With so few labels, *tied* layers cannot be told from the chosen one. That is useful: a tied layer further down makes a smaller model. `max_blocks=0.5` asks for at most half of the blocks:
+# %% [markdown] With so few labels, *tied* layers cannot be told from the chosen one. That is
+# useful: a tied layer further down makes a smaller model. `max_blocks=0.5` asks for at most half of
+# the blocks:
 
 # %%
-small = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts=READOUTS, max_blocks=0.5)
+small = layerscope.select_with_labels(
+    "smollm2-135m", "questions.csv", readouts=READOUTS, max_blocks=0.5
+)
 print(f"whole: layer {choice.layer} of {choice.layers}, {choice.readout}")
-print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.blocks_saved} blocks need not run")
+print(
+    f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.blocks_saved} blocks need not run"
+)
 
 # %% [markdown]
 # ## Export
 #
-# `export` cuts the model, writes it as a sentence-transformers folder, loads that folder in a fresh process and compares its vectors with the original's. Only then does the folder get its final name. If the readout is centered,
-# `center_on` names the texts whose mean is subtracted.
+# `export` cuts the model, writes it as a sentence-transformers folder, loads that folder in a fresh
+# process and compares its vectors with the original's. Only then does the folder get its final
+# name. If the readout is centered, `center_on` names the texts whose mean is subtracted.
 
 # %%
 center_on = "questions.csv" if small.how.centering == "corpus" else None
@@ -90,12 +110,15 @@ def classify(texts):
 right = classify([row["text"] for row in unseen]) == np.array([row["label"] for row in unseen])
 print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that nothing has seen")
 
-# %% [markdown]
-# That is the small model: a sixth of the blocks, six classes, and a classifier that only compares with class means. If quality matters more than speed, export `choice` instead of `small`: above,
-# cross-validated on the 80 examples with a better classifier, it improves accuracy from 45 to 63 %.
+# %% [markdown] That is the small model: a sixth of the blocks, six classes, and a classifier that
+# only compares with class means. If quality matters more than speed, export `choice` instead of
+# `small`: above, cross-validated on the 80 examples with a better classifier, it improves accuracy
+# from 45 to 63 %.
 #
 # ## What to remember
 #
-# - Labels choose better than any rule; 64 find most of the possible gain: [how well it does](../few-labels.md#how-well-it-does).
+# - Labels choose better than any rule; 64 find most of the possible gain: [how well it
+#   does](../few-labels.md#how-well-it-does).
 # - If the evidence is weak, the choice stays with the last layer and says so.
-# - `layerscope export --onnx` adds a graph that needs neither torch nor sentence-transformers; `layerscope bench` measures the speed: [export](../export.md).
+# - `layerscope export --onnx` adds a graph that needs neither torch nor sentence-transformers;
+#   `layerscope bench` measures the speed: [export](../export.md).

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Read a profile, and do not be fooled by one token
 #
-# A well-known curve of language models: entropy is high in the first layers, falls into a valley in the middle, and rises again. The usual reading is that "the middle compresses". In this tutorial we
-# measure the curve, and find that in this model one token makes the valley.
+# A well-known curve of language models: entropy is high in the first layers, falls into a valley in
+# the middle, and rises again. The usual reading is that "the middle compresses". In this tutorial
+# we measure the curve, and find that in this model one token makes the valley.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -11,12 +12,23 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "layerscope[gguf,report,export,mteb,vision]",
+        ],
+        check=True,
+    )
 
 # %% [markdown]
 # ## Measure every layer
 #
-# We use twenty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks output them.
+# We use twenty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks
+# output them.
 
 # %%
 import layerscope
@@ -27,25 +39,28 @@ raw = layerscope.profile("smollm2-135m", "lee", final_norm="raw", metrics=METRIC
 raw
 
 # %% [markdown]
-# *Prompt entropy* says how evenly the tokens of a text spread over directions: low means compressed. The curve has the valley. But look at the other curves at the same layers.
+# *Prompt entropy* says how evenly the tokens of a text spread over directions: low means
+#   compressed. The curve has the valley. But look at the other curves at the same layers.
 #
 # ## The sink
 #
-# `sink_ratio` is the largest token's norm divided by the median norm. In the valley, one token has more than a hundred times the norm of the others, and `sink_first` says that it is the first token of nearly
-# every text. layerscope calls the token with the largest norm the *sink*; in this model it is also where attention goes that has nowhere else to go.
+# `sink_ratio` is the largest token's norm divided by the median norm. In the valley, one token has
+# more than a hundred times the norm of the others, and `sink_first` says that it is the first token
+# of nearly every text. layerscope calls the token with the largest norm the *sink*; in this model
+# it is also where attention goes that has nowhere else to go.
 
 # %%
 raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
 
-# %% [markdown]
-# Entropy is computed after the mean of the states is subtracted. With one giant token among them, the mean points where the giant points, and once it is subtracted, all other tokens look alike. So we leave
-# that token out:
+# %% [markdown] Entropy is computed after the mean of the states is subtracted. With one giant token
+# among them, the mean points where the giant points, and once it is subtracted, all other tokens
+# look alike. So we leave that token out:
 
 # %%
 raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
 
-# %% [markdown]
-# The dotted line is the same metric without the sink token. The valley is gone. layerscope always measures both, and says whether a valley comes from the sink (`is_sink`):
+# %% [markdown] The dotted line is the same metric without the sink token. The valley is gone.
+# layerscope always measures both, and says whether a valley comes from the sink (`is_sink`):
 
 # %%
 raw.summary()["valley"]
@@ -53,8 +68,9 @@ raw.summary()["valley"]
 # %% [markdown]
 # ## The final norm hides it too
 #
-# Most models normalize their states once more after the last block. If this final norm is applied at every layer (the default of `profile`, because that is what a cut model would give you), it scales the
-# giant down.
+# Most models normalize their states once more after the last block. If this final norm is applied
+# at every layer (the default of `profile`, because that is what a cut model would give you), it
+# scales the giant down.
 
 # %%
 applied = layerscope.profile("smollm2-135m", "lee", metrics=METRICS, **texts)
@@ -69,5 +85,7 @@ both.wide("prompt_entropy").iloc[::3].round(2)
 #
 # - A dip in a curve is not yet compression: first look at the curve without the sink.
 # - Two curves can be compared only under the same conventions; `compare` says where they differ.
-# - For a paper, `raw.to_latex(metrics=["prompt_entropy"])` gives a table, and `raw.plot(other)` draws two runs together.
-# - Read on: [every metric explained](../metrics.md), and [what the paper says, what we find](../paper.md).
+# - For a paper, `raw.to_latex(metrics=["prompt_entropy"])` gives a table, and `raw.plot(other)`
+#   draws two runs together.
+# - Read on: [every metric explained](../metrics.md), and [what the paper says, what we
+#   find](../paper.md).

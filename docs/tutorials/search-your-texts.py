@@ -1,7 +1,8 @@
 # %% [markdown]
 # # From a data frame to a searched corpus
 #
-# Twelve lines: improve a small language model on the texts of a data frame, write their vectors to a file, and search it.
+# Twelve lines: improve a small language model on the texts of a data frame, write their vectors to
+# a file, and search it.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -10,12 +11,23 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "layerscope[gguf,report,export,mteb,vision]",
+        ],
+        check=True,
+    )
 
 # %% [markdown]
 # ## A better reading of your texts
 #
-# Any data frame with a column of texts will do; here it is news, and how long each text is. Fifty texts are few: if they do not show that another reading is better, the model stays as it is.
+# Any data frame with a column of texts will do; here it is news, and how long each text is. Fifty
+# texts are few: if they do not show that another reading is better, the model stays as it is.
 
 # %%
 import pandas as pd
@@ -23,7 +35,9 @@ import layerscope
 
 frame = pd.DataFrame({"text": layerscope.load_corpus("lee", limit=50).texts})
 frame["words"] = frame["text"].str.split().str.len()
-better = layerscope.improve("smollm2-135m", frame, max_length=48, templates=["one-word"], out="better")
+better = layerscope.improve(
+    "smollm2-135m", frame, max_length=48, templates=["one-word"], out="better"
+)
 better
 
 # %% [markdown]
@@ -37,7 +51,8 @@ better.search("a fire in the mountains", top=3)
 # %% [markdown]
 # ## Vectors of all texts
 #
-# `embed` streams: a million rows take no more memory than these, and a run that is killed goes on. The other columns stay, and `coordinates` adds a picture's.
+# `embed` streams: a million rows take no more memory than these, and a run that is killed goes on.
+# The other columns stay, and `coordinates` adds a picture's.
 
 # %%
 vectors = layerscope.embed("better", frame, "vectors.parquet", coordinates=True)

@@ -1,1 +1,2 @@
-"""The parts of `train_controlled_set.py`: text, architectures, the selective scan, training, packing."""
+"""The parts of `train_controlled_set.py`: text, architectures, the selective scan, training,
+packing."""

@@ -1,6 +1,8 @@
-"""The three models. (a) and (b) are the same GPT-NeoX (Pythia) blocks from the same first weights; only (b) sees both sides.
+"""The three models. (a) and (b) are the same GPT-NeoX (Pythia) blocks from the same first weights;
+only (b) sees both sides.
 
-(c) has as many Mamba blocks of the same width, widened inside until its size is about the transformers'.
+(c) has as many Mamba blocks of the same width, widened inside until its size is about the
+transformers'.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from controlled_set.text import BOS, EOS, PAD
 NAMES = ("ar", "mlm", "mamba")
 
 
-def build(name: str, vocabulary: int, width: int, blocks: int, heads: int, length: int, seed: int) -> nn.Module:
+def build(
+    name: str, vocabulary: int, width: int, blocks: int, heads: int, length: int, seed: int
+) -> nn.Module:
     """A new model with its head (tied to the embeddings), from a seed."""
     import transformers as hf
 
@@ -25,9 +29,14 @@ def build(name: str, vocabulary: int, width: int, blocks: int, heads: int, lengt
     }  # fmt: skip
     torch.manual_seed(seed)
     if name == "mamba":
-        return hf.MambaForCausalLM(hf.MambaConfig(**shared, state_size=16, expand=3, initializer_range=0.02))
+        return hf.MambaForCausalLM(
+            hf.MambaConfig(**shared, state_size=16, expand=3, initializer_range=0.02)
+        )
     config = hf.GPTNeoXConfig(
-        **shared, num_attention_heads=heads, intermediate_size=4 * width, max_position_embeddings=max(512, length)
+        **shared,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        max_position_embeddings=max(512, length),
     )
     model = hf.GPTNeoXForCausalLM(config)
     if name == "mlm":
@@ -36,7 +45,8 @@ def build(name: str, vocabulary: int, width: int, blocks: int, heads: int, lengt
 
 
 def see_both_sides(model: nn.Module) -> None:
-    """Take the causal mask away. The config keeps it, so that a saved model is read the same way."""
+    """Take the causal mask away. The config keeps it, so that a saved model is read the same
+    way."""
     model.config.is_causal = False
     # Attention without a mask asks its own module whether it is causal.
     for part in model.modules():

@@ -1,7 +1,9 @@
-"""Mamba's selective scan for training on a GPU: one thread per sequence and channel, forward and backward.
+"""Mamba's selective scan for training on a GPU: one thread per sequence and channel, forward and
+backward.
 
-transformers' own path without extra kernels is a Python loop over tokens. This replaces the mixers' forward while training;
-the weights are transformers' own, and `checked` compares both before the first step.
+transformers' own path without extra kernels is a Python loop over tokens. This replaces the mixers'
+forward while training; the weights are transformers' own, and `checked` compares both before the
+first step.
 """
 
 from __future__ import annotations
@@ -89,13 +91,21 @@ class Scan(torch.autograd.Function):
         batch, length, width = x.shape
         h, y = x.new_empty(batch, length, A.shape[1], width), torch.empty_like(x)
         blocks = -(-batch * width // THREADS)
-        launch(source(A.shape[1]), "scan_forward", blocks, THREADS, 0, [x, dt, A, B, C, h, y, batch, length, width])
+        launch(
+            source(A.shape[1]),
+            "scan_forward",
+            blocks,
+            THREADS,
+            0,
+            [x, dt, A, B, C, h, y, batch, length, width],
+        )
         ctx.save_for_backward(x, dt, A, B, C, h)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
-        """The gradients per channel come from the kernel; those of B and C are sums over channels."""
+        """The gradients per channel come from the kernel; those of B and C are sums over
+        channels."""
         from layerscope_gpu.cuda import launch
 
         x, dt, A, B, C, h = ctx.saved_tensors
@@ -132,16 +142,22 @@ def use(model: nn.Module) -> None:
 
 
 def checked(model: nn.Module, ids: Tensor) -> float:
-    """Switch the kernels on if they give the loss and gradients of transformers' forward; the largest relative difference."""
+    """Switch the kernels on if they give the loss and gradients of transformers' forward; the
+    largest relative difference."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     before = _loss_and_gradients(model, ids)
     use(model)
     after = _loss_and_gradients(model, ids)
     torch.set_float32_matmul_precision(precision)
-    worst = max(float((a - b).norm() / b.norm().clamp_min(1e-12)) for a, b in zip(after, before, strict=True))
+    worst = max(
+        float((a - b).norm() / b.norm().clamp_min(1e-12))
+        for a, b in zip(after, before, strict=True)
+    )
     if worst > 1e-3:
-        raise RuntimeError(f"the selective scan does not agree with transformers' forward: relative difference {worst:.1e}")
+        raise RuntimeError(
+            f"the selective scan does not agree with transformers' forward: relative difference {worst:.1e}"
+        )
     return worst
 
 

@@ -1,4 +1,5 @@
-"""The last checkpoint of every model as a folder of the package: weights, configuration, tokenizer, card and marker."""
+"""The last checkpoint of every model as a folder of the package: weights, configuration, tokenizer,
+card and marker."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from pathlib import Path
 
 WHAT = {
     "ar": ("autoregressive transformer", "GPT-NeoX blocks that predict the next token"),
-    "mlm": ("masked-language model", "GPT-NeoX blocks without the causal mask that predict masked tokens"),
+    "mlm": (
+        "masked-language model",
+        "GPT-NeoX blocks without the causal mask that predict masked tokens",
+    ),
     "mamba": ("Mamba model", "Mamba blocks that predict the next token"),
 }
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -34,12 +38,15 @@ this folder. One review in twenty, chosen by its hash, was held out.
 
 
 def ship(trained: Path, into: Path) -> list[Path]:
-    """Copy the last checkpoints from `trained` (with log.csv beside the models or in their folders) into the package."""
+    """Copy the last checkpoints from `trained` (with log.csv beside the models or in their folders)
+    into the package."""
     return [_ship_one(kind, trained, into / kind) for kind in WHAT if (trained / kind).is_dir()]
 
 
 def _ship_one(kind: str, trained: Path, folder: Path) -> Path:
-    steps = sorted((trained / kind).glob("step*"), key=lambda path: int(path.name.removeprefix("step")))
+    steps = sorted(
+        (trained / kind).glob("step*"), key=lambda path: int(path.name.removeprefix("step"))
+    )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in FILES:

@@ -1,4 +1,5 @@
-"""The text that every model of the set is trained on: movie reviews from the package index, as token ids."""
+"""The text that every model of the set is trained on: movie reviews from the package index, as
+token ids."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ HELD_OUT = "held_out.jsonl"
 
 @dataclass(frozen=True)
 class Streams:
-    """Training and held-out tokens, each one long row of reviews that end in `</s>`, and the tokenizer's file."""
+    """Training and held-out tokens, each one long row of reviews that end in `</s>`, and the
+    tokenizer's file."""
 
     train: np.ndarray
     held_out: np.ndarray
@@ -29,7 +31,8 @@ class Streams:
 
 
 def prepare(folder: Path, vocabulary: int, texts: Iterable[str] | None = None) -> None:
-    """Write the token ids, the tokenizer and the held-out texts into `folder`; fetches the reviews if no texts are given."""
+    """Write the token ids, the tokenizer and the held-out texts into `folder`; fetches the reviews
+    if no texts are given."""
     folder.mkdir(parents=True, exist_ok=True)
     train, held_out = split(reviews() if texts is None else texts)
     tokenizer = train_tokenizer(train, vocabulary)
@@ -37,7 +40,8 @@ def prepare(folder: Path, vocabulary: int, texts: Iterable[str] | None = None) -
     streams = {}
     for name, side in (("train", train), ("held_out", held_out)):
         ids = [
-            np.asarray([*encoded.ids, EOS], dtype=np.uint16) for encoded in tokenizer.encode_batch(side, add_special_tokens=False)
+            np.asarray([*encoded.ids, EOS], dtype=np.uint16)
+            for encoded in tokenizer.encode_batch(side, add_special_tokens=False)
         ]
         # Low and high bytes apart: they compress better so.
         streams[name] = np.concatenate(ids).view(np.uint8).reshape(-1, 2).T
@@ -51,7 +55,10 @@ def read(folder: Path) -> Streams:
     from tokenizers import Tokenizer
 
     with np.load(folder / TOKENS) as stored:
-        train, held_out = (np.ascontiguousarray(stored[name].T).view(np.uint16).ravel() for name in ("train", "held_out"))
+        train, held_out = (
+            np.ascontiguousarray(stored[name].T).view(np.uint16).ravel()
+            for name in ("train", "held_out")
+        )
     size = Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab_size()
     return Streams(train, held_out, folder / TOKENIZER, size)
 
@@ -64,7 +71,8 @@ def reviews() -> Iterator[str]:
 
 
 def split(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Training and held-out texts. A text's own hash decides, so the split does not depend on the order or the rest."""
+    """Training and held-out texts. A text's own hash decides, so the split does not depend on the
+    order or the rest."""
     sides: tuple[list[str], list[str]] = ([], [])
     for text in texts:
         drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
@@ -79,7 +87,9 @@ def train_tokenizer(texts: list[str], vocabulary: int):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", BOS)]
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(SPECIAL),

@@ -1,4 +1,5 @@
-"""Images as one file of arrays, so that a machine without network can train on them, and as tensors on a device."""
+"""Images as one file of arrays, so that a machine without network can train on them, and as tensors
+on a device."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def fetch(name: str) -> Images:
         every = load_images("digits")
         pixels, labels = _stacked(every.items), np.asarray(every.labels)
         test = _held_out(labels)
-        return Images(name, pixels[~test], labels[~test], pixels[test], labels[test], tuple(every.classes))
+        return Images(
+            name, pixels[~test], labels[~test], pixels[test], labels[test], tuple(every.classes)
+        )
     parts = [load_images(name, split=split) for split in ("train", "test")]
     (a, la), (b, lb) = [(_stacked(part.items), np.asarray(part.labels)) for part in parts]
     return Images(name, a, la, b, lb, tuple(parts[0].classes))
@@ -74,9 +77,15 @@ def write(file: Path, sets: list[Images]) -> None:
 def read(file: Path, name: str) -> Images:
     """One set of such a file."""
     with np.load(file, allow_pickle=False) as held:
-        fields = {field: held[f"{name}/{field}"] for field in ("train", "train_labels", "test", "test_labels")}
+        fields = {
+            field: held[f"{name}/{field}"]
+            for field in ("train", "train_labels", "test", "test_labels")
+        }
         classes = tuple(str(c) for c in held[f"{name}/classes"])
-    fields = {field: array.astype(np.int64) if "labels" in field else array for field, array in fields.items()}
+    fields = {
+        field: array.astype(np.int64) if "labels" in field else array
+        for field, array in fields.items()
+    }
     return Images(name, classes=classes, **fields)
 
 
@@ -87,7 +96,8 @@ def prepared(pixels: np.ndarray, moments: tuple[float, float], device: torch.dev
 
 
 def augmented(pixels: Tensor, flip: bool, shift: int, generator: torch.Generator) -> Tensor:
-    """Each image moved by up to `shift` pixels either way (its edge is repeated), and mirrored half of the time."""
+    """Each image moved by up to `shift` pixels either way (its edge is repeated), and mirrored half
+    of the time."""
     count, _, height, width = pixels.shape
     device = pixels.device
     moves = torch.randint(-shift, shift + 1, (count, 2), generator=generator, device=device)

@@ -27,7 +27,11 @@ class Recipe:
 
 
 def train(
-    make: Callable[[], Objective], images: Images, recipe: Recipe, device: torch.device, say: Callable[[str], None] = print
+    make: Callable[[], Objective],
+    images: Images,
+    recipe: Recipe,
+    device: torch.device,
+    say: Callable[[str], None] = print,
 ) -> tuple[Objective, dict[str, Any]]:
     """A trained objective and what is to be told of it."""
     torch.manual_seed(recipe.seed)
@@ -39,7 +43,10 @@ def train(
     labels = torch.from_numpy(images.train_labels).to(device)
     generator = torch.Generator(device=device).manual_seed(recipe.seed)
     optimizer = torch.optim.AdamW(
-        _groups(objective, recipe.weight_decay), lr=recipe.rate, betas=(0.9, 0.95), fused=device.type == "cuda"
+        _groups(objective, recipe.weight_decay),
+        lr=recipe.rate,
+        betas=(0.9, 0.95),
+        fused=device.type == "cuda",
     )
     shift = max(1, images.size // 14)
     losses: list[tuple[int, float]] = []
@@ -60,7 +67,9 @@ def train(
         if (step + 1) % every == 0:
             losses.append((step + 1, float(total) / every))
             total.zero_()
-            say(f"  step {step + 1} of {recipe.steps}: loss {losses[-1][1]:.4f}, {time.perf_counter() - clock:.1f} s")
+            say(
+                f"  step {step + 1} of {recipe.steps}: loss {losses[-1][1]:.4f}, {time.perf_counter() - clock:.1f} s"
+            )
     objective.eval()
     facts: dict[str, Any] = {
         "seconds": time.perf_counter() - clock,
@@ -75,7 +84,11 @@ def train(
 
 def _schedule(step: int, steps: int) -> float:
     warm = max(1, steps // 20)
-    return (step + 1) / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+    return (
+        (step + 1) / warm
+        if step < warm
+        else 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+    )
 
 
 def _groups(module: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
@@ -86,11 +99,17 @@ def _groups(module: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def _precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()
+    return (
+        torch.autocast("cuda", torch.bfloat16)
+        if device.type == "cuda"
+        else contextlib.nullcontext()
+    )
 
 
 @torch.inference_mode()
-def _accuracy(objective: Supervised, images: Images, moments: tuple[float, float], device: torch.device) -> float:
+def _accuracy(
+    objective: Supervised, images: Images, moments: tuple[float, float], device: torch.device
+) -> float:
     pixels = prepared(images.test, moments, device)
     labels = torch.from_numpy(images.test_labels).to(device)
     hits = sum(

@@ -1,4 +1,5 @@
-"""Three ways to train the same trunk: from labels, by filling in masked patches, by predicting the next patch."""
+"""Three ways to train the same trunk: from labels, by filling in masked patches, by predicting the
+next patch."""
 
 from __future__ import annotations
 
@@ -50,9 +51,11 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def start(self) -> None:
-        """The same start for all three: Xavier for every matrix, biases at zero, sine positions, small random tokens.
+        """The same start for all three: Xavier for every matrix, biases at zero, sine positions,
+        small random tokens.
 
-        transformers leaves the positions of a ViT-MAE made from a config at zero, untrained: without them it cannot learn.
+        transformers leaves the positions of a ViT-MAE made from a config at zero, untrained:
+        without them it cannot learn.
         """
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.Conv2d):
@@ -92,7 +95,8 @@ class Supervised(Objective):
 
 
 class Masked(Objective):
-    """A masked autoencoder: three quarters of the patches are hidden, a small decoder fills in their normalized pixels."""
+    """A masked autoencoder: three quarters of the patches are hidden, a small decoder fills in
+    their normalized pixels."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -118,7 +122,8 @@ class Masked(Objective):
 
 
 class Autoregressive(Objective):
-    """AIM: every patch is predicted from those before it; a random prefix sees itself both ways. Read both ways afterwards."""
+    """AIM: every patch is predicted from those before it; a random prefix sees itself both ways.
+    Read both ways afterwards."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -137,22 +142,32 @@ class Autoregressive(Objective):
     def loss(self, pixels: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Mean squared error on the normalized pixels of the patches after the prefix."""
         config: AimConfig = self.trunk.config  # type: ignore[assignment]
-        prefix = torch.randint(1, config.patches, (len(pixels),), generator=generator, device=pixels.device)
+        prefix = torch.randint(
+            1, config.patches, (len(pixels),), generator=generator, device=pixels.device
+        )
         states = self.trunk(pixels, prefix).last_hidden_state
-        return pixel_loss(self.head(states).float(), patch_targets(pixels, config.patch_size), prefix)
+        return pixel_loss(
+            self.head(states).float(), patch_targets(pixels, config.patch_size), prefix
+        )
 
     def save(self, folder: Path) -> None:
-        """In the layout of the published AIMs, to be read with every patch seeing every other, as they are."""
+        """In the layout of the published AIMs, to be read with every patch seeing every other, as
+        they are."""
         trunk = self.trunk.half()
         trunk.config.attention = "bidirectional"  # type: ignore[union-attr]
         trunk.save_pretrained(folder)  # type: ignore[operator]
 
 
-OBJECTIVES: dict[str, type[Objective]] = {"supervised": Supervised, "mae": Masked, "ar": Autoregressive}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "supervised": Supervised,
+    "mae": Masked,
+    "ar": Autoregressive,
+}
 
 
 class AimPixelHead(nn.Module):
-    """Predicts pixels patch by patch: residual MLP blocks of the trunk's width, a norm and a linear layer.
+    """Predicts pixels patch by patch: residual MLP blocks of the trunk's width, a norm and a linear
+    layer.
 
     The head takes over what is particular to pixels, so that the trunk need not.
     """
@@ -161,7 +176,9 @@ class AimPixelHead(nn.Module):
         super().__init__()
         width, hidden = config.embed_dim, int(config.mlp_ratio * config.embed_dim)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)
+            )
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(width)
@@ -175,19 +192,24 @@ class AimPixelHead(nn.Module):
 
 
 def patch_targets(pixels: Tensor, patch: int, eps: float = 1e-6) -> Tensor:
-    """The pixels of each patch in raster order (B, N, C · patch²), each patch with mean 0 and variance 1."""
+    """The pixels of each patch in raster order (B, N, C · patch²), each patch with mean 0 and
+    variance 1."""
     columns = functional.unfold(pixels, kernel_size=patch, stride=patch).transpose(1, 2)
     mean, variance = columns.mean(-1, keepdim=True), columns.var(-1, keepdim=True, unbiased=False)
     return (columns - mean) / (variance + eps).sqrt()
 
 
 def pixel_loss(predicted: Tensor, targets: Tensor, prefix: Tensor | None = None) -> Tensor:
-    """Mean squared error of every patch from its predecessor's state; what lies inside the prefix is not predicted.
+    """Mean squared error of every patch from its predecessor's state; what lies inside the prefix
+    is not predicted.
 
-    `prefix` (B,) counts the patches that see each other: patch i is predicted where i ≥ max(prefix, 1).
+    `prefix` (B,) counts the patches that see each other: patch i is predicted where i ≥ max(prefix,
+    1).
     """
     errors = (predicted[:, :-1] - targets[:, 1:]).square().mean(-1)
     if prefix is None:
         return errors.mean()
-    later = torch.arange(1, targets.shape[1], device=targets.device) >= prefix.to(targets.device).reshape(-1, 1)
+    later = torch.arange(1, targets.shape[1], device=targets.device) >= prefix.to(
+        targets.device
+    ).reshape(-1, 1)
     return (errors * later).sum() / later.sum().clamp_min(1)

@@ -1,4 +1,5 @@
-"""Every layer of a trained model, read: probes on all images, metrics on a part of the test images."""
+"""Every layer of a trained model, read: probes on all images, metrics on a part of the test
+images."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class PixelSource:
 
     def __init__(self, model: Any, pixels: torch.Tensor) -> None:
         self._model, self._pixels = model, pixels
-        count = int(model.make_batch([pixels[0].float().cpu().numpy()], tokens="patches").lengths[0])
+        count = int(
+            model.make_batch([pixels[0].float().cpu().numpy()], tokens="patches").lengths[0]
+        )
         self.lengths = [count] * len(pixels)
         self.has_class_token = bool(model.anatomy.class_token)
 
@@ -40,18 +43,24 @@ class PixelSource:
         chosen = self._pixels[torch.from_numpy(np.asarray(items)).to(self._pixels.device)]
         chosen = chosen.to(self._model.device, self._model.dtype)
         none = torch.empty((len(chosen), 0), dtype=torch.int64, device=chosen.device)
-        return Batch(none, None, [self.lengths[0]] * len(chosen), chosen, self._model.anatomy.leading)
+        return Batch(
+            none, None, [self.lengths[0]] * len(chosen), chosen, self._model.anatomy.leading
+        )
 
     def facts(self) -> dict[str, Any]:
         """How many patches there are."""
-        return {"patches": self.lengths[0], "tokens": "patches; class and register tokens are left out"}
+        return {
+            "patches": self.lengths[0],
+            "tokens": "patches; class and register tokens are left out",
+        }
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 def examples_of(images: Images) -> Examples:
-    """Both parts as labeled items, numbered through: first the training images, then the test images."""
+    """Both parts as labeled items, numbered through: first the training images, then the test
+    images."""
     digest = hashlib.sha256()
     for array in (images.train, images.train_labels, images.test, images.test_labels):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -62,7 +71,11 @@ def examples_of(images: Images) -> Examples:
 
 
 def probe_model(
-    folder: Path, images: Images, device: torch.device, recipe: ProbeRecipe, probes: Sequence[str] = PROBES
+    folder: Path,
+    images: Images,
+    device: torch.device,
+    recipe: ProbeRecipe,
+    probes: Sequence[str] = PROBES,
 ) -> ProbeRun:
     """Probes at every layer of the model in a folder, on all images."""
     model = layerscope.load(folder, device=device)
@@ -77,6 +90,8 @@ def profile_model(folder: Path, images: Images, device: torch.device, count: int
     """Every metric at every layer on the first test images."""
     from layerscope.data.images import ImageSet
 
-    chosen = ImageSet.of(list(images.test[:count]), images.test_labels[:count], images.classes, name=images.name)
+    chosen = ImageSet.of(
+        list(images.test[:count]), images.test_labels[:count], images.classes, name=images.name
+    )
     run = layerscope.profile(layerscope.load(folder, device=device), chosen, progress=False)
     return run.table

@@ -1,4 +1,5 @@
-"""Trained models as folders of the package: weights, settings, a marker with their sha256, and a README."""
+"""Trained models as folders of the package: weights, settings, a marker with their sha256, and a
+README."""
 
 from __future__ import annotations
 
@@ -31,8 +32,12 @@ def ship(out: Path, target: Path) -> list[Path]:
                 "quantization": None,
                 "weights_sha256": weights,
             }
-            (folder / "layerscope.json").write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
-            (folder / "README.md").write_text(_readme(objective, data, told, facts), encoding="utf-8")
+            (folder / "layerscope.json").write_text(
+                json.dumps(marker, indent=2) + "\n", encoding="utf-8"
+            )
+            (folder / "README.md").write_text(
+                _readme(objective, data, told, facts), encoding="utf-8"
+            )
             written.append(folder)
     return written
 
@@ -40,7 +45,11 @@ def ship(out: Path, target: Path) -> list[Path]:
 def _readme(objective: str, data: str, told: dict[str, Any], facts: dict[str, Any]) -> str:
     size, recipe, place = told["size"], told["recipe"], facts["environment"]
     own = told.get("test_accuracy_of_its_own_classifier")
-    judged = "" if own is None else f" Its own classifier is right on {100 * own:.1f} % of the test images."
+    judged = (
+        ""
+        if own is None
+        else f" Its own classifier is right on {100 * own:.1f} % of the test images."
+    )
     side = f"{size['image']} × {size['image']}"
     return f"""# vision-{objective}
 

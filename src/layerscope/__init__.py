@@ -119,7 +119,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"layerscope.{home}"), name)
     if name in __all__:
         return importlib.import_module(f"layerscope.{name}")
-    raise AttributeError(f"module 'layerscope' has no attribute {name!r}. Public names: {', '.join(__all__)}.")
+    raise AttributeError(
+        f"module 'layerscope' has no attribute {name!r}. Public names: {', '.join(__all__)}."
+    )
 
 
 def __dir__() -> list[str]:

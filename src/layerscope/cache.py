@@ -9,7 +9,8 @@ from layerscope.errors import LayerscopeError
 
 
 def cache_dir() -> Path:
-    """The user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or `~/.cache`."""
+    """The user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or
+    `~/.cache`."""
     own = os.environ.get("LAYERSCOPE_CACHE")
     if own:
         return Path(own).expanduser()

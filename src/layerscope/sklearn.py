@@ -22,19 +22,28 @@ else:
     try:
         from sklearn.base import BaseEstimator, TransformerMixin
     except ImportError:  # told when a step is made
-        BaseEstimator, TransformerMixin = type("BaseEstimator", (), {}), type("TransformerMixin", (), {})
+        BaseEstimator, TransformerMixin = (
+            type("BaseEstimator", (), {}),
+            type("TransformerMixin", (), {}),
+        )
 
 
 class Layer(TransformerMixin, BaseEstimator):
-    """Texts in, vectors (texts, D) of one layer out. `layer` and `readout` can be searched like any other parameter.
+    """Texts in, vectors (texts, D) of one layer out. `layer` and `readout` can be searched like any
+    other parameter.
 
         make_pipeline(Layer("smollm2-135m", layer=20), LogisticRegression()).fit(texts, labels)
 
-    Fitting loads the model, once for all steps that name it; what it learns is the mean that a centered readout subtracts.
+    Fitting loads the model, once for all steps that name it; what it learns is the mean that a
+    centered readout subtracts.
     """
 
     def __init__(
-        self, model: Any = "smollm2-135m", layer: int | None = None, readout: str | None = None, max_length: int | None = None
+        self,
+        model: Any = "smollm2-135m",
+        layer: int | None = None,
+        readout: str | None = None,
+        max_length: int | None = None,
     ) -> None:
         require("layerscope.sklearn", "sklearn", "sklearn")
         self.model, self.layer, self.readout, self.max_length = model, layer, readout, max_length
@@ -56,13 +65,27 @@ class Layer(TransformerMixin, BaseEstimator):
     def _vectors(self, X: Any) -> np.ndarray:
         texts = _texts(X)
         asked = None if self.readout is None else Readout.parse(self.readout)
-        readout = replace(asked, centering="none") if asked is not None and asked.centering == "corpus" else asked
-        given: dict[str, Any] = {"layers": self.layer, "readout": readout, "max_length": self.max_length}
-        return np.asarray(encode(_loaded(self.model, **given), texts, **given, progress=False), dtype=np.float64)
+        readout = (
+            replace(asked, centering="none")
+            if asked is not None and asked.centering == "corpus"
+            else asked
+        )
+        given: dict[str, Any] = {
+            "layers": self.layer,
+            "readout": readout,
+            "max_length": self.max_length,
+        }
+        return np.asarray(
+            encode(_loaded(self.model, **given), texts, **given, progress=False), dtype=np.float64
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False, True
+        tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = (
+            True,
+            False,
+            True,
+        )
         tags.requires_fit = True
         return tags
 
@@ -71,7 +94,8 @@ _LOADED: dict[Any, LoadedModel | Encoder] = {}
 
 
 def _loaded(model: Any, layers: int | None, readout: Readout | None, max_length: int | None) -> Any:
-    """A model by name, or a folder that is read as it says itself, which is loaded once for all steps."""
+    """A model by name, or a folder that is read as it says itself, which is loaded once for all
+    steps."""
     if not isinstance(model, str | Path):
         return model
     itself = layers is None and readout is None
@@ -79,7 +103,11 @@ def _loaded(model: Any, layers: int | None, readout: Readout | None, max_length:
     if key not in _LOADED:
         _LOADED.clear()  # one at a time
         with Command("encode", {}, progress=False) as command:
-            _LOADED[key] = open_encoder(command, model, max_length=max_length) if itself else command.load(model)
+            _LOADED[key] = (
+                open_encoder(command, model, max_length=max_length)
+                if itself
+                else command.load(model)
+            )
     return _LOADED[key]
 
 
@@ -92,6 +120,8 @@ def _texts(X: Any) -> list[str]:
         if not isinstance(value, str):
             raise ValueError(f"Layer takes texts, and was given {type(value).__name__}.")
         if not value.strip():
-            raise ValueError(f"Layer takes texts with words, and row {number} (from 0) has none. Leave it out, or fill it in.")
+            raise ValueError(
+                f"Layer takes texts with words, and row {number} (from 0) has none. Leave it out, or fill it in."
+            )
         out.append(value)
     return out

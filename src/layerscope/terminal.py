@@ -1,4 +1,5 @@
-"""The terminal: a console of rich on which a text is a text, whatever somebody has put into a name."""
+"""The terminal: a console of rich on which a text is a text, whatever somebody has put into a
+name."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from layerscope.errors import printable
 
 
 class Console(RichConsole):
-    """Shows colors that we choose. Escapes in what is shown do not reach the terminal, and `[/b]` in a name is not an error."""
+    """Shows colors that we choose. Escapes in what is shown do not reach the terminal, and `[/b]`
+    in a name is not an error."""
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
         """The pieces of what is shown; those that hold what a terminal obeys are cleaned."""
@@ -71,15 +73,25 @@ def print_facts(console: RichConsole, facts: Iterable[tuple[str, str]]) -> None:
     console.print(table)
 
 
-def print_frame(console: RichConsole, rows: Sequence[Mapping[Any, Any]], columns: Sequence[str]) -> None:
-    """Some columns of a table: numbers to the right, with as many digits as tell something; texts fold."""
+def print_frame(
+    console: RichConsole, rows: Sequence[Mapping[Any, Any]], columns: Sequence[str]
+) -> None:
+    """Some columns of a table: numbers to the right, with as many digits as tell something; texts
+    fold."""
     table = headed_table()
     for name in columns:
-        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold")
+        table.add_column(
+            name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold"
+        )
     for row in rows:
         values = (row[name] for name in columns)
         told = (
-            value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" for value in values
+            value
+            if isinstance(value, str)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else f"{value:,.3g}"
+            for value in values
         )
         table.add_row(*(escape(" ".join(value.split())[:300]) for value in told))
     console.print(table)

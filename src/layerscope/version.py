@@ -1,4 +1,5 @@
-"""The version, and how layerscope was installed: packaging, manifests, messages and the command line read both from here."""
+"""The version, and how layerscope was installed: packaging, manifests, messages and the command
+line read both from here."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ VERSION = "0.2.0"
 
 @cache
 def _origin() -> dict[str, Any]:
-    """What pip recorded of an install from a folder, a file or a repository; empty for one from a package index."""
+    """What pip recorded of an install from a folder, a file or a repository; empty for one from a
+    package index."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -23,7 +25,8 @@ def _origin() -> dict[str, Any]:
 
 
 def _source() -> Path | None:
-    """The folder or file on this machine that layerscope was installed from, where there was one and it is still there."""
+    """The folder or file on this machine that layerscope was installed from, where there was one
+    and it is still there."""
     from urllib.parse import urlparse
     from urllib.request import url2pathname
 
@@ -33,9 +36,11 @@ def _source() -> Path | None:
 
 
 def install_command(extra: str) -> str:
-    """The line that adds an extra to this installation, whether it came from a checkout, a file, a repository or an index.
+    """The line that adds an extra to this installation, whether it came from a checkout, a file, a
+    repository or an index.
 
-    `pip install 'layerscope[NAME]'` is wrong for a checkout: another version would come from the index, or none at all.
+    `pip install 'layerscope[NAME]'` is wrong for a checkout: another version would come from the
+    index, or none at all.
     """
     told, source = _origin(), _source()
     if source is not None:
@@ -50,7 +55,12 @@ def install_command(extra: str) -> str:
 
 
 def install_package(name: str) -> str:
-    """The line that installs or upgrades a package of this repository: from the checkout, where layerscope came from one."""
+    """The line that installs or upgrades a package of this repository: from the checkout, where
+    layerscope came from one."""
     source = _source()
     folder = source / "packages" / name if source is not None else None
-    return f"pip install -U '{folder}'" if folder is not None and folder.is_dir() else f"pip install -U {name}"
+    return (
+        f"pip install -U '{folder}'"
+        if folder is not None and folder.is_dir()
+        else f"pip install -U {name}"
+    )

@@ -1,4 +1,5 @@
-"""Image models in the atlas: probes by the layer that was read, and a run of one's own beside the published metrics."""
+"""Image models in the atlas: probes by the layer that was read, and a run of one's own beside the
+published metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from tests.tiny_images import pictures, tiny_image_model
 METRICS = ["prompt_entropy", "dataset_entropy", "infonce"]
 
 
-@pytest.mark.parametrize(("model", "first", "last"), [("vit", 0, 23), ("mae", 0, 23), ("aim", 1, 24), ("aimv2", 1, 24)])
+@pytest.mark.parametrize(
+    ("model", "first", "last"), [("vit", 0, 23), ("mae", 0, 23), ("aim", 1, 24), ("aimv2", 1, 24)]
+)
 def test_probes_by_the_layer_that_was_read(model: str, first: int, last: int) -> None:
     """Label j of the paper is layer j − 1, but for the two AIMs."""
     found = probe_accuracies(f"{model}-large")
@@ -47,7 +50,15 @@ def test_shown_beside_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    profile(tiny_image_model("vit"), pictures(6), out=folder, preset="released", tokens="all", metrics=METRICS, views=2)
+    profile(
+        tiny_image_model("vit"),
+        pictures(6),
+        out=folder,
+        preset="released",
+        tokens="all",
+        metrics=METRICS,
+        views=2,
+    )
     overlay = load_overlay(folder)
     assert set(overlay.metrics["metric"]) == {"entropy_prompt", "entropy_dataset"}
     assert "SimCLR" in overlay.differs["infonce"][0]
@@ -62,5 +73,10 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
     profile(tiny_image_model("vit"), pictures(6), out=folder, metrics=METRICS[:2])
     overlay = load_overlay(folder)
     assert overlay.is_empty
-    assert "final_norm is applied, the published metrics are hf" in overlay.differs["entropy_prompt"]
-    assert any("class and register tokens are left out" in reason for reason in overlay.differs["entropy_prompt"])
+    assert (
+        "final_norm is applied, the published metrics are hf" in overlay.differs["entropy_prompt"]
+    )
+    assert any(
+        "class and register tokens are left out" in reason
+        for reason in overlay.differs["entropy_prompt"]
+    )

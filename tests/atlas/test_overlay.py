@@ -33,7 +33,14 @@ METRICS = ["prompt_entropy", "curvature", "dataset_entropy"]
 @pytest.fixture(scope="module")
 def released(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("overlay") / "released"
-    profile(tiny_model("gpt_neox"), Corpus.of(texts, name="lee"), out=folder, preset="released", metrics=METRICS, max_length=24)
+    profile(
+        tiny_model("gpt_neox"),
+        Corpus.of(texts, name="lee"),
+        out=folder,
+        preset="released",
+        metrics=METRICS,
+        max_length=24,
+    )
     return folder
 
 
@@ -59,13 +66,21 @@ def test_the_default_profile_does_not_and_says_why(default: Path) -> None:
     overlay = load_overlay(default)
     assert overlay.is_empty
     assert "final_norm is applied, the published metrics are hf" in overlay.differs["curvature"]
-    assert "curvature_absolute is False, the published code has True" in overlay.differs["curvature"]
+    assert (
+        "curvature_absolute is False, the published code has True" in overlay.differs["curvature"]
+    )
     assert "clamp_gram is False, the published code has True" in overlay.differs["entropy_prompt"]
 
 
 def test_views_must_be_made_the_same_way(released: Path) -> None:
-    conventions = {**Profile.load(released).manifest["conventions"], "views": 4, "augmenter": "builtin"}
-    assert metric_differences("infonce", conventions) == ["views are made by builtin, the published ones by nlpaug"]
+    conventions = {
+        **Profile.load(released).manifest["conventions"],
+        "views": 4,
+        "augmenter": "builtin",
+    }
+    assert metric_differences("infonce", conventions) == [
+        "views are made by builtin, the published ones by nlpaug"
+    ]
     assert metric_differences("lidar", conventions)[-1] == "4 views, the published LiDAR has 16"
     without_norm = {**conventions, "final_norm": "raw", "final_norm_module": None}
     assert metric_differences("curvature", without_norm) == []
@@ -73,11 +88,16 @@ def test_views_must_be_made_the_same_way(released: Path) -> None:
 
 def evaluation(tmp_path: Path, scores: list[dict[str, Any]], **conventions: Any) -> Evaluation:
     place = {**Readout().columns, "split": "test"}
-    table = pd.DataFrame([{**place, "subset": "default", "depth": row["layer"] / 6, **row} for row in scores])
+    table = pd.DataFrame(
+        [{**place, "subset": "default", "depth": row["layer"] / 6, **row} for row in scores]
+    )
     manifest = {
         "model": {"name": "mine"},
         "conventions": {"unit_length": False, "max_length": 256, **conventions},
-        "tasks": {"STS12": {"exact": True}, "STS13": {"exact": False, "exact_reason": "a part: limit 50"}},
+        "tasks": {
+            "STS12": {"exact": True},
+            "STS13": {"exact": False, "exact_reason": "a part: limit 50"},
+        },
     }
     return Evaluation(table, pd.DataFrame(), manifest, tmp_path)
 
@@ -87,7 +107,13 @@ def rows(task: str, **more: Any) -> list[dict[str, Any]]:
 
 
 def test_scores_only_of_the_same_tasks_and_readout(tmp_path: Path) -> None:
-    given = [*rows("STS12"), *rows("STS13"), *rows("Mine"), *rows("STS17", subset="es-en"), *rows("STS14", final_norm="raw")]
+    given = [
+        *rows("STS12"),
+        *rows("STS13"),
+        *rows("Mine"),
+        *rows("STS17", subset="es-en"),
+        *rows("STS14", final_norm="raw"),
+    ]
     overlay = overlay_scores(evaluation(tmp_path, [*given, *rows("SICK-R", split="dev")]))
     assert set(overlay.scores["task"]) == {"STS12"}
     assert overlay.differs["STS13"] == ["not MTEB's data (a part: limit 50)"]
@@ -98,8 +124,12 @@ def test_scores_only_of_the_same_tasks_and_readout(tmp_path: Path) -> None:
 
 
 def test_a_task_without_the_published_readout_is_left_out(tmp_path: Path) -> None:
-    overlay = overlay_scores(evaluation(tmp_path, [*rows("STS12"), *rows("STS14", final_norm="raw")]))
-    assert overlay.differs["STS14"] == ["no scores under the published readout plain/mean/applied/keep/none"]
+    overlay = overlay_scores(
+        evaluation(tmp_path, [*rows("STS12"), *rows("STS14", final_norm="raw")])
+    )
+    assert overlay.differs["STS14"] == [
+        "no scores under the published readout plain/mean/applied/keep/none"
+    ]
     everything = overlay_scores(evaluation(tmp_path, rows("STS12", pooling="last")))
     assert everything.is_empty
     scaled = overlay_scores(evaluation(tmp_path, rows("STS12"), unit_length=True))
@@ -108,17 +138,29 @@ def test_a_task_without_the_published_readout_is_left_out(tmp_path: Path) -> Non
 
 def test_subsets_of_a_task_are_averaged_as_published(tmp_path: Path) -> None:
     name = "AmazonCounterfactualClassification"
-    both = [*rows(name, subset="en"), *[{**row, "subset": "en-ext", "score": row["score"] + 0.2} for row in rows(name)]]
+    both = [
+        *rows(name, subset="en"),
+        *[{**row, "subset": "en-ext", "score": row["score"] + 0.2} for row in rows(name)],
+    ]
     overlay = overlay_scores(evaluation(tmp_path, both))
     assert overlay.scores["score"].tolist() == pytest.approx([0.5 + k / 20 for k in range(7)])
 
 
 def hub_model(name: str, asked: str = "main", **more: Any) -> dict[str, Any]:
-    return {"name": name, "source": "hub", "revision": "9879c9b5f8bea9051dcb0e68dff21493d67e9d4f", "asked": asked} | more
+    return {
+        "name": name,
+        "source": "hub",
+        "revision": "9879c9b5f8bea9051dcb0e68dff21493d67e9d4f",
+        "asked": asked,
+    } | more
 
 
-@pytest.mark.parametrize(("name", "asked"), [("EleutherAI/pythia-14m", "main"), ("EleutherAI/pythia-410m", "step1000")])
-def test_the_published_scores_of_the_same_model_stand_beside(tmp_path: Path, name: str, asked: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "asked"), [("EleutherAI/pythia-14m", "main"), ("EleutherAI/pythia-410m", "step1000")]
+)
+def test_the_published_scores_of_the_same_model_stand_beside(
+    tmp_path: Path, name: str, asked: str
+) -> None:
     run = evaluation(tmp_path, [*rows("STS12"), *rows("STS14", final_norm="raw")])
     run.manifest["model"] = hub_model(name, asked)
     (row,) = beside_published(run).to_dict(orient="records")
@@ -167,7 +209,9 @@ def test_compared_on_the_tasks_all_share(tmp_path: Path, released: Path) -> None
     assert len([axis for axis in figure.axes if axis.get_visible()]) == len(drawn)
 
 
-def test_a_profile_and_an_evaluation_of_one_model_are_one_line(tmp_path: Path, released: Path, default: Path) -> None:
+def test_a_profile_and_an_evaluation_of_one_model_are_one_line(
+    tmp_path: Path, released: Path, default: Path
+) -> None:
     profiled, scored = load_overlay(released), overlay_scores(evaluation(tmp_path, rows("STS12")))
     scored.name = profiled.name
     table = compare(["Pythia-410m"], overlays=[scored, profiled, load_overlay(default)])
@@ -194,5 +238,14 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_overlay_is_plain_values() -> None:
-    empty = Overlay("x", pd.DataFrame(columns=["metric"]), pd.DataFrame(columns=["task"]), {"a": ["b"]})
-    assert empty.as_dict() == {"run": "x", "metrics": [], "tasks": [], "left_out": {"a": ["b"]}, "notes": [], "cells": []}
+    empty = Overlay(
+        "x", pd.DataFrame(columns=["metric"]), pd.DataFrame(columns=["task"]), {"a": ["b"]}
+    )
+    assert empty.as_dict() == {
+        "run": "x",
+        "metrics": [],
+        "tasks": [],
+        "left_out": {"a": ["b"]},
+        "notes": [],
+        "cells": [],
+    }

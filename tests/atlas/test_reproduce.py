@@ -14,41 +14,98 @@ import pytest
 from layerscope import atlas
 from layerscope.atlas.reproduce import Row, correlations, items, reproduce
 from layerscope.atlas.reproduce.base import score_means
-from layerscope.atlas.reproduce.scores import RULES, TABLE2_MODELS, best_with_all_tasks, lowest_metric
+from layerscope.atlas.reproduce.scores import (
+    RULES,
+    TABLE2_MODELS,
+    best_with_all_tasks,
+    lowest_metric,
+)
 from layerscope.correlation import correlate, maths
 from layerscope.errors import UnknownNameError
 from tests.shared import shared_folder
 
 VERDICTS = {"supported", "not supported", "not shown", "cannot be checked"}
 
-# Table 2 of the paper as printed, and the same cells under the other convention (published/expected.json, computed there with
-# other code): value, tasks, last layer on the same tasks, each task's best on the same tasks
+# Table 2 of the paper as printed, and the same cells under the other convention
+# (published/expected.json, computed there with other code): value, tasks, last layer on the same
+# tasks, each task's best on the same tasks
 PAPER = {
-    "Pythia-410M": {"best": 52.0, "last": 45.5, "min_dime": 48.5, "min_infonce": 46.2, "min_entropy_dataset": 48.1},
-    "LLM2Vec-8B": {"best": 66.3, "last": 63.9, "min_dime": 60.0, "min_infonce": 64.3, "min_entropy_dataset": 50.4},
+    "Pythia-410M": {
+        "best": 52.0,
+        "last": 45.5,
+        "min_dime": 48.5,
+        "min_infonce": 46.2,
+        "min_entropy_dataset": 48.1,
+    },
+    "LLM2Vec-8B": {
+        "best": 66.3,
+        "last": 63.9,
+        "min_dime": 60.0,
+        "min_infonce": 64.3,
+        "min_entropy_dataset": 50.4,
+    },
 }
 ENGLISH = {
-    "Pythia-410M": {"best": 51.92, "last": 46.82, "min_dime": 49.75, "min_infonce": 46.19, "min_entropy_dataset": 49.45},
-    "LLM2Vec-8B": {"best": 66.65, "last": 64.19, "min_dime": 60.44, "min_infonce": 64.32, "min_entropy_dataset": 51.46},
+    "Pythia-410M": {
+        "best": 51.92,
+        "last": 46.82,
+        "min_dime": 49.75,
+        "min_infonce": 46.19,
+        "min_entropy_dataset": 49.45,
+    },
+    "LLM2Vec-8B": {
+        "best": 66.65,
+        "last": 64.19,
+        "min_dime": 60.44,
+        "min_infonce": 64.32,
+        "min_entropy_dataset": 51.46,
+    },
 }
 AUTHORS = {
-    "Pythia-410M": {"best": 51.96, "last": 45.48, "min_dime": 48.48, "min_infonce": 46.18, "min_entropy_dataset": 48.13},
-    "LLM2Vec-8B": {"best": 66.33, "last": 63.93, "min_dime": 59.97, "min_infonce": 64.33, "min_entropy_dataset": 50.41},
+    "Pythia-410M": {
+        "best": 51.96,
+        "last": 45.48,
+        "min_dime": 48.48,
+        "min_infonce": 46.18,
+        "min_entropy_dataset": 48.13,
+    },
+    "LLM2Vec-8B": {
+        "best": 66.33,
+        "last": 63.93,
+        "min_dime": 59.97,
+        "min_infonce": 64.33,
+        "min_entropy_dataset": 50.41,
+    },
 }
 TASKS = {
-    "Pythia-410M": {"best": 32, "last": 32, "min_dime": 29, "min_infonce": 29, "min_entropy_dataset": 29},
-    "LLM2Vec-8B": {"best": 31, "last": 32, "min_dime": 28, "min_infonce": 28, "min_entropy_dataset": 27},
+    "Pythia-410M": {
+        "best": 32,
+        "last": 32,
+        "min_dime": 29,
+        "min_infonce": 29,
+        "min_entropy_dataset": 29,
+    },
+    "LLM2Vec-8B": {
+        "best": 31,
+        "last": 32,
+        "min_dime": 28,
+        "min_infonce": 28,
+        "min_entropy_dataset": 27,
+    },
 }
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_draws() -> Iterator[None]:
-    """Fewer curves by chance than `reproduce` draws: 99 of 999, and 100 of 2000 resamples. All are in `make slow`."""
+    """Fewer curves by chance than `reproduce` draws: 99 of 999, and 100 of 2000 resamples. All are
+    in `make slow`."""
     caches = (correlations.model_correlations, correlations.models_together)
     with pytest.MonkeyPatch.context() as patched:
         own = correlations.correlate
         patched.setattr(
-            correlations, "correlate", lambda *given, **how: own(*given, **{**how, "surrogates": 99, "bootstrap": 100})
+            correlations,
+            "correlate",
+            lambda *given, **how: own(*given, **{**how, "surrogates": 99, "bootstrap": 100}),
         )
         for each in caches:
             each.cache_clear()
@@ -85,7 +142,8 @@ def test_table_2_with_english_subsets() -> None:
     for row in rows:
         assert row.ours == pytest.approx(ENGLISH[row.model][row.column], abs=0.01)
         assert row.tasks == TASKS[row.model][row.column]
-    # lowest InfoNCE loses to the last layer on the same tasks: what the printed cell says does not hold
+    # lowest InfoNCE loses to the last layer on the same tasks: what the printed cell says does not
+    # hold
     refuted = {key for key, row in by_cell(rows).items() if row.verdict == "not supported"}
     assert refuted == {("Pythia-410M", "min_infonce")}
 
@@ -115,8 +173,14 @@ def test_rules_against_the_last_layer_on_the_same_tasks(
 
 
 def test_best_among_layers_with_every_task() -> None:
-    assert best_with_all_tasks(score_means("LLM2Vec-mntp-unsup-simcse", "authors")) == (27, pytest.approx(65.69, abs=0.0051))
-    assert best_with_all_tasks(score_means("LLM2Vec-mntp-unsup-simcse", "english")) == (27, pytest.approx(65.93, abs=0.0051))
+    assert best_with_all_tasks(score_means("LLM2Vec-mntp-unsup-simcse", "authors")) == (
+        27,
+        pytest.approx(65.69, abs=0.0051),
+    )
+    assert best_with_all_tasks(score_means("LLM2Vec-mntp-unsup-simcse", "english")) == (
+        27,
+        pytest.approx(65.93, abs=0.0051),
+    )
 
 
 def test_figure_1() -> None:
@@ -135,9 +199,13 @@ def test_figure_1() -> None:
         ("bert-base", 4.70, 0.76),
         ("LLM2Vec-8B", 1.46, 26 / 30),
     ):
-        assert unseen[model, "gain, layer chosen on other tasks"].ours == pytest.approx(gain, abs=0.006)
+        assert unseen[model, "gain, layer chosen on other tasks"].ours == pytest.approx(
+            gain, abs=0.006
+        )
         assert unseen[model, "gain, layer chosen on other tasks"].verdict == "supported"
-        assert unseen[model, "share of tasks, layer chosen on others"].ours == pytest.approx(share, abs=0.001)
+        assert unseen[model, "share of tasks, layer chosen on others"].ours == pytest.approx(
+            share, abs=0.001
+        )
     # BERT's best layer is the first, not around the middle
     assert rows["bert-base", "depth of best"].verdict == "not supported"
 
@@ -172,7 +240,17 @@ def test_every_item_gives_whole_rows(name: str) -> None:
     rows = recomputed(name)
     assert rows
     for row in rows:
-        assert set(row.as_dict()) == {"item", "model", "column", "printed", "ours", "tasks", "convention", "verdict", "note"}
+        assert set(row.as_dict()) == {
+            "item",
+            "model",
+            "column",
+            "printed",
+            "ours",
+            "tasks",
+            "convention",
+            "verdict",
+            "note",
+        }
         assert row.item == name
         assert row.verdict in VERDICTS
         assert row.note
@@ -199,15 +277,17 @@ def test_what_the_data_refute() -> None:
     assert verdict("fig12", "14m to 1b", "lidar: trend with size") == "not supported"
     assert verdict("fig12", "14m to 1b", "valley: trend with size") == "supported"
     assert verdict("fig12", "Pythia-6.9b", "valley of entropy_prompt") == "not supported"
-    # unrelated curves that keep the shape and are as smooth give as much: no metric is beyond chance. The test would find few
-    # that are, so that nothing is said against the claims
+    # unrelated curves that keep the shape and are as smooth give as much: no metric is beyond
+    # chance. The test would find few that are, so that nothing is said against the claims
     strong = by_cell(recomputed("fig3"))["Pythia-410m", "dcor: beyond chance"]
     assert (strong.ours, strong.verdict) == (0, "not shown")
     assert strong.power is not None
     assert 0 <= strong.power < 0.6
     assert f"power {strong.power:.0%} at r = 0.82" in strong.note
     assert verdict("fig9", "bert-base", "dcor: beyond chance") == "not shown"
-    assert "not supported" not in {verdict("fig9", "bert-base", f"{name}, largest") for name in ("spearman", "kendall")}
+    assert "not supported" not in {
+        verdict("fig9", "bert-base", f"{name}, largest") for name in ("spearman", "kendall")
+    }
     # nor in the mean over tasks, nor over families of models
     tasks = by_cell(recomputed("fig3"))["Pythia-410m", "dcor over tasks: beyond chance"]
     assert (tasks.ours, tasks.tasks, tasks.verdict) == (0, 29, "not shown")
@@ -217,7 +297,10 @@ def test_what_the_data_refute() -> None:
     # the signs are as claimed, but for the absolute cosine's curvature
     signs = by_cell(recomputed("fig8"))
     assert signs["Pythia-410m", "spearman infonce"].verdict == "not shown"
-    assert "claim: positive, and it is, but within what chance gives" in signs["Pythia-410m", "spearman infonce"].note
+    assert (
+        "claim: positive, and it is, but within what chance gives"
+        in signs["Pythia-410m", "spearman infonce"].note
+    )
     # AIM is wider than a ViT-L; aimv2 has no metrics
     assert round(by_cell(recomputed("fig14"))["aim-huge", "width"].ours or 0) == 1536
     assert verdict("fig14", "aimv2", "valley of entropy_prompt") == "cannot be checked"
@@ -231,7 +314,9 @@ def test_curvature_is_judged_under_both_conventions() -> None:
         ("fig8", "Pythia-410m", "kendall {}", "sign"),
     ):
         cells = by_cell(recomputed(item))
-        absolute, signed = (cells[model, what.format(f"curvature[{kind}]")] for kind in ("absolute", "signed"))
+        absolute, signed = (
+            cells[model, what.format(f"curvature[{kind}]")] for kind in ("absolute", "signed")
+        )
         assert absolute.ours == pytest.approx(-(signed.ours or 0))
         assert "estimated: π − the published value" in signed.note
         if name == "verdict":
@@ -239,12 +324,18 @@ def test_curvature_is_judged_under_both_conventions() -> None:
         else:
             assert "and it is the opposite" in absolute.note
             assert "claim: negative, and it is" in signed.note
-    bare = [row.column for item in ("fig2", "fig4", "fig8", "fig10", "fig11", "fig12") for row in recomputed(item)]
+    bare = [
+        row.column
+        for item in ("fig2", "fig4", "fig8", "fig10", "fig11", "fig12")
+        for row in recomputed(item)
+    ]
     assert not [column for column in bare if "curvature" in column and "curvature[" not in column]
 
 
 def test_the_signed_angle_is_estimated_closely() -> None:
-    rows = csv.DictReader((Path(__file__).parents[2] / "benchmarks/results/curvature_conventions.csv").open())
+    rows = csv.DictReader(
+        (Path(__file__).parents[2] / "benchmarks/results/curvature_conventions.csv").open()
+    )
     bent = [(float(row["signed"]), float(row["absolute"])) for row in rows]
     assert len(bent) > 60
     assert max(abs(signed - (math.pi - absolute)) for signed, absolute in bent) < 0.02
@@ -298,7 +389,9 @@ def test_figure_11_repeats_figure_4_and_adds_three_metrics() -> None:
 
 
 def test_the_talk_on_a_model_done_by_hand() -> None:
-    scores = atlas.select_scores("Pythia-410m", "english").groupby("layer")["score"].mean()  # all 32 tasks at every layer
+    scores = (
+        atlas.select_scores("Pythia-410m", "english").groupby("layer")["score"].mean()
+    )  # all 32 tasks at every layer
     for metric, name in (("entropy_prompt", "prompt"), ("entropy_dataset", "dataset")):
         values = atlas.metric_values("Pythia-410m", "wikitext", metric).set_index("layer")["value"]
         gain = 100 * (scores[values.idxmin()] / scores.iloc[-1] - 1)
@@ -308,7 +401,10 @@ def test_the_talk_on_a_model_done_by_hand() -> None:
     for (model, column), row in by_cell(recomputed("talk")).items():
         if model == "all":
             assert "it depends on the model" in row.note, column
-    assert by_cell(recomputed("talk"))["bert-base", "depth of the best mean"].verdict == "not supported"
+    assert (
+        by_cell(recomputed("talk"))["bert-base", "depth of the best mean"].verdict
+        == "not supported"
+    )
 
 
 @pytest.mark.slow
@@ -318,5 +414,7 @@ def test_every_item_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     correlations.models_together.cache_clear()
     rows = reproduce("all", "english")
     assert list(dict.fromkeys(row.item for row in rows)) == NAMES
-    strong = by_cell([row for row in rows if row.item == "fig3"])["Pythia-410m", "dcor: beyond chance"]
+    strong = by_cell([row for row in rows if row.item == "fig3"])[
+        "Pythia-410m", "dcor: beyond chance"
+    ]
     assert (strong.ours, strong.verdict) == (0, "not shown")

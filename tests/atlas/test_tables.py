@@ -24,7 +24,9 @@ def test_counts_and_columns_of_the_published_tables() -> None:
     assert len(atlas.problems()) == 99
     assert atlas.metrics()["value"].dtype == np.float64
     assert int(atlas.metrics()["value"].isna().sum()) == 356
-    assert {"family", "size", "revision", "layer", "task", "subset_position", "main_score"} <= set(atlas.scores().columns)
+    assert {"family", "size", "revision", "layer", "task", "subset_position", "main_score"} <= set(
+        atlas.scores().columns
+    )
 
 
 def test_the_data_are_small_and_name_their_source() -> None:
@@ -40,7 +42,9 @@ def test_callers_get_copies() -> None:
     assert "changed" not in set(atlas.tasks()["task"])
 
 
-@pytest.mark.parametrize(("file", "name"), [(f, n) for f, n in TABLES.items() if n in ("scores", "vision", "tasks")])
+@pytest.mark.parametrize(
+    ("file", "name"), [(f, n) for f, n in TABLES.items() if n in ("scores", "vision", "tasks")]
+)
 def test_nothing_was_lost_in_packing(file: str, name: str) -> None:
     path = shared_folder("published") / file
     given = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
@@ -49,7 +53,9 @@ def test_nothing_was_lost_in_packing(file: str, name: str) -> None:
 
 def test_build_packs_a_folder(tmp_path: Path) -> None:
     for file, name in TABLES.items():
-        table = pd.DataFrame({"model": ["a", "a", "b"], "value": [0.1, np.nan, 1 / 3], "name": name})
+        table = pd.DataFrame(
+            {"model": ["a", "a", "b"], "value": [0.1, np.nan, 1 / 3], "name": name}
+        )
         if file.endswith(".csv"):
             table.to_csv(tmp_path / file, index=False)
         else:
@@ -82,7 +88,9 @@ def test_an_unknown_name_gets_the_nearest() -> None:
 def test_coverage() -> None:
     table = atlas.models().set_index("model")
     assert len(table) == 43
-    assert table.loc["Pythia-410m", ["layers", "tasks", "tasks_everywhere", "mteb_datasets"]].tolist() == [25, 32, 32, 29]
+    assert table.loc[
+        "Pythia-410m", ["layers", "tasks", "tasks_everywhere", "mteb_datasets"]
+    ].tolist() == [25, 32, 32, 29]
     assert table.loc["bert-base", "tasks_everywhere"] == 25
     assert table.loc["Llama3-8B", ["tasks", "wikitext"]].tolist() == [0, 6]
     assert table.loc["vit-large", "probe_layers"] == 24
@@ -92,12 +100,18 @@ def test_coverage() -> None:
 def test_conventions_choose_the_subsets() -> None:
     authors = atlas.select_scores("Pythia-410m", "authors").set_index(["task", "layer"])["score"]
     english = atlas.select_scores("Pythia-410m", "english").set_index(["task", "layer"])["score"]
-    raw = atlas.scores().query("family == 'Pythia' and size == '410m' and revision == 'main' and split == 'test' and layer == 24")
+    raw = atlas.scores().query(
+        "family == 'Pythia' and size == '410m' and revision == 'main' and split == 'test' and layer == 24"
+    )
     sts = raw[raw["task"] == "STS17"].set_index("subset")["main_score"]
     assert english["STS17", 24] == sts["en-en"]
     assert authors["STS17", 24] == sts["en-de"]  # the first one listed at that layer
-    both = raw[raw["task"] == "AmazonCounterfactualClassification"].set_index("subset")["main_score"]
-    assert english["AmazonCounterfactualClassification", 24] == pytest.approx((both["en"] + both["en-ext"]) / 2, abs=1e-15)
+    both = raw[raw["task"] == "AmazonCounterfactualClassification"].set_index("subset")[
+        "main_score"
+    ]
+    assert english["AmazonCounterfactualClassification", 24] == pytest.approx(
+        (both["en"] + both["en-ext"]) / 2, abs=1e-15
+    )
     assert len(english) == len(authors) == 32 * 25
     with pytest.raises(UnknownNameError, match="authors, english"):
         atlas.select_scores("Pythia-410m", "english-only")
@@ -128,7 +142,10 @@ def test_metrics_by_task_name_and_depth() -> None:
     assert set(by_task["dataset"]) == {"mteb/banking77"}
     assert by_task["depth"].tolist() == pytest.approx([k / 24 for k in range(25)])
     # the lists of aim start after block 1
-    assert atlas.metric_values("aim-huge", "imagenet", "lidar")["depth"].iloc[[0, -1]].tolist() == [1 / 24, 1.0]
+    assert atlas.metric_values("aim-huge", "imagenet", "lidar")["depth"].iloc[[0, -1]].tolist() == [
+        1 / 24,
+        1.0,
+    ]
 
 
 def test_what_is_not_there_is_said() -> None:

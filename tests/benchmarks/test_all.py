@@ -17,7 +17,10 @@ def test_finds_the_short_versions() -> None:
 
 
 def test_prints_ratios(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [Row("a profile", "bare passes", 3.0, 2.0), Row("memory", "few", 5.0, 4.0, "MB", "+1 byte")]
+    rows = [
+        Row("a profile", "bare passes", 3.0, 2.0),
+        Row("memory", "few", 5.0, 4.0, "MB", "+1 byte"),
+    ]
     monkeypatch.setattr(importlib.import_module("released"), "short", lambda: rows)
     module.main(["released"])
     lines = capsys.readouterr().out.splitlines()

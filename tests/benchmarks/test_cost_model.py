@@ -31,7 +31,10 @@ def lines(points: list[cost.Point]) -> list[cost.Line]:
     return [
         {
             "device": p.device,
-            **{name: getattr(p, name) for name in ("prompts", "tokens", "width", "blocks", "views", "disk")},
+            **{
+                name: getattr(p, name)
+                for name in ("prompts", "tokens", "width", "blocks", "views", "disk")
+            },
             "profile_s": sum(cost.predict(TRUE, p).values()),
             "bare_s": sum(cost.predict(TRUE, p, bare=True).values()),
         }
@@ -41,7 +44,9 @@ def lines(points: list[cost.Point]) -> list[cost.Line]:
 
 def test_counts() -> None:
     p = cost.Point(prompts=10, tokens=4, width=64, blocks=2, views=1)
-    assert cost.products(p) + cost.attention(p) == 10 * 2 * 4 * (2 * 2 * 12 * 64**2 + 4 * 2 * 4 * 64)
+    assert cost.products(p) + cost.attention(p) == 10 * 2 * 4 * (
+        2 * 2 * 12 * 64**2 + 4 * 2 * 4 * 64
+    )
     assert cost.eigen(p) == 2 * 10 * 3 * 4**3
     assert cost.states(p) == 10 * 2 * 3 * 4 * 64
     assert cost.cells(p) == 10 * 2 * 3
@@ -65,7 +70,8 @@ def test_a_fit_finds_what_was_put_in() -> None:
     found = cost.fit_lines(rows, "cuda")
     assert found.summary()[1] < 1e-6
     assert found.summary(1)[1] < 1e-6
-    # where kinds of work cannot be told apart the sum is still right, also where nothing was measured
+    # where kinds of work cannot be told apart the sum is still right, also where nothing was
+    # measured
     far = cost.Point(prompts=1_000_000, tokens=128, width=1024, blocks=24)
     assert found.seconds(far) == pytest.approx(sum(cost.predict(TRUE, far).values()), rel=1e-3)
     rng = np.random.default_rng(0)
@@ -79,7 +85,10 @@ def test_a_fit_finds_what_was_put_in() -> None:
 def test_lines_of_another_device_do_not_count() -> None:
     rows = lines(POINTS)
     other = [{**row, "device": "cpu", "profile_s": 1e6, "bare_s": 1e6} for row in rows]
-    assert cost.fit_lines([*rows, *other], "cuda").coefficients == cost.fit_lines(rows, "cuda").coefficients
+    assert (
+        cost.fit_lines([*rows, *other], "cuda").coefficients
+        == cost.fit_lines(rows, "cuda").coefficients
+    )
 
 
 def test_a_first_run_that_compiles_does_not_count() -> None:
@@ -99,7 +108,10 @@ def test_a_point_is_predicted_from_the_others() -> None:
 
 
 def test_workers_share_what_is_not_done_alone() -> None:
-    rows = [{"workers": 0, "seconds": 99.0}, *({"workers": n, "seconds": 3 + 40 / n} for n in (1, 2, 4, 8))]
+    rows = [
+        {"workers": 0, "seconds": 99.0},
+        *({"workers": n, "seconds": 3 + 40 / n} for n in (1, 2, 4, 8)),
+    ]
     assert cost.fit_workers(rows) == pytest.approx((3, 40, 0), abs=1e-9)
 
 
@@ -113,7 +125,9 @@ def test_predicts_a_sweep_and_names_its_bottleneck() -> None:
     assert sweep.profile_s == sweep.fitted_s == pytest.approx(bare + metrics)
     assert sweep.write_s == pytest.approx(102.4 / 10)
     assert sweep.bottleneck == "the model's forward passes"
-    assert sweep.causes["token matrices and their eigenvalues"] == pytest.approx(metrics / (bare + metrics))
+    assert sweep.causes["token matrices and their eigenvalues"] == pytest.approx(
+        metrics / (bare + metrics)
+    )
     assert sweep.devices_per_disk == pytest.approx((bare + metrics) / 10.24)
     slow = cost.predict_sweep(found, point, write_gb_s=0.1)
     assert slow.profile_s == pytest.approx(1024)
@@ -121,14 +135,23 @@ def test_predicts_a_sweep_and_names_its_bottleneck() -> None:
     assert cost.predict_sweep(found, point).write_s is None
     # a GPU that waits for the host: no part of that is as large as the passes, all together are
     busy = cost.Fit({**found.coefficients, "text_tokens": 4e-7, "disk": 4e-10}, {})
-    assert cost.predict_sweep(busy, point).bottleneck == "the host: tokenizing texts, pooled vectors to the disk and back"
+    assert (
+        cost.predict_sweep(busy, point).bottleneck
+        == "the host: tokenizing texts, pooled vectors to the disk and back"
+    )
     alone = cost.predict_sweep(busy, cost.large("cpu"))
     assert alone.bottleneck == "the model's forward passes"
     assert set(cost.HOST) < set(cost.CAUSES)
 
 
-def test_prints_fit_and_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"machine": "a GPU"}, *lines(POINTS), {"axis": "width", "skipped": [], "why": "over 3 s"}]
+def test_prints_fit_and_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"machine": "a GPU"},
+        *lines(POINTS),
+        {"axis": "width", "skipped": [], "why": "over 3 s"},
+    ]
     rows += [{"axis": "workers", "workers": n, "seconds": 40 / n} for n in (1, 2, 4)]
     file = tmp_path / "results.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")

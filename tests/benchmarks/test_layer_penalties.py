@@ -1,4 +1,5 @@
-"""Penalties on layers: the terms' values and gradients, the hooks, and the callback inside the Trainer."""
+"""Penalties on layers: the terms' values and gradients, the hooks, and the callback inside the
+Trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from layer_penalties import LayerPenalty, PenaltyCallback, middle_layers, token_entropies, variance_covariance
+from layer_penalties import (
+    LayerPenalty,
+    PenaltyCallback,
+    middle_layers,
+    token_entropies,
+    variance_covariance,
+)
 
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.metrics import Options
@@ -29,11 +36,15 @@ MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 @pytest.mark.parametrize("rows", ["raw", "unit", "centered", "centered-unit"])
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("width", [3, 8])  # fewer and more features than tokens
-def test_entropy_is_the_metric_and_its_gradient_is_right(rows: Any, alpha: float, width: int) -> None:
+def test_entropy_is_the_metric_and_its_gradient_is_right(
+    rows: Any, alpha: float, width: int
+) -> None:
     x = states(2, 5, width)
     expected = prompt_entropies(x, MASK.bool(), Options(alpha=alpha, rows=rows))
     assert torch.allclose(token_entropies(x, MASK, alpha, rows), expected, atol=1e-12)
-    assert torch.autograd.gradcheck(lambda z: token_entropies(z, MASK, alpha, rows), x.requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda z: token_entropies(z, MASK, alpha, rows), x.requires_grad_()
+    )
 
 
 def test_padding_changes_neither_value_nor_gradient() -> None:
@@ -61,7 +72,10 @@ def test_gradient_is_finite_where_a_token_has_no_direction_or_two_are_equal(alph
 
 
 def test_a_step_against_the_gradient_compresses_to_one_direction_and_with_it_spreads() -> None:
-    for sign, goal in ((-1, 0.0), (1, math.log(3))):  # four centered tokens have three directions at most
+    for sign, goal in (
+        (-1, 0.0),
+        (1, math.log(3)),
+    ):  # four centered tokens have three directions at most
         x = states(1, 4, 8, seed=1).requires_grad_()
         for _ in range(400):
             value = token_entropies(x)
@@ -76,11 +90,15 @@ def test_order_zero_has_no_slope_and_is_refused() -> None:
 
 
 def test_variance_and_covariance_known_answers() -> None:
-    corners = torch.tensor([[[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]]], dtype=torch.float64)
+    corners = torch.tensor(
+        [[[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]]], dtype=torch.float64
+    )
     variance, covariance = variance_covariance(corners, relative=False)
     assert float(variance) == 0.0  # 4/3 > 1
     assert float(covariance) == 0.0
-    same = corners[..., :1].expand(-1, -1, 2)  # one feature twice: both covariances are 4/3, and 2 · (4/3)² / 2 remains
+    same = corners[..., :1].expand(
+        -1, -1, 2
+    )  # one feature twice: both covariances are 4/3, and 2 · (4/3)² / 2 remains
     assert float(variance_covariance(same, relative=False)[1]) == pytest.approx(16 / 9)
     assert float(variance_covariance(same)[1]) == pytest.approx(1.0)
     small = 0.1 * corners  # standard deviation 0.1 · √(4/3)
@@ -93,7 +111,9 @@ def test_variance_and_covariance_known_answers() -> None:
 @pytest.mark.parametrize("relative", [True, False])
 def test_variance_and_covariance_gradients(relative: bool) -> None:
     x = 0.3 * states(2, 5, 3) * torch.tensor([1.0, 2.0, 3.0])
-    assert torch.autograd.gradcheck(lambda z: sum(variance_covariance(z, MASK, relative=relative)), x.requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda z: sum(variance_covariance(z, MASK, relative=relative)), x.requires_grad_()
+    )
 
 
 def test_relative_terms_do_not_depend_on_the_scale() -> None:
@@ -117,7 +137,9 @@ def test_the_term_is_the_mean_over_the_chosen_layers(family: str) -> None:
         term = penalty.term()
         expected = torch.stack([token_entropies(hidden[layer]).mean() for layer in (0, 2)])
         assert float(term) == pytest.approx(0.5 * float(expected.mean()), rel=1e-5)
-        assert penalty.values == pytest.approx(dict(zip((0, 2), expected.tolist(), strict=True)), rel=1e-5)
+        assert penalty.values == pytest.approx(
+            dict(zip((0, 2), expected.tolist(), strict=True)), rel=1e-5
+        )
         term.backward()
     reached = [name for name, p in module.named_parameters() if p.grad is not None and p.grad.any()]
     assert reached
@@ -138,7 +160,9 @@ def test_padding_is_left_out_of_the_term() -> None:
 
 def test_a_term_is_made_once_per_pass_with_gradients_and_hooks_go_away() -> None:
     module = build_tiny("llama")
-    before = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules())
+    before = sum(
+        len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules()
+    )
     ids = torch.arange(6, 12)[None]
     with LayerPenalty(module, "decorrelate") as penalty:
         assert penalty.layers == middle_layers(3)
@@ -150,7 +174,9 @@ def test_a_term_is_made_once_per_pass_with_gradients_and_hooks_go_away() -> None
             module(input_ids=ids)
         with pytest.raises(ModelError, match="with gradients"):
             penalty.term()
-    assert before == sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules())
+    assert before == sum(
+        len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules()
+    )
 
 
 def test_wrong_settings_say_what_is_valid() -> None:
@@ -163,7 +189,9 @@ def test_wrong_settings_say_what_is_valid() -> None:
         LayerPenalty(module, "compress", weight=-1.0)
 
 
-def weights_after(folder: Path, callbacks: list[Any], accumulate: int = 1, **more: Any) -> tuple[Any, hf.Trainer]:
+def weights_after(
+    folder: Path, callbacks: list[Any], accumulate: int = 1, **more: Any
+) -> tuple[Any, hf.Trainer]:
     pytest.importorskip("accelerate")
     args = hf.TrainingArguments(
         output_dir=str(folder), max_steps=4, per_device_train_batch_size=8 // accumulate, seed=3, report_to=[],
@@ -183,7 +211,9 @@ def test_the_callback_trains_towards_the_penalty_and_logs_it(tmp_path: Path) -> 
         _, trainer = weights_after(tmp_path / effect, [callback])
         assert callback.penalty is not None
         values[effect] = sum(callback.penalty.values.values())
-        logged = [line["layer_penalty"] for line in trainer.state.log_history if "layer_penalty" in line]
+        logged = [
+            line["layer_penalty"] for line in trainer.state.log_history if "layer_penalty" in line
+        ]
         assert len(logged) == 4
         assert logged[-1] < logged[0]
         assert not trainer.model._forward_hooks
@@ -199,7 +229,9 @@ def test_a_weight_of_zero_leaves_training_as_it_is(tmp_path: Path) -> None:
 
 def test_accumulated_batches_weigh_the_penalty_as_one_batch_does(tmp_path: Path) -> None:
     whole, _ = weights_after(tmp_path / "a", [PenaltyCallback("compress", weight=3.0)])
-    parts, _ = weights_after(tmp_path / "b", [PenaltyCallback("compress", weight=3.0)], accumulate=4)
+    parts, _ = weights_after(
+        tmp_path / "b", [PenaltyCallback("compress", weight=3.0)], accumulate=4
+    )
     for name, value in whole.items():
         assert torch.allclose(value, parts[name], atol=1e-5), name
 

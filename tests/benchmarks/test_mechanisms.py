@@ -1,4 +1,5 @@
-"""A mechanism that is switched off changes the time of a profile and nothing else; every switch fits the code as it is."""
+"""A mechanism that is switched off changes the time of a profile and nothing else; every switch
+fits the code as it is."""
 
 from __future__ import annotations
 
@@ -46,22 +47,32 @@ def usual(profiled: Any) -> pd.DataFrame:
 def test_the_table_stays_the_same(one: Any, profiled: Any, usual: pd.DataFrame) -> None:
     before = [getattr(thing, name) for thing, name, _ in one.off]
     with one.switched_off():
-        assert [getattr(thing, name) for thing, name, _ in one.off] == [other for _, _, other in one.off]
+        assert [getattr(thing, name) for thing, name, _ in one.off] == [
+            other for _, _, other in one.off
+        ]
         table = profiled()
     assert [getattr(thing, name) for thing, name, _ in one.off] == before
     for column in ("value", "ci_low", "ci_high"):
-        np.testing.assert_allclose(table[column], usual[column], rtol=2e-3, atol=2e-5, err_msg=column)
+        np.testing.assert_allclose(
+            table[column], usual[column], rtol=2e-3, atol=2e-5, err_msg=column
+        )
     assert one.lines > 0 or not one.by_default
     assert set(one.cases) <= set(mechanisms.SETTINGS)
 
 
-def test_what_is_switched_off_is_not_at_work(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_switched_off_is_not_at_work(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     by_name = {one.name.split(":")[0]: one for one in mechanisms.MECHANISMS}
     planners: list[bool] = []
     first = EarlyPlanner.first
-    monkeypatch.setattr(EarlyPlanner, "first", lambda self: planners.append(self.early) or first(self))
+    monkeypatch.setattr(
+        EarlyPlanner, "first", lambda self: planners.append(self.early) or first(self)
+    )
     promised = MemoryStore()
-    monkeypatch.setattr(promised, "read", lambda index: promised._shards[index])  # what is promised is not asked for
+    monkeypatch.setattr(
+        promised, "read", lambda index: promised._shards[index]
+    )  # what is promised is not asked for
     with by_name["early planner"].switched_off(), by_name["promises"].switched_off():
         profiled(promised)
         assert not promised._later

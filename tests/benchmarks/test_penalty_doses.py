@@ -1,4 +1,5 @@
-"""Many small models trained as one: each is what it would be alone, and the tables say what a step of strength does."""
+"""Many small models trained as one: each is what it would be alone, and the tables say what a step
+of strength does."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from layer_penalties import LayerPenalty, middle_layers, token_entropies
 def models() -> list[Any]:
     found = [architectures.build("ar", 300, 32, 3, 4, 32, seed) for seed in (0, 1)]
     for model in found:
-        for weight in model.parameters():  # far from the first weights, so that norms and biases count
+        for (
+            weight
+        ) in model.parameters():  # far from the first weights, so that norms and biases count
             torch.nn.init.normal_(weight, std=0.3)
         model.set_attn_implementation("eager")
     return found
@@ -27,11 +30,15 @@ def models() -> list[Any]:
 
 def test_a_stack_has_the_losses_attention_and_gradients_of_its_models(models: list[Any]) -> None:
     stack = doses.Stack(models, torch.device("cpu"))
-    ids, following = torch.randint(4, 300, (2, 2, 3, 20), generator=torch.Generator().manual_seed(0))
+    ids, following = torch.randint(
+        4, 300, (2, 2, 3, 20), generator=torch.Generator().manual_seed(0)
+    )
     losses, states = stack.losses(ids, following)
     _, shares = stack.states(ids, on_first=True)
     middle = middle_layers(3)
-    entropy = torch.stack([token_entropies(states[k].flatten(0, 1)).view(2, -1).mean(1) for k in middle]).mean(0)
+    entropy = torch.stack(
+        [token_entropies(states[k].flatten(0, 1)).view(2, -1).mean(1) for k in middle]
+    ).mean(0)
     (losses + 0.1 * entropy).sum().backward()  # type: ignore[no-untyped-call]
     for i, model in enumerate(models):
         model.zero_grad()
@@ -43,7 +50,9 @@ def test_a_stack_has_the_losses_attention_and_gradients_of_its_models(models: li
         for block, attention in enumerate(found.attentions):
             torch.testing.assert_close(shares[block][i], attention[..., 0])
         for name, weight in model.named_parameters():
-            torch.testing.assert_close(stack.weights[name].grad[i], weight.grad, rtol=1e-3, atol=2e-5)  # type: ignore[index]
+            torch.testing.assert_close(
+                stack.weights[name].grad[i], weight.grad, rtol=1e-3, atol=2e-5
+            )  # type: ignore[index]
 
 
 def test_gradients_are_clipped_per_model() -> None:
@@ -67,14 +76,20 @@ def test_batches_drawn_ahead_are_those_of_one_model_alone() -> None:
     for _ in range(5):
         ids, following = next(found)
         for i, draw in enumerate(alone):
-            for mine, theirs in zip((ids[i], following[i]), training.windows(stream, 3, 8, draw), strict=True):
+            for mine, theirs in zip(
+                (ids[i], following[i]), training.windows(stream, 3, 8, draw), strict=True
+            ):
                 assert torch.equal(mine, theirs)
 
 
-def test_heads_with_a_sink_are_counted_in_each_text(monkeypatch: pytest.MonkeyPatch, models: list[Any]) -> None:
+def test_heads_with_a_sink_are_counted_in_each_text(
+    monkeypatch: pytest.MonkeyPatch, models: list[Any]
+) -> None:
     stack = doses.Stack(models, torch.device("cpu"))
     given = torch.full((2, 2, 4, 128), 0.1)  # (models, texts, heads, tokens)
-    given[0, 0, 0, :64] = 0.5  # one head of one model, in one of two texts, and only of the early tokens
+    given[0, 0, 0, :64] = (
+        0.5  # one head of one model, in one of two texts, and only of the early tokens
+    )
     given[1, :, 1] = 0.4
     states = [torch.ones(2, 2, 128, 32)] * 4
     monkeypatch.setattr(stack, "states", lambda *_, **__: (states, [given] * 3))
@@ -87,7 +102,13 @@ def test_heads_with_a_sink_are_counted_in_each_text(monkeypatch: pytest.MonkeyPa
 def test_kept_measures_are_told_as_paired_differences_and_as_a_trend(tmp_path: Path) -> None:
     arms = {"none": 0, "compress 0.01": 1, "compress 0.1": 2, "spread 0.1": -1}
     rows = [
-        {"arm": arm, "weight": 0.0, "seed": seed, "steps": 5, "held_out_loss": 4 + 2 * seed + step * (0.1 + 0.01 * seed)}
+        {
+            "arm": arm,
+            "weight": 0.0,
+            "seed": seed,
+            "steps": 5,
+            "held_out_loss": 4 + 2 * seed + step * (0.1 + 0.01 * seed),
+        }
         for seed in range(3)
         for arm, step in arms.items()
     ]
@@ -96,13 +117,18 @@ def test_kept_measures_are_told_as_paired_differences_and_as_a_trend(tmp_path: P
     with (tmp_path / "summary.csv").open(encoding="utf-8") as stream:
         found = {row["arm"]: row for row in csv.DictReader(stream)}
     assert float(found["compress 0.1"]["value"]) == pytest.approx(0.22)
-    assert float(found["compress 0.1"]["low"]) > 0  # seeds differ by two, but the arms of a seed do not
+    assert (
+        float(found["compress 0.1"]["low"]) > 0
+    )  # seeds differ by two, but the arms of a seed do not
     assert float(found["compress, per step of strength"]["value"]) == pytest.approx(0.11)
     assert float(found["spread 0.1"]["high"]) < 0
 
 
 def test_a_study_ends_in_a_table_for_people(tmp_path: Path) -> None:
-    flat = dict.fromkeys(["entropy_keep", "dataset_entropy", "sink_ratio", "found_again", tables.SCORED_PAIRS], [1.0] * 13)
+    flat = dict.fromkeys(
+        ["entropy_keep", "dataset_entropy", "sink_ratio", "found_again", tables.SCORED_PAIRS],
+        [1.0] * 13,
+    )
     layers = {**flat, **dict.fromkeys(tables.CLASSIFICATION, [0.5] * 13), "first_ratio": [2.0] * 13}
     runs = [
         {"objective": "ar", "arm": arm, "weight": 0.0, "seed": seed, "steps": 4000, "batch": 64, "device": "none", "date": "now",

@@ -9,7 +9,8 @@ from tests.selection.judges.support import CANDIDATES, DEFAULT
 
 
 class Layers:
-    """The layers of one readout: white noise, noise whose eigenvalues fall as 1/i, and noise in two dimensions."""
+    """The layers of one readout: white noise, noise whose eigenvalues fall as 1/i, and noise in two
+    dimensions."""
 
     readouts = (DEFAULT,)
     layers = (0, 1, 2)

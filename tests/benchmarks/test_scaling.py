@@ -14,14 +14,20 @@ TINY = Point(prompts=6, tokens=9, width=64, blocks=2, device="cpu")
 
 
 def test_axes_vary_one_size() -> None:
-    assert set(scaling.CUDA_AXES) == set(scaling.CPU_AXES) == set(scaling.short(scaling.CUDA_AXES, "cuda"))
+    assert (
+        set(scaling.CUDA_AXES)
+        == set(scaling.CPU_AXES)
+        == set(scaling.short(scaling.CUDA_AXES, "cuda"))
+    )
     for axes, middle in ((scaling.CUDA_AXES, scaling.GPU), (scaling.CPU_AXES, scaling.CPU)):
         for axis in ("prompts", "views", "blocks", "width"):
             points = axes[axis]
             assert middle in points
             assert points == sorted(points, key=lambda p: getattr(p, axis))
             assert len({getattr(p, axis) for p in points}) == len(points)
-            assert all(scaling.replace(p, **{axis: getattr(middle, axis)}) == middle for p in points)
+            assert all(
+                scaling.replace(p, **{axis: getattr(middle, axis)}) == middle for p in points
+            )
     assert {p.prompts * p.tokens for p in scaling.CUDA_AXES["tokens"]} == {2**18}
 
 
@@ -74,7 +80,9 @@ def test_names_what_the_time_did_not_suffice_for(monkeypatch: pytest.MonkeyPatch
     assert all("profile_s" in line for line in scaling.along(axes, ["prompts", "blocks"], 1000.0))
 
 
-def test_goes_on_after_a_point_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goes_on_after_a_point_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     points = [scaling.replace(TINY, width=n) for n in (64, 128)]
     fake({points[0]: 1.0}, [0.0], monkeypatch)
     lines = list(scaling.along({"width": points, "views": [points[0]]}, ["width", "views"], 1e9))

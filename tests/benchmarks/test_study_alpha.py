@@ -12,7 +12,12 @@ from layerscope.studies.base import STUDIES
 from layerscope.studies.run import study
 from tests.tiny import tiny_model
 
-TEXTS = ["a red fox ran over the hill", "numbers: 1 2 3 4 5 6 7 8", "one more text, rather short", "and the last one of them"]
+TEXTS = [
+    "a red fox ran over the hill",
+    "numbers: 1 2 3 4 5 6 7 8",
+    "one more text, rather short",
+    "and the last one of them",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +26,11 @@ def with_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def renyi(p: np.ndarray, alpha: float) -> float:
-    return float(-(p * np.log(p)).sum()) if alpha == 1 else float(np.log((p**alpha).sum()) / (1 - alpha))
+    return (
+        float(-(p * np.log(p)).sum())
+        if alpha == 1
+        else float(np.log((p**alpha).sum()) / (1 - alpha))
+    )
 
 
 def test_power_laws_match_numpy_and_need_no_model() -> None:
@@ -46,10 +55,12 @@ def test_top_weight_of_a_spectrum_done_by_hand() -> None:
 
 def test_a_models_prompts_match_its_hidden_states() -> None:
     model = tiny_model("llama")
-    run = study("alpha", model, data=TEXTS, layers=[0, 2], alphas=[0.5, 1.0, 2.0], exponents=[1.0], size=10)
-    rows = run.table[(run.table["model"] == model.name) & (run.table["metric"] == "entropy")].set_index(
-        ["layer", "alpha", "sink"]
+    run = study(
+        "alpha", model, data=TEXTS, layers=[0, 2], alphas=[0.5, 1.0, 2.0], exponents=[1.0], size=10
     )
+    rows = run.table[
+        (run.table["model"] == model.name) & (run.table["metric"] == "entropy")
+    ].set_index(["layer", "alpha", "sink"])
     wanted: dict[tuple[int, str], list[np.ndarray]] = {}
     for ids in model.tokenize(TEXTS).ids:
         with torch.inference_mode():
@@ -66,7 +77,11 @@ def test_a_models_prompts_match_its_hidden_states() -> None:
         for alpha in (0.5, 1.0, 2.0):
             value = np.mean([renyi(p, alpha) for p in spectra])
             assert rows.loc[(layer, alpha, sink), "value"] == pytest.approx(value, abs=1e-4)
-            assert rows.loc[(layer, alpha, sink), "ci_low"] <= value <= rows.loc[(layer, alpha, sink), "ci_high"]
+            assert (
+                rows.loc[(layer, alpha, sink), "ci_low"]
+                <= value
+                <= rows.loc[(layer, alpha, sink), "ci_high"]
+            )
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -77,7 +92,14 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_the_verdict_goes_from_the_first_layer_to_the_last() -> None:
-    run = study("alpha", tiny_model("llama"), data=TEXTS, layers=[3, 0, 2, 1], alphas=[5.0, 0.5, 1.0], exponents=[2.0, 0.5])
+    run = study(
+        "alpha",
+        tiny_model("llama"),
+        data=TEXTS,
+        layers=[3, 0, 2, 1],
+        alphas=[5.0, 0.5, 1.0],
+        exponents=[2.0, 0.5],
+    )
     said = [sentence.split(":")[0] for sentence in run.verdict[1:]]
     layers = [f"tiny-llama, layer {k}" for k in range(4)]
     assert said == ["power law, β = 2", "power law, β = 0.5", *layers]

@@ -39,10 +39,16 @@ def test_all_attention_on_one_token() -> None:
 
 def test_even_causal_attention_is_the_even_share() -> None:
     tokens = 6
-    weights = (torch.ones(tokens, tokens).tril() / torch.arange(1, tokens + 1).unsqueeze(1)).unsqueeze(0)
-    facts = attention_facts(weights, torch.randn(tokens, 4, generator=torch.Generator().manual_seed(0)))
+    weights = (
+        torch.ones(tokens, tokens).tril() / torch.arange(1, tokens + 1).unsqueeze(1)
+    ).unsqueeze(0)
+    facts = attention_facts(
+        weights, torch.randn(tokens, 4, generator=torch.Generator().manual_seed(0))
+    )
     assert facts["attention_on_first"] == pytest.approx(facts["attention_if_uniform"])
-    assert facts["attention_if_uniform"] == pytest.approx(np.mean([1 / k for k in range(2, tokens + 1)]))
+    assert facts["attention_if_uniform"] == pytest.approx(
+        np.mean([1 / k for k in range(2, tokens + 1)])
+    )
 
 
 def test_weights_and_states_are_the_models_own() -> None:
@@ -55,7 +61,9 @@ def test_weights_and_states_are_the_models_own() -> None:
         torch.testing.assert_close(w.sum(-1), torch.ones(4, 12))
         assert float(w.triu(1).abs().max()) == 0
     with torch.no_grad():
-        hidden = model.module(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+        hidden = model.module(
+            input_ids=torch.tensor([ids]), output_hidden_states=True
+        ).hidden_states
     for state, expected in zip(states, hidden[:-1], strict=True):
         torch.testing.assert_close(state, expected[0], atol=1e-5, rtol=1e-4)
     # q k of the first block by hand

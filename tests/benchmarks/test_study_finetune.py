@@ -24,11 +24,18 @@ def with_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
 def many() -> list[str]:
     words = ["river", "market", "winter", "engine", "garden", "letter", "mirror", "planet"]
     return [
-        f"the {words[i % 8]} and the {words[(3 * i + 1) % 8]} near number {i} are {words[(5 * i + 2) % 8]}" for i in range(40)
+        f"the {words[i % 8]} and the {words[(3 * i + 1) % 8]} near number {i} are {words[(5 * i + 2) % 8]}"
+        for i in range(40)
     ]
 
 
-SMALL = {"steps": "0,4", "batch": 8, "rate": 0.003, "train_tokens": 24, "metrics": "prompt_entropy,infonce,lidar,dime"}
+SMALL = {
+    "steps": "0,4",
+    "batch": 8,
+    "rate": 0.003,
+    "train_tokens": 24,
+    "metrics": "prompt_entropy,infonce,lidar,dime",
+}
 
 
 def test_training_and_measuring_share_no_text(many: list[str]) -> None:
@@ -55,7 +62,11 @@ def test_contrastive_training_makes_views_more_alike(many: list[str], tmp_path: 
     assert float(infonce["value"].iloc[0]) < 0  # the loss that was trained on
     assert "3 seeds" in run.verdict[0]
     assert "augmentation invariance" in run.verdict[0]
-    mean = run.table[(run.table["kind"] == "value") & (run.table["metric"] == "infonce") & (run.table["layer"] == 3)]
+    mean = run.table[
+        (run.table["kind"] == "value")
+        & (run.table["metric"] == "infonce")
+        & (run.table["layer"] == 3)
+    ]
     after, start = (mean[mean["step"] == step].set_index("seed")["value"] for step in (4, 0))
     assert float(infonce["value"].iloc[0]) == pytest.approx(float((after - start).mean()))
     stamp = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
@@ -66,11 +77,20 @@ def test_contrastive_training_makes_views_more_alike(many: list[str], tmp_path: 
 def test_fewer_than_three_seeds_say_nothing_clear(many: list[str]) -> None:
     settings = {**SMALL, "metrics": "prompt_entropy"}
     run = study(
-        "finetune", tiny_model("llama"), data=many, max_length=32, seeds="0,1", objective="language", fresh=True, **settings
+        "finetune",
+        tiny_model("llama"),
+        data=many,
+        max_length=32,
+        seeds="0,1",
+        objective="language",
+        fresh=True,
+        **settings,
     )
     assert "fewer than 3: nothing is called clear" in run.verdict[0]
     assert "does not clearly change" in run.verdict[1]
-    start = run.table[(run.table["kind"] == "value") & (run.table["step"] == 0) & (run.table["layer"] == 2)]
+    start = run.table[
+        (run.table["kind"] == "value") & (run.table["step"] == 0) & (run.table["layer"] == 2)
+    ]
     assert start.groupby("seed")["value"].first().nunique() == 2  # fresh weights differ by seed
 
 
@@ -87,7 +107,9 @@ def test_the_language_loss_is_that_of_the_tied_head(many: list[str]) -> None:
         with torch.no_grad():
             states = module(input_ids=torch.tensor([row])).last_hidden_state[0]
         logits = states[:-1] @ module.get_input_embeddings().weight.T
-        total += float(torch.nn.functional.cross_entropy(logits, torch.tensor(row[1:]), reduction="sum"))
+        total += float(
+            torch.nn.functional.cross_entropy(logits, torch.tensor(row[1:]), reduction="sum")
+        )
         count += len(row) - 1
     assert loss == pytest.approx(total / count, rel=1e-4)
     bert = tiny_model("bert")

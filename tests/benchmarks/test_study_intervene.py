@@ -50,11 +50,15 @@ def planted(family: str = "llama") -> LoadedModel:
     return model
 
 
-def all_states(model: LoadedModel, rows: list[np.ndarray], batch_size: int | None = None) -> dict[tuple[int, int], torch.Tensor]:
+def all_states(
+    model: LoadedModel, rows: list[np.ndarray], batch_size: int | None = None
+) -> dict[tuple[int, int], torch.Tensor]:
     """States by row and layer."""
     found: dict[tuple[int, int], torch.Tensor] = {}
 
-    def look(numbers: list[int], _batch: Any, site: int, raw: torch.Tensor, _state: torch.Tensor) -> None:
+    def look(
+        numbers: list[int], _batch: Any, site: int, raw: torch.Tensor, _state: torch.Tensor
+    ) -> None:
         for place, number in enumerate(numbers):
             found[number, site] = raw[place, : len(rows[number])].clone()
 
@@ -67,7 +71,9 @@ def rows_of(model: LoadedModel, texts: list[str]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2", "bert", "mamba"])
-def test_the_planted_sink_is_found_and_each_edit_touches_its_entries_alone(family: str, texts: list[str]) -> None:
+def test_the_planted_sink_is_found_and_each_edit_touches_its_entries_alone(
+    family: str, texts: list[str]
+) -> None:
     model = planted(family)
     rows = rows_of(model, texts)
     sink = find_sink_activation(model, rows, OPTIONS)
@@ -96,7 +102,9 @@ def test_the_planted_sink_is_found_and_each_edit_touches_its_entries_alone(famil
             changed = (new != old).nonzero().tolist()
             assert changed == [[touched, feature] for feature in FEATURES]
     again = all_states(model, rows)
-    assert all(torch.equal(again[key], before[key]) for key in before), "the edit must end with its context"
+    assert all(torch.equal(again[key], before[key]) for key in before), (
+        "the edit must end with its context"
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "mamba"])
@@ -115,17 +123,23 @@ def test_the_matched_control_moves_another_token_by_as_much(family: str, texts: 
         assert len(changed) == 1
         assert changed != [0], "the sink itself is left as it is"
         step = (new - old)[changed[0]]
-        assert step.norm() == pytest.approx(float(old[0, list(FEATURES)].norm()), rel=1e-4), "as long as what `remove` takes out"
+        assert step.norm() == pytest.approx(float(old[0, list(FEATURES)].norm()), rel=1e-4), (
+            "as long as what `remove` takes out"
+        )
         assert step[list(FEATURES)].abs().max() < 1e-3, "in another direction"
         steps.append(step / step.norm())
     assert torch.stack(steps).std(0).max() < 1e-4, "one direction for all texts, as the sink has"
     with SinkEdit(model, sink, "matched", seed=4):
         other = all_states(model, rows)
-    assert not torch.equal(other[0, LAYER], after[0, LAYER]), "another seed, another place or direction"
+    assert not torch.equal(other[0, LAYER], after[0, LAYER]), (
+        "another seed, another place or direction"
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "mamba"])
-def test_the_moved_control_keeps_the_token_massive_in_other_features(family: str, texts: list[str]) -> None:
+def test_the_moved_control_keeps_the_token_massive_in_other_features(
+    family: str, texts: list[str]
+) -> None:
     model = planted(family)
     rows = rows_of(model, texts)
     sink = find_sink_activation(model, rows, OPTIONS)
@@ -173,7 +187,9 @@ def test_the_study_says_what_becomes_of_the_sink(texts: list[str], tmp_path: Pat
     model = planted()
     run = study("intervene", model, data=texts, tasks="none", out=tmp_path / "run")
     table = run.table[run.table["kind"] == "value"]
-    ratio = table[table["metric"] == "sink_ratio"].pivot(index="condition", columns="layer", values="value")
+    ratio = table[table["metric"] == "sink_ratio"].pivot(
+        index="condition", columns="layer", values="value"
+    )
     assert (ratio.loc[["none", "control", "matched", "moved"], LAYER] > 20).all()
     assert (ratio.loc[["remove", "clamp", "replace"], LAYER:] < 5).all(axis=None)
     change = run.table[run.table["kind"] == "difference"]
@@ -196,12 +212,25 @@ def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
         "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
     )  # no processes to wait for
     data = write_tasks(tmp_path / "data")
-    run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove", "matched"], data_dir=str(data), items=0)
-    scores = run.table[run.table["kind"] == "score"].pivot(index="condition", columns="layer", values="value")
+    run = study(
+        "intervene",
+        planted(),
+        data=texts,
+        tasks=["Pairs"],
+        edits=["remove", "matched"],
+        data_dir=str(data),
+        items=0,
+    )
+    scores = run.table[run.table["kind"] == "score"].pivot(
+        index="condition", columns="layer", values="value"
+    )
     assert (scores.loc["none", : LAYER - 1] == scores.loc["remove", : LAYER - 1]).all()
     assert (scores.loc["none", LAYER:] != scores.loc["remove", LAYER:]).all()
     assert any(line.strip().startswith("Scores, mean of 1 tasks") for line in run.verdict)
-    assert any(line.startswith("remove against the controls") and "matched by" in line for line in run.verdict)
+    assert any(
+        line.startswith("remove against the controls") and "matched by" in line
+        for line in run.verdict
+    )
     assert len(run.plot().axes) == 3
     assert not (tmp_path / "cache" / "embeddings").exists()
 
@@ -209,7 +238,15 @@ def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
 def test_a_model_without_a_sink_is_refused_with_the_way_out(texts: list[str]) -> None:
     with pytest.raises(LayerscopeError, match=r"no sink was found.*least"):
         study("intervene", tiny_model("llama"), data=texts, tasks="none", least=50)
-    run = study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=1, least=1.2, edits=["remove"])
+    run = study(
+        "intervene",
+        tiny_model("llama"),
+        data=texts,
+        tasks="none",
+        layer=1,
+        least=1.2,
+        edits=["remove"],
+    )
     assert run.manifest["conventions"]["sink"]["layer"] == 1
     with pytest.raises(LayerscopeError, match="layers 0 to 3"):
         study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=9)

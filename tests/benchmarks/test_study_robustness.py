@@ -112,7 +112,14 @@ def test_the_study_scores_every_layer_on_every_level(tmp_path: Path) -> None:
 
 
 def test_labels_may_be_left_out_and_a_file_of_pairs_is_refused(tmp_path: Path) -> None:
-    run = study("robustness", tiny_model("llama"), data=corpus()[:12], labels="none", kinds=["typos"], levels=[0.5])
+    run = study(
+        "robustness",
+        tiny_model("llama"),
+        data=corpus()[:12],
+        labels="none",
+        kinds=["typos"],
+        levels=[0.5],
+    )
     assert set(run.table["metric"]) == {"found_again"}
     file = tmp_path / "pairs.csv"
     lines = "\n".join(f"a{i},b{i},{i / 20}" for i in range(20))

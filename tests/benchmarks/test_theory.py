@@ -30,7 +30,9 @@ def test_theorem_1_on_a_matrix_done_by_hand() -> None:
     assert trials.effective_rank(z) == pytest.approx(math.exp(by_sigma))
     assert theorems.printed_theorem1({"z": z}) == pytest.approx(by_square - by_sigma)
     assert theorems.printed_theorem1({"z": z}) < -0.1  # the printed statement is broken …
-    assert theorems.corrected_theorem1({"z": z}) == pytest.approx(math.log(2) - by_sigma)  # … and the corrected one holds
+    assert theorems.corrected_theorem1({"z": z}) == pytest.approx(
+        math.log(2) - by_sigma
+    )  # … and the corrected one holds
 
 
 def test_quantities_agree_with_the_library() -> None:
@@ -38,14 +40,20 @@ def test_quantities_agree_with_the_library() -> None:
     eigenvalues = torch.from_numpy(np.linalg.eigvalsh(z @ z.T))
     assert trials.effective_rank(z) == pytest.approx(float(library_rank(eigenvalues)), rel=1e-6)
     for alpha in (0.5, 1.0, 2.0, np.inf):
-        assert trials.renyi(trials.shares(z), alpha) == pytest.approx(float(matrix_entropy(torch.from_numpy(z), alpha)), abs=1e-6)
+        assert trials.renyi(trials.shares(z), alpha) == pytest.approx(
+            float(matrix_entropy(torch.from_numpy(z), alpha)), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_random_matrices_break_theorem_1_as_printed_and_none_the_corrected_one(count: int) -> None:
     each = count // len(trials.KINDS)
-    printed = [search(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in trials.KINDS]
-    corrected = [search(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in trials.KINDS]
+    printed = [
+        search(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in trials.KINDS
+    ]
+    corrected = [
+        search(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in trials.KINDS
+    ]
     assert sum(t.checks for t in corrected) == count
     assert sum(t.violations for t in printed) > count / 2
     assert sum(t.violations for t in corrected) == 0
@@ -56,7 +64,11 @@ def test_a_stored_counterexample_can_be_drawn_again() -> None:
     held = json.loads(trial.counterexample)
     z = trials.draw_matrix(held["kind"], np.random.default_rng(held["seed"]))["z"]
     assert np.allclose(z, held["case"]["z"])
-    assert theorems.printed_theorem1({"z": z}) == pytest.approx(held["margin"]) == pytest.approx(trial.margin)
+    assert (
+        theorems.printed_theorem1({"z": z})
+        == pytest.approx(held["margin"])
+        == pytest.approx(trial.margin)
+    )
 
 
 def test_climbing_goes_towards_a_violation() -> None:
@@ -80,23 +92,27 @@ def test_with_the_trace_divided_out_both_theorems_are_one_identity(theorem: str)
         cosines = u @ u.T
         wanted = 1 / n + (cosines**2 - np.eye(n)).sum() / n**2
         assert theorems.collisions(q, divided=True) == pytest.approx(wanted)
-        assert theorems.collisions(q, divided=True) == pytest.approx(math.exp(-float(matrix_entropy(torch.from_numpy(q), 2.0))))
+        assert theorems.collisions(q, divided=True) == pytest.approx(
+            math.exp(-float(matrix_entropy(torch.from_numpy(q), 2.0)))
+        )
 
 
 def test_means_of_prompts_have_the_lengths_the_proofs_need() -> None:
-    assert np.linalg.norm(theorems.draw_theorem5("N=4, D=16", np.random.default_rng(0))["q"], axis=1) == pytest.approx(
-        1 / 4
-    )  # 1/√L
-    assert np.linalg.norm(theorems.draw_theorem6("N=2, L=8, D=128", np.random.default_rng(0))["q"], axis=1) == pytest.approx(
-        1
-    )  # not N/L
+    assert np.linalg.norm(
+        theorems.draw_theorem5("N=4, D=16", np.random.default_rng(0))["q"], axis=1
+    ) == pytest.approx(1 / 4)  # 1/√L
+    assert np.linalg.norm(
+        theorems.draw_theorem6("N=2, L=8, D=128", np.random.default_rng(0))["q"], axis=1
+    ) == pytest.approx(1)  # not N/L
 
 
 def test_the_epsilon_of_theorem_6_solves_the_printed_probability() -> None:
     for n, length, d in ((2, 8, 128), (4, 4, 64), (8, 64, 512)):
         printed, proved = theorems.epsilons_theorem6(n, length, d)
         for exponent in (d**3 * printed**2 / (2 * n**8), d * length**4 * proved**2 / (2 * n**8)):
-            assert 1 - n**2 * math.sqrt(2 * math.pi) * math.exp(-exponent) == pytest.approx(theorems.PROBABILITY)
+            assert 1 - n**2 * math.sqrt(2 * math.pi) * math.exp(-exponent) == pytest.approx(
+                theorems.PROBABILITY
+            )
         case = theorems.draw_theorem6(f"N={n}, L={length}, D={d}", np.random.default_rng(0))
         assert case["epsilon"] == max(printed, proved)
 
@@ -110,7 +126,8 @@ def test_theorems_5_and_6_once_the_trace_is_divided_out() -> None:
 
 
 def test_infonce_bound_is_exact_on_a_case_done_by_hand() -> None:
-    # X = Z, two values, two samples, a critic that only says whether they agree: with chance ½ the other sample is the same
+    # X = Z, two values, two samples, a critic that only says whether they agree: with chance ½ the
+    # other sample is the same
     joint = np.diag([0.5, 0.5]) + 1e-300
     case = {"joint": joint, "critic": np.array([[50.0, 0.0], [0.0, 50.0]]), "samples": 2}
     assert theorems.infonce_bound(case) == pytest.approx(math.log(2) - 0.5 * math.log(2))
@@ -119,7 +136,9 @@ def test_infonce_bound_is_exact_on_a_case_done_by_hand() -> None:
 
 def test_theorem_7_breaks_where_entropy_is_read_as_matrix_entropy() -> None:
     assert not search(statement("Theorem 7", "printed, H = S_1"), "circle", 10, seed=0).holds
-    assert not search(statement("Theorem 7", "printed, Z continuous"), "far apart", 10, seed=0).holds
+    assert not search(
+        statement("Theorem 7", "printed, Z continuous"), "far apart", 10, seed=0
+    ).holds
     for kind in theorems.JOINTS:
         assert search(statement("Theorem 7", "printed, Z discrete"), kind, 10, seed=0).holds
 
@@ -134,7 +153,13 @@ def test_the_study_gives_a_table_a_verdict_and_a_figure(tmp_path, monkeypatch) -
     assert "False" in run.verdict[1]
     assert "Holds" in run.verdict[2]
     margins = run.table[run.table["metric"] == "margin"]
-    assert set(margins["theorem"]) == {"Lemma 1", "Theorem 1", "Theorem 5", "Theorem 6", "Theorem 7"}
+    assert set(margins["theorem"]) == {
+        "Lemma 1",
+        "Theorem 1",
+        "Theorem 5",
+        "Theorem 6",
+        "Theorem 7",
+    }
     broken = margins[margins["violations"] > 0]
     assert broken["counterexample"].map(lambda text: bool(json.loads(text)["seed"])).all()
     assert not ((margins["version"] == "corrected") & (margins["violations"] > 0)).any()

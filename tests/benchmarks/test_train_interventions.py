@@ -1,4 +1,5 @@
-"""The benchmark of penalties in training: its probe, its statistics over seeds, and one tiny run of each arm."""
+"""The benchmark of penalties in training: its probe, its statistics over seeds, and one tiny run of
+each arm."""
 
 from __future__ import annotations
 
@@ -23,21 +24,40 @@ def data_file(folder: Path) -> Path:
         return " ".join(rng.choice(words, 45))
 
     rows = [{"text": text(), "label": i % 2} for i in range(80)]
-    tasks: dict[str, Any] = {name: {"train": rows[:40], "test": rows[40:]} for name in bench.CLASSIFICATION}
+    tasks: dict[str, Any] = {
+        name: {"train": rows[:40], "test": rows[40:]} for name in bench.CLASSIFICATION
+    }
     texts = [text() for _ in range(6)]
-    pairs = [{"sentence1": a, "sentence2": b, "score": float(rng.random())} for a in texts for b in texts if a < b]
+    pairs = [
+        {"sentence1": a, "sentence2": b, "score": float(rng.random())}
+        for a in texts
+        for b in texts
+        if a < b
+    ]
     tasks[bench.SCORED_PAIRS] = {"train": [], "test": pairs}
     everything = json.dumps({"tasks": tasks, "prompts": [text() for _ in range(12)]}).encode()
     stream = rng.integers(4, 4096, 4000).astype(np.uint16).view(np.uint8).reshape(-1, 2).T
     file = folder / "data.npz"
-    np.savez_compressed(file, train=stream, held_out=stream, texts=np.frombuffer(everything, dtype=np.uint8))
+    np.savez_compressed(
+        file, train=stream, held_out=stream, texts=np.frombuffer(everything, dtype=np.uint8)
+    )
     return file
 
 
 @pytest.mark.slow
 def test_every_arm_runs_and_is_written(tmp_path: Path) -> None:
     arms = ["none", "compress", "decorrelate"]
-    bench.main(["--smoke", "--data", str(data_file(tmp_path)), "--out", str(tmp_path / "out"), "--arms", *arms])
+    bench.main(
+        [
+            "--smoke",
+            "--data",
+            str(data_file(tmp_path)),
+            "--out",
+            str(tmp_path / "out"),
+            "--arms",
+            *arms,
+        ]
+    )
     runs = json.loads((tmp_path / "out/runs.json").read_text(encoding="utf-8"))
     assert len(runs) == 2 * 2 * 3
     assert {run["objective"] for run in runs} == {"ar", "mlm"}
@@ -46,7 +66,11 @@ def test_every_arm_runs_and_is_written(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert {row["arm"] for row in rows} == set(arms)
     assert {row["seeds"] for row in rows} == {"2"}
-    compress = next(r for r in rows if (r["objective"], r["arm"], r["quantity"]) == ("ar", "compress", "middle_entropy"))
+    compress = next(
+        r
+        for r in rows
+        if (r["objective"], r["arm"], r["quantity"]) == ("ar", "compress", "middle_entropy")
+    )
     assert float(compress["difference"]) < 0
     assert "middle_entropy" in (tmp_path / "out/verdict.txt").read_text(encoding="utf-8")
 
@@ -54,12 +78,29 @@ def test_every_arm_runs_and_is_written(tmp_path: Path) -> None:
 def test_differences_are_paired_by_seed() -> None:
     def run(arm: str, seed: int, loss: float) -> dict[str, Any]:
         flat = dict.fromkeys(
-            ["entropy_keep", "entropy_drop", "dataset_entropy", "sink_ratio", "found_again", bench.SCORED_PAIRS], [1.0] * 13
+            [
+                "entropy_keep",
+                "entropy_drop",
+                "dataset_entropy",
+                "sink_ratio",
+                "found_again",
+                bench.SCORED_PAIRS,
+            ],
+            [1.0] * 13,
         )
         layers = {**flat, **dict.fromkeys(bench.CLASSIFICATION, [0.5] * 13)}
-        return {"objective": "ar", "arm": arm, "seed": seed, "held_out_loss": loss, "layers": layers, "valleys": {}}
+        return {
+            "objective": "ar",
+            "arm": arm,
+            "seed": seed,
+            "held_out_loss": loss,
+            "layers": layers,
+            "valleys": {},
+        }
 
-    runs = [run("none", s, 4 + s) for s in range(3)] + [run("compress", s, 4 + s + 0.1 + 0.01 * s) for s in range(3)]
+    runs = [run("none", s, 4 + s) for s in range(3)] + [
+        run("compress", s, 4 + s + 0.1 + 0.01 * s) for s in range(3)
+    ]
     rows = {(row["arm"], row["quantity"]): row for row in interventions_table.summarize(runs)}
     loss = rows["compress", "held_out_loss"]
     assert loss["difference"] == pytest.approx(0.11)

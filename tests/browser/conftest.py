@@ -1,4 +1,5 @@
-"""One real browser for all tests of the page. Without playwright or chromium they are skipped, and say why."""
+"""One real browser for all tests of the page. Without playwright or chromium they are skipped, and
+say why."""
 
 from __future__ import annotations
 
@@ -21,12 +22,16 @@ def find_chromium() -> str | None:
     if given:
         return given
     found = [path for name in NAMES if (path := shutil.which(name))]
-    return found[0] if found else "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else None
+    return (
+        found[0] if found else "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else None
+    )
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
     path = find_chromium()
     if path is None:
         pytest.skip("no chromium: apt-get install chromium, or set LAYERSCOPE_CHROMIUM to its path")
@@ -44,7 +49,9 @@ class Opened:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self._heard = {
-            "console": lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None,
+            "console": lambda message: (
+                self.errors.append(message.text) if message.type in ("error", "warning") else None
+            ),
             "pageerror": lambda error: self.errors.append(str(error)),
             "request": lambda request: self.requests.append(request.url),
         }
@@ -65,7 +72,9 @@ class Opened:
 
     def settle(self) -> None:
         """Let observers run: charts are drawn when they come into view."""
-        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     def texts(self, selector: str) -> list[str]:
         return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
@@ -83,17 +92,21 @@ def new_page(browser: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def shared_page(browser: Any) -> Any:
-    """The window that most tests open their files in, one after the other: a new one takes a process of its own."""
+    """The window that most tests open their files in, one after the other: a new one takes a
+    process of its own."""
     return new_page(browser)
 
 
 @pytest.fixture
 def open_page(browser: Any, shared_page: Any) -> Iterator[Open]:
-    """Opens a file. A tall window has every chart in view. A test of what the browser stores asks for a window of its own."""
+    """Opens a file. A tall window has every chart in view. A test of what the browser stores asks
+    for a window of its own."""
     opened: list[Opened] = []
     contexts = []
 
-    def start(path: Path, width: int = 1280, height: int = 5200, scheme: str = "light", own: bool = False) -> Opened:
+    def start(
+        path: Path, width: int = 1280, height: int = 5200, scheme: str = "light", own: bool = False
+    ) -> Opened:
         page = new_page(browser) if own else shared_page
         if own:
             contexts.append(page.context)

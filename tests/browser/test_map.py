@@ -1,4 +1,5 @@
-"""The map of texts in a real browser: slider, keys, pointer, search, colors, readings, sizes and hostile texts."""
+"""The map of texts in a real browser: slider, keys, pointer, search, colors, readings, sizes and
+hostile texts."""
 
 from __future__ import annotations
 
@@ -87,14 +88,20 @@ def test_the_slider_moves_by_keys_drag_and_play(open_page: Open, page_file: Path
     play = page.locator("#map .play")
     play.click()
     assert "Pause" in play.inner_text()
-    page.wait_for_function("() => document.querySelector('#map output').textContent.startsWith('layer 6 of 6')")
-    page.wait_for_function("() => document.querySelector('#map .play').textContent.includes('Play')")
+    page.wait_for_function(
+        "() => document.querySelector('#map output').textContent.startsWith('layer 6 of 6')"
+    )
+    page.wait_for_function(
+        "() => document.querySelector('#map .play').textContent.includes('Play')"
+    )
     play.click()  # again from the start, and stopped
     play.click()
     assert "Play" in play.inner_text()
 
 
-def test_hover_and_click_tell_the_text_and_its_true_neighbors(open_page: Open, page_file: Path) -> None:
+def test_hover_and_click_tell_the_text_and_its_true_neighbors(
+    open_page: Open, page_file: Path
+) -> None:
     made = synthetic_map()
     opened = start(open_page, page_file)
     page, canvas = opened.page, opened.page.locator("#map canvas")
@@ -102,7 +109,8 @@ def test_hover_and_click_tell_the_text_and_its_true_neighbors(open_page: Open, p
     # walk over the canvas until a point answers
     for step in range(400):
         page.mouse.move(
-            box["x"] + box["width"] * (0.1 + 0.8 * (step % 20) / 20), box["y"] + box["height"] * (0.1 + 0.8 * step / 400)
+            box["x"] + box["width"] * (0.1 + 0.8 * (step % 20) / 20),
+            box["y"] + box["height"] * (0.1 + 0.8 * step / 400),
         )
         if page.locator("#map .tip").is_visible():
             break
@@ -116,7 +124,9 @@ def test_hover_and_click_tell_the_text_and_its_true_neighbors(open_page: Open, p
     assert opened.texts("#map ol.items .said") == expected
     page.locator("#map input[type=range]").focus()
     page.keyboard.press("ArrowRight")
-    assert opened.texts("#map ol.items .said") == [made.texts[j] for j in made.neighbors(number, layer=5, reading="better")]
+    assert opened.texts("#map ol.items .said") == [
+        made.texts[j] for j in made.neighbors(number, layer=5, reading="better")
+    ]
     assert page.locator("#map figure rect.cell").count() == 10 * 7  # which neighbors stay
     strip = page.locator("#map figure svg[role=img]").first
     at = strip.bounding_box()
@@ -140,7 +150,9 @@ def test_the_keyboard_alone_reaches_everything(open_page: Open, page_file: Path)
         page.keyboard.press(key)
     assert page.locator("#map .tip .said").inner_text() != first
     shown = page.locator("#map .tip .said").inner_text()
-    page.wait_for_function("(text) => document.getElementById('said').textContent === text", arg=shown)
+    page.wait_for_function(
+        "(text) => document.getElementById('said').textContent === text", arg=shown
+    )
     page.keyboard.press("Enter")
     assert page.locator("#map .picked").inner_text() == shown
     page.keyboard.press("Escape")
@@ -154,7 +166,9 @@ def test_the_keyboard_alone_reaches_everything(open_page: Open, page_file: Path)
 
 def test_fewer_neighbors_and_unknown_ones_are_told_as_such(open_page: Open, tmp_path: Path) -> None:
     made = synthetic_map()
-    readings = [replace(r, layout=replace(r.layout, near=r.layout.near[:, :, :6])) for r in made.readings]
+    readings = [
+        replace(r, layout=replace(r.layout, near=r.layout.near[:, :, :6])) for r in made.readings
+    ]
     opened = start(open_page, replace(made, readings=readings).save(tmp_path / "map.html"))
     page = opened.page
     page.locator("#map .items button").first.click()
@@ -182,8 +196,11 @@ def test_on_paper_the_map_says_its_layer_and_reading(open_page: Open, page_file:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_printed_page_has_the_map_and_is_white(open_page: Open, page_file: Path, scheme: str) -> None:
-    """Chromium's own PDF: pages of A4, the map as a picture among them, and dark ink on white whatever the screen shows."""
+def test_a_printed_page_has_the_map_and_is_white(
+    open_page: Open, page_file: Path, scheme: str
+) -> None:
+    """Chromium's own PDF: pages of A4, the map as a picture among them, and dark ink on white
+    whatever the screen shows."""
     opened = start(open_page, page_file, 1280, 900, scheme=scheme)
     opened.page.evaluate("""() => addEventListener('beforeprint', () => {
         window.printed = getComputedStyle(document.documentElement).getPropertyValue('--panel').trim();
@@ -219,7 +236,13 @@ def test_colors_and_readings_change(open_page: Open, page_file: Path) -> None:
     opened = start(open_page, page_file)
     page = opened.page
     colors = page.locator("#map [data-switch=coloring] select")
-    assert opened.texts("#map [data-switch=coloring] option") == ["topic", "stars", "cluster", "length", "none"]
+    assert opened.texts("#map [data-switch=coloring] option") == [
+        "topic",
+        "stars",
+        "cluster",
+        "length",
+        "none",
+    ]
     assert len(opened.texts("#map .inks button")) == 5
     seen = [page.evaluate(INK)[1]]
     for name in ("stars", "cluster", ""):
@@ -236,7 +259,9 @@ def test_colors_and_readings_change(open_page: Open, page_file: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "dark")])
-def test_it_fits_a_phone_and_the_dark(open_page: Open, page_file: Path, width: int, scheme: str) -> None:
+def test_it_fits_a_phone_and_the_dark(
+    open_page: Open, page_file: Path, width: int, scheme: str
+) -> None:
     opened = start(open_page, page_file, width, scheme=scheme)
     page = opened.page
     page.locator("#map .items button").first.click()
@@ -249,7 +274,9 @@ def test_it_fits_a_phone_and_the_dark(open_page: Open, page_file: Path, width: i
 def test_hostile_texts_and_names_are_shown_as_text(open_page: Open, tmp_path: Path) -> None:
     texts = [f"{EVIL} {i}" for i in range(19)] + ["x" * 1_000_000]
     run = synthetic_run()
-    run._map = synthetic_map(20, texts=texts, columns={EVIL: [EVIL if i % 2 else "b" for i in range(20)]})
+    run._map = synthetic_map(
+        20, texts=texts, columns={EVIL: [EVIL if i % 2 else "b" for i in range(20)]}
+    )
     opened = start(open_page, write_report([run], tmp_path / "report.html"))
     page = opened.page
     assert opened.errors == []
@@ -257,7 +284,9 @@ def test_hostile_texts_and_names_are_shown_as_text(open_page: Open, tmp_path: Pa
     page.locator("#map-search").fill("<script>")
     assert len(opened.texts("#map .items .said")) == 12
     page.locator("#map .items button").first.click()
-    assert page.locator("#map .picked").inner_text().startswith("<script>window.hacked=1</script><img")
+    assert (
+        page.locator("#map .picked").inner_text().startswith("<script>window.hacked=1</script><img")
+    )
     assert any("<script>" in text for text in opened.texts("#map .inks button"))
     assert page.evaluate("() => window.hacked") is None
     assert page.locator("#map img").count() == 0
@@ -289,7 +318,9 @@ def test_a_map_alone_is_a_page_and_a_notebook_shows_it(open_page: Open, tmp_path
     assert frame.startswith("<iframe")
     assert "<script" not in frame
     host = tmp_path / "notebook.html"
-    host.write_text(f"<!doctype html><html data-ready=yes><body>{frame}</body></html>", encoding="utf-8")
+    host.write_text(
+        f"<!doctype html><html data-ready=yes><body>{frame}</body></html>", encoding="utf-8"
+    )
     opened.go(host)
     opened.page.frame_locator("iframe").locator("#map[data-ready]").wait_for()
 
@@ -302,7 +333,12 @@ class Oracle:
             return {"why": "The model cannot be asked: <b>it sleeps</b>"}
         layers = list(range(7))
         told = {"layers": layers, "near": [list(range(3, 13))] * 7, "cosine": [[0.5] * 10] * 7}
-        return {"readings": {"today": told, "better": {"layers": [4], "near": [list(range(20, 30))], "cosine": [[0.25] * 10]}}}
+        return {
+            "readings": {
+                "today": told,
+                "better": {"layers": [4], "near": [list(range(20, 30))], "cosine": [[0.25] * 10]},
+            }
+        }
 
 
 def test_a_sentence_of_the_readers_is_asked(open_page: Open, tmp_path: Path) -> None:
@@ -313,7 +349,9 @@ def test_a_sentence_of_the_readers_is_asked(open_page: Open, tmp_path: Path) -> 
     page = opened.page
     page.locator("#map-ask").fill("my own sentence")
     page.keyboard.press("Enter")
-    page.wait_for_function("() => document.querySelector('#map form .says').textContent.includes('layerscope open')")
+    page.wait_for_function(
+        "() => document.querySelector('#map form .says').textContent.includes('layerscope open')"
+    )
     with serve(path, asker=Oracle()) as served:  # type: ignore[arg-type]
         page.goto(served.url)
         page.wait_for_selector("#map[data-ready]")
@@ -333,7 +371,9 @@ def test_a_sentence_of_the_readers_is_asked(open_page: Open, tmp_path: Path) -> 
         page.goto(path.as_uri())  # so that the window can be handed on
 
 
-def test_neighborhood_change_stands_beside_the_metrics_and_in_the_tables(open_page: Open, page_file: Path) -> None:
+def test_neighborhood_change_stands_beside_the_metrics_and_in_the_tables(
+    open_page: Open, page_file: Path
+) -> None:
     opened = start(open_page, page_file)
     assert opened.texts("#grid figcaption .name")[-1] == "Neighborhood change"
     opened.page.locator("[data-switch=table] select").select_option("maps")

@@ -62,7 +62,11 @@ def test_studies_probes_and_sweeps_have_sections(open_page: Open, tmp_path: Path
     opened = open_page(path)
     assert opened.errors == []
     assert opened.requests == [path.as_uri()]
-    assert opened.texts("#blocks h2") == ["Probes of small on digits", "Study: Extreme inputs", "Sweep: night"]
+    assert opened.texts("#blocks h2") == [
+        "Probes of small on digits",
+        "Study: Extreme inputs",
+        "Sweep: night",
+    ]
     assert opened.page.locator("[data-kind=probe] path.line").count() == 4
     assert opened.page.evaluate("() => document.querySelector('img.drawn').naturalWidth") == 300
     assert opened.page.locator("[data-kind=sweep] svg.chart").count() == 3
@@ -73,7 +77,9 @@ def test_studies_probes_and_sweeps_have_sections(open_page: Open, tmp_path: Path
 def test_correlations_over_tasks_and_over_models(open_page: Open, tmp_path: Path) -> None:
     models = [("one", "llama", 6), ("two", "bert", 5), ("three", "gpt2", 7)]
     runs = [synthetic_run(*model) for model in models]
-    evaluations = [synthetic_evaluation(*model, tasks=["STSBenchmark", "Topics"]) for model in models]
+    evaluations = [
+        synthetic_evaluation(*model, tasks=["STSBenchmark", "Topics"]) for model in models
+    ]
     report = gather([*runs, *evaluations])
     path = tmp_path / "report.html"
     path.write_text(make_page(report), encoding="utf-8")
@@ -99,14 +105,21 @@ def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path
     rows = opened.page.evaluate(
         "() => [...document.querySelectorAll('#chosen tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
     )
-    assert rows[:2] == [["text 0", "1", "before 0.1", "after 0.1"], ["", "2", "before 0.2", "after 0.2"]]
+    assert rows[:2] == [
+        ["text 0", "1", "before 0.1", "after 0.1"],
+        ["", "2", "before 0.2", "after 0.2"],
+    ]
     assert rows[3][0] == "text 1"
-    lead = "Asking for one word at layer 4 of 6 finds the right neighbors half again as often as today"
-    assert opened.texts("#lead") == [f"{lead}, at 1.40 × today's computation"]
-    assert opened.texts("#points li")[0].endswith("of a text's 10 nearest, 2.0 are found today, 3.0 now.")
-    assert opened.page.evaluate("() => document.querySelector('#chosen').getBoundingClientRect().top") < opened.page.evaluate(
-        "() => document.querySelector('#curves').getBoundingClientRect().top"
+    lead = (
+        "Asking for one word at layer 4 of 6 finds the right neighbors half again as often as today"
     )
+    assert opened.texts("#lead") == [f"{lead}, at 1.40 × today's computation"]
+    assert opened.texts("#points li")[0].endswith(
+        "of a text's 10 nearest, 2.0 are found today, 3.0 now."
+    )
+    assert opened.page.evaluate(
+        "() => document.querySelector('#chosen').getBoundingClientRect().top"
+    ) < opened.page.evaluate("() => document.querySelector('#curves').getBoundingClientRect().top")
 
 
 SPILLED = """() => [...document.querySelectorAll('.picture svg.chart')].flatMap((chart) => {
@@ -124,7 +137,9 @@ OVERLAPPING = """() => [...document.querySelectorAll('.picture svg.chart')].flat
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_a_choice_is_a_picture_at_any_size(open_page: Open, tmp_path: Path, width: int, scheme: str) -> None:
+def test_a_choice_is_a_picture_at_any_size(
+    open_page: Open, tmp_path: Path, width: int, scheme: str
+) -> None:
     large = synthetic_improvement("large", 100, 70, ("one-word", "step-by-step"))
     opened = open_page(write_report([large], tmp_path / "report.html"), width, scheme=scheme)
     assert opened.errors == []
@@ -136,9 +151,15 @@ def test_a_choice_is_a_picture_at_any_size(open_page: Open, tmp_path: Path, widt
     assert costs.locator(".candidate").count() == rows * layers
     assert costs.locator("path.front").count() == 1
     for chart in (heat, costs):
-        assert [node.get_attribute("data-mark") for node in chart.locator(".mark").all()] == ["today", "chosen"]
+        assert [node.get_attribute("data-mark") for node in chart.locator(".mark").all()] == [
+            "today",
+            "chosen",
+        ]
     tied = int(large.table["tied"].sum())
-    assert (heat.locator("rect.tied").count(), costs.locator(".candidate.tied").count()) == (tied, tied)
+    assert (heat.locator("rect.tied").count(), costs.locator(".candidate.tied").count()) == (
+        tied,
+        tied,
+    )
     chosen = "chosen: layer 70, one-word prompt, centered, no norm (0.400)"
     assert opened.texts(".picture .keys li").count(chosen) == 2
     assert page.evaluate(SPILLED) == []
@@ -151,7 +172,9 @@ def test_a_picture_of_a_choice_is_read_by_keys_and_pointer(open_page: Open, tmp_
     opened = open_page(write_report([run], tmp_path / "report.html"))
     page, (heat, costs) = opened.page, opened.page.locator(".picture svg.chart").all()
     assert (heat.get_attribute("role"), heat.get_attribute("tabindex")) == ("img", "0")
-    assert "Chosen: layer 4 · one-word prompt, centered, no norm · 0.400" in str(heat.get_attribute("aria-label"))
+    assert "Chosen: layer 4 · one-word prompt, centered, no norm · 0.400" in str(
+        heat.get_attribute("aria-label")
+    )
     heat.focus()
     page.keyboard.press("ArrowRight")
     told = page.locator(".picture .heat-read").first
@@ -163,7 +186,9 @@ def test_a_picture_of_a_choice_is_read_by_keys_and_pointer(open_page: Open, tmp_
     assert told.inner_text().startswith("layer 5 · one-word prompt, centered, no norm")
     page.keyboard.press("ArrowDown")
     assert told.inner_text().startswith("layer 5 · head on plain text")
-    page.wait_for_function("() => document.getElementById('said').textContent.startsWith('layer 5 · head on plain text')")
+    page.wait_for_function(
+        "() => document.getElementById('said').textContent.startsWith('layer 5 · head on plain text')"
+    )
     costs.focus()
     assert told.inner_text() == ""
     page.keyboard.press("ArrowRight")
@@ -190,7 +215,9 @@ def test_what_cannot_be_chosen_is_not_on_the_front(open_page: Open, tmp_path: Pa
 
 
 @pytest.mark.parametrize("what", ["profile", "evaluation", "both", "full"])
-def test_renders_without_errors_or_requests(open_page: Open, full_report: Path, tmp_path: Path, what: str) -> None:
+def test_renders_without_errors_or_requests(
+    open_page: Open, full_report: Path, tmp_path: Path, what: str
+) -> None:
     run, scores = synthetic_run(), synthetic_evaluation()
     parts = {"profile": [run], "evaluation": [scores], "both": [run, scores]}
     path = full_report if what == "full" else write_report(parts[what], tmp_path / "report.html")
@@ -210,7 +237,9 @@ def test_renders_without_errors_or_requests(open_page: Open, full_report: Path, 
 
 def test_the_page_may_fetch_nothing(open_page: Open, full_report: Path) -> None:
     opened = open_page(full_report)
-    refused = opened.page.evaluate("() => fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => 'refused')")
+    refused = opened.page.evaluate(
+        "() => fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => 'refused')"
+    )
     assert refused == "refused"
     assert any("Content Security Policy" in error for error in opened.errors)
 
@@ -228,7 +257,11 @@ def test_every_switch_changes_what_is_shown(open_page: Open, full_report: Path, 
         values = box.locator("option, input").evaluate_all("(nodes) => nodes.map((n) => n.value)")
         before = page.evaluate(EVERYTHING)
         is_select = box.locator("select").count() == 1
-        now = box.locator("select").input_value() if is_select else box.locator("input:checked").input_value()
+        now = (
+            box.locator("select").input_value()
+            if is_select
+            else box.locator("input:checked").input_value()
+        )
         for value in [v for v in values if v != now][-most:]:
             if is_select:
                 box.locator("select").select_option(value)
@@ -245,8 +278,28 @@ def test_every_switch_changes_what_is_shown(open_page: Open, full_report: Path, 
             box.locator(f"input[value={now}]").check(force=True)
         opened.settle()
     names = {one.split("=")[0] for one in tried}
-    assert names >= {"set", "norm", "sink", "finalNorm", "axis", "evaluation", "shade", "table", "pair", "readout", "metric"}
-    for wanted in ["set=all", "sink=drop", "finalNorm=raw", "axis=layer", "evaluation=1", "shade=score", "pair=1"]:
+    assert names >= {
+        "set",
+        "norm",
+        "sink",
+        "finalNorm",
+        "axis",
+        "evaluation",
+        "shade",
+        "table",
+        "pair",
+        "readout",
+        "metric",
+    }
+    for wanted in [
+        "set=all",
+        "sink=drop",
+        "finalNorm=raw",
+        "axis=layer",
+        "evaluation=1",
+        "shade=score",
+        "pair=1",
+    ]:
         assert wanted in tried
     if most > 1:
         assert {"norm=maxEntropy", "table=best"} <= set(tried)
@@ -265,7 +318,9 @@ def test_runs_can_be_hidden_and_shown(open_page: Open, full_report: Path) -> Non
     assert lines.count() == 6
 
 
-def test_hover_shows_the_values_of_the_table_in_every_chart(open_page: Open, tmp_path: Path) -> None:
+def test_hover_shows_the_values_of_the_table_in_every_chart(
+    open_page: Open, tmp_path: Path
+) -> None:
     run = synthetic_run("one", "llama", 6)
     opened = open_page(write_report([run], tmp_path / "report.html"))
     page = opened.page
@@ -289,7 +344,9 @@ def test_hover_shows_the_values_of_the_table_in_every_chart(open_page: Open, tmp
         assert figure.locator(".where").inner_text() == "layer 4"
     assert len(shown) == 7
     for name, values in shown.items():
-        wanted = [by_column[name]] + ([by_column[f"{name}, sink dropped"]] if f"{name}, sink dropped" in by_column else [])
+        wanted = [by_column[name]] + (
+            [by_column[f"{name}, sink dropped"]] if f"{name}, sink dropped" in by_column else []
+        )
         assert values == wanted
     page.mouse.move(2, 2)
     opened.settle()
@@ -299,10 +356,14 @@ def test_hover_shows_the_values_of_the_table_in_every_chart(open_page: Open, tmp
 def test_heat_map_values_and_marks(open_page: Open, full_report: Path) -> None:
     opened = open_page(full_report)
     page = opened.page
-    assert page.locator("#heat rect.cell").count() == 4 * 7  # three tasks and their mean, seven layers
+    assert (
+        page.locator("#heat rect.cell").count() == 4 * 7
+    )  # three tasks and their mean, seven layers
     assert page.locator("#heat rect.tied").count() == 3
     assert page.locator("#heat rect.best").count() == 4
-    assert page.locator("#heat rect.mark").count() == 0  # the chosen layer is chosen under another readout
+    assert (
+        page.locator("#heat rect.mark").count() == 0
+    )  # the chosen layer is chosen under another readout
     page.locator("[data-switch=readout] select").first.select_option(READOUTS[-1])
     opened.settle()
     assert page.locator("#heat rect.mark").count() == 1
@@ -312,7 +373,10 @@ def test_heat_map_values_and_marks(open_page: Open, full_report: Path) -> None:
     cell.hover()
     opened.settle()
     text = page.locator(".heat-read").inner_text()
-    assert "STSBenchmark · layer 2 · 30.00 · +10.0 [+9.0, +11.0] over the last layer · tied with the best" in text
+    assert (
+        "STSBenchmark · layer 2 · 30.00 · +10.0 [+9.0, +11.0] over the last layer · tied with the best"
+        in text
+    )
     page.locator("[data-switch=table] select").select_option("scores")
     opened.settle()
     row = next(cells for cells in body(opened) if cells[0] == "2")
@@ -343,7 +407,9 @@ def test_marks_of_models_side_by_side_can_be_read(open_page: Open, tmp_path: Pat
         for name, family, blocks, best in models
         for run in (
             synthetic_run(name, family, blocks, valley=False),
-            synthetic_evaluation(name, family, blocks, ["STSBenchmark", "Topics"], READOUTS[:1], best=best),
+            synthetic_evaluation(
+                name, family, blocks, ["STSBenchmark", "Topics"], READOUTS[:1], best=best
+            ),
         )
     ]
     opened = open_page(write_report(runs, tmp_path / "report.html"))
@@ -353,7 +419,10 @@ def test_marks_of_models_side_by_side_can_be_read(open_page: Open, tmp_path: Pat
 
 
 def test_notes_on_valleys_at_the_same_depth_can_be_read(open_page: Open, tmp_path: Path) -> None:
-    runs = [synthetic_run(name, family, 6) for name, family in (("small", "llama"), ("other", "bert"), ("third", "gpt2"))]
+    runs = [
+        synthetic_run(name, family, 6)
+        for name, family in (("small", "llama"), ("other", "bert"), ("third", "gpt2"))
+    ]
     opened = open_page(write_report(runs, tmp_path / "report.html"))
     assert opened.page.locator("#grid text.note").count() == 3
     assert opened.page.evaluate(_TEXTS_THAT_COVER_EACH_OTHER) == []
@@ -408,7 +477,9 @@ def test_text_stays_text(open_page: Open, tmp_path: Path) -> None:
     run = synthetic_run(EVIL, "llama", 4, preset=EVIL)
     run.manifest["warnings"] = [EVIL]
     run.manifest["corpus"]["name"] = EVIL
-    scores = synthetic_evaluation(EVIL, "llama", 4, [EVIL, "b"], [READOUTS[0], f"{EVIL} {{text}}/last/raw/keep/none"])
+    scores = synthetic_evaluation(
+        EVIL, "llama", 4, [EVIL, "b"], [READOUTS[0], f"{EVIL} {{text}}/last/raw/keep/none"]
+    )
     path = write_report([run, scores], tmp_path / "report.html")
     opened = open_page(path)
     page = opened.page
@@ -443,7 +514,9 @@ def test_keyboard_alone(open_page: Open, full_report: Path) -> None:
     assert outline != "none"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.getElementById('said').textContent.includes('depth 0.17')")  # said a moment later
+    page.wait_for_function(
+        "() => document.getElementById('said').textContent.includes('depth 0.17')"
+    )  # said a moment later
     assert "Prompt entropy, depth 0.17" in page.locator("#said").inner_text()
     assert page.locator("#grid .tip").count() == 1
     page.keyboard.press("Escape")
@@ -490,7 +563,9 @@ def test_the_theme_can_be_chosen(open_page: Open, full_report: Path) -> None:
     dark = look()
     assert dark[0] != light[0]
     assert dark[1] != light[1]
-    for _ in range(10):  # a browser writes its store behind: on a busy machine the page may be back sooner
+    for _ in range(
+        10
+    ):  # a browser writes its store behind: on a busy machine the page may be back sooner
         page.reload()
         opened.settle()
         if look() == dark:
@@ -506,7 +581,9 @@ def test_conventions_that_differ_are_said_on_the_page(open_page: Open, full_repo
     assert page.locator("#conventions tr.differs td").first.inner_text() == "final norm"
 
 
-def test_many_warnings_do_not_hide_the_content(open_page: Open, full_report: Path, tmp_path: Path) -> None:
+def test_many_warnings_do_not_hide_the_content(
+    open_page: Open, full_report: Path, tmp_path: Path
+) -> None:
     text = full_report.read_text(encoding="utf-8")
     start = '"notices":['
     assert text.count(start) == 1
@@ -526,7 +603,9 @@ def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -
     path = write_report(large_pair(), tmp_path / "report.html")
     assert path.stat().st_size < 3_000_000
     opened = open_page(path, height=900)
-    ready = opened.page.evaluate("() => performance.getEntriesByName('layerscope-ready')[0].startTime")
+    ready = opened.page.evaluate(
+        "() => performance.getEntriesByName('layerscope-ready')[0].startTime"
+    )
     print(f"{path.stat().st_size / 1e6:.2f} MB, interactive after {ready:.0f} ms")
     opened.page.locator("#heat").scroll_into_view_if_needed()
     opened.page.wait_for_selector("#heat rect.cell")
@@ -553,14 +632,19 @@ def test_there_is_one_tooltip_at_most(open_page: Open, full_report: Path) -> Non
     assert page.locator(".tip").count() == 1
 
 
-def test_neighbors_are_read_on_a_phone_without_scrolling_aside(open_page: Open, tmp_path: Path) -> None:
+def test_neighbors_are_read_on_a_phone_without_scrolling_aside(
+    open_page: Open, tmp_path: Path
+) -> None:
     opened = open_page(write_report([synthetic_improvement()], tmp_path / "report.html"), 390)
     box = opened.page.locator("#chosen .inline").bounding_box()
     last = opened.page.locator("#chosen .inline td", has_text="after 0.1").bounding_box()
     assert box["x"] <= last["x"]
     assert last["x"] + last["width"] <= box["x"] + box["width"] + 1
     told = "(node) => getComputedStyle(node, '::before').content"
-    assert opened.page.locator("#chosen .inline td", has_text="after 0.1").evaluate(told) == '"nearest now"'
+    assert (
+        opened.page.locator("#chosen .inline td", has_text="after 0.1").evaluate(told)
+        == '"nearest now"'
+    )
 
 
 def test_tables_are_there_before_anybody_scrolls(open_page: Open, full_report: Path) -> None:
@@ -569,11 +653,16 @@ def test_tables_are_there_before_anybody_scrolls(open_page: Open, full_report: P
     assert opened.page.evaluate("() => scrollY") == 0
 
 
-def test_scores_of_a_hundred_layers_and_twenty_readouts_fit(open_page: Open, tmp_path: Path) -> None:
+def test_scores_of_a_hundred_layers_and_twenty_readouts_fit(
+    open_page: Open, tmp_path: Path
+) -> None:
     readouts = [Readout(*READOUTS[0].split("/")[:1], pooling, norm, sink, centering).name
                 for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")
                 for sink in ("keep", "drop") for centering in ("none", "corpus")][:20]  # fmt: skip
-    path = write_report([synthetic_evaluation("large", "llama", 100, ["STSBenchmark", "Topics"], readouts)], tmp_path / "r.html")
+    path = write_report(
+        [synthetic_evaluation("large", "llama", 100, ["STSBenchmark", "Topics"], readouts)],
+        tmp_path / "r.html",
+    )
     opened = open_page(path)
     for width in (1280, 390):
         opened.page.set_viewport_size({"width": width, "height": 5200})

@@ -11,7 +11,12 @@ from layerscope.capture import Anatomy, Batch, Capture, Reduced, Reducer, expand
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+)
 
 
 def hooks_on(module: nn.Module) -> int:
@@ -19,7 +24,9 @@ def hooks_on(module: nn.Module) -> int:
     return sum(len(getattr(part, name)) for part in module.modules() for name in _HOOKS)
 
 
-def capture_states(model: LoadedModel, ids: Tensor, final_norm: str, sites: Sequence[str] | None = None) -> list[Tensor]:
+def capture_states(
+    model: LoadedModel, ids: Tensor, final_norm: str, sites: Sequence[str] | None = None
+) -> list[Tensor]:
     """Copies of the states at some sites, as `final_norm` asks for them."""
     found = expand_sites(sites, model.anatomy)
     states: dict[int, Tensor] = {}
@@ -32,7 +39,9 @@ def capture_states(model: LoadedModel, ids: Tensor, final_norm: str, sites: Sequ
     return [states[i] for i in range(len(found))]
 
 
-def reduce_states(batch: Batch, states: Sequence[Tensor], options: Options | None = None, token_level: bool = True) -> Reduced:
+def reduce_states(
+    batch: Batch, states: Sequence[Tensor], options: Options | None = None, token_level: bool = True
+) -> Reduced:
     """What the reducer keeps of given states: block k of a toy model returns `states[k]`."""
     blocks = [nn.Identity() for _ in states]
     anatomy = Anatomy("toy", blocks, None)
@@ -41,5 +50,7 @@ def reduce_states(batch: Batch, states: Sequence[Tensor], options: Options | Non
         for block, state in zip(blocks, states, strict=True):
             block(state)
 
-    with Reducer(anatomy, expand_sites(["block.*"], anatomy), "raw", options or Options()) as reducer:
+    with Reducer(
+        anatomy, expand_sites(["block.*"], anatomy), "raw", options or Options()
+    ) as reducer:
         return reducer.run(batch, forward, token_level)

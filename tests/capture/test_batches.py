@@ -30,7 +30,9 @@ def test_no_mask_where_nothing_is_padded() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 200), st.one_of(st.none(), st.integers(1, 9)))
-def test_plans_hold_every_text_once_within_the_budget(lengths: list[int], tokens: int, most: int | None) -> None:
+def test_plans_hold_every_text_once_within_the_budget(
+    lengths: list[int], tokens: int, most: int | None
+) -> None:
     batches = plan_batches(lengths, tokens, most)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
@@ -49,7 +51,9 @@ def test_plans_fill_the_budget() -> None:
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "cuda": lambda: torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    "cpu": lambda: RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"),
+    "cpu": lambda: RuntimeError(
+        "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"
+    ),
     "python": lambda: MemoryError(),
     "mps": lambda: RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"),
 }
@@ -58,7 +62,9 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 @pytest.mark.parametrize("kind", ERRORS)
 @settings(max_examples=15, deadline=None)
 @given(lengths=LENGTHS, tokens=st.integers(1, 300), fits=st.integers(1, 8))
-def test_halving_neither_loses_nor_repeats_work(kind: str, lengths: list[int], tokens: int, fits: int) -> None:
+def test_halving_neither_loses_nor_repeats_work(
+    kind: str, lengths: list[int], tokens: int, fits: int
+) -> None:
     done: list[int] = []
     tries: list[int] = []
 
@@ -68,7 +74,9 @@ def test_halving_neither_loses_nor_repeats_work(kind: str, lengths: list[int], t
             raise ERRORS[kind]()
         done.extend(batch)
 
-    with patch.object(batches.gc, "collect"):  # slow in a process this large, and there is nothing to collect
+    with patch.object(
+        batches.gc, "collect"
+    ):  # slow in a process this large, and there is nothing to collect
         worked = run_batches(lengths, process, tokens)
     assert sorted(done) == list(range(len(lengths)))
     assert sum(size for size in tries if size <= fits) == len(done)
@@ -96,7 +104,10 @@ def test_one_text_that_does_not_fit_is_a_clear_error() -> None:
         if 2 in batch:
             raise ERRORS["cpu"]()
 
-    with pytest.raises(LayerscopeError, match=r"out of memory on a single text of 900 tokens\. Use a smaller max_length="):
+    with pytest.raises(
+        LayerscopeError,
+        match=r"out of memory on a single text of 900 tokens\. Use a smaller max_length=",
+    ):
         run_batches([10, 20, 900, 30], process, 4096)
 
 
@@ -112,7 +123,9 @@ def test_other_errors_pass_through_at_once() -> None:
     assert tries == [4]
 
 
-def test_vectors_wait_on_a_gpu_alone_and_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_wait_on_a_gpu_alone_and_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(batches, "free_memory", lambda device: 1000)
     assert not fits_on_device(torch.device("cpu"), 1, 1)
     assert fits_on_device(torch.device("cuda"), 112, 1)

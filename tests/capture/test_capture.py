@@ -1,4 +1,5 @@
-"""One forward pass: the right states under each `final_norm`, no more of the pass than needed, and nothing left behind."""
+"""One forward pass: the right states under each `final_norm`, no more of the pass than needed, and
+nothing left behind."""
 
 from __future__ import annotations
 
@@ -29,9 +30,13 @@ def some_ids(rows: int = 2, length: int = 7) -> Tensor:
 def test_final_norm_settings_against_the_models_own_hidden_states(family: str) -> None:
     model, ids = tiny_model(family), some_ids()
     with torch.inference_mode():
-        out = model.module(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+        out = model.module(
+            input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True
+        )
         theirs = list(out.hidden_states)
-        if family in MAMBAS:  # their list has no embeddings, and ends with the last block both raw and normed
+        if (
+            family in MAMBAS
+        ):  # their list has no embeddings, and ends with the last block both raw and normed
             assert len(theirs) == 4
             theirs = [model.module.get_input_embeddings()(ids), *theirs[:-2], theirs[-1]]
         raw, hf, applied = (capture_states(model, ids, how) for how in ("raw", "hf", "applied"))
@@ -65,14 +70,24 @@ def test_unknown_final_norm_is_refused() -> None:
         Capture(tiny_model().anatomy, [], "none", lambda *_: None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("last", "calls"), [("embed", 0), ("block.0", 1), ("block.1.attn", 2), ("block.2", 3)])
+@pytest.mark.parametrize(
+    ("last", "calls"), [("embed", 0), ("block.0", 1), ("block.1.attn", 2), ("block.2", 3)]
+)
 def test_the_pass_ends_at_the_last_site(last: str, calls: int) -> None:
     model, count = tiny_model("llama"), [0]
-    handles = [block.register_forward_pre_hook(lambda *_: count.__setitem__(0, count[0] + 1)) for block in model.anatomy.blocks]
+    handles = [
+        block.register_forward_pre_hook(lambda *_: count.__setitem__(0, count[0] + 1))
+        for block in model.anatomy.blocks
+    ]
     norms = [0]
-    handles.append(model.anatomy.final_norm.register_forward_hook(lambda *_: norms.__setitem__(0, norms[0] + 1)))
+    handles.append(
+        model.anatomy.final_norm.register_forward_hook(
+            lambda *_: norms.__setitem__(0, norms[0] + 1)
+        )
+    )
     capture_states(model, some_ids(), "raw", ["embed", last])
-    # the input of a block is read before the block runs, by a hook that comes after the counting one
+    # the input of a block is read before the block runs, by a hook that comes after the counting
+    # one
     assert count[0] == max(calls, 1)
     assert norms[0] == 0
     for handle in handles:
@@ -103,9 +118,13 @@ def model() -> Iterator[LoadedModel]:
     assert hooks_on(model.module) == before
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, torch.OutOfMemoryError, SystemExit])
+@pytest.mark.parametrize(
+    "error", [RuntimeError, KeyboardInterrupt, torch.OutOfMemoryError, SystemExit]
+)
 @pytest.mark.parametrize("where", ["block", "on_state"])
-def test_hooks_go_whatever_happens(model: LoadedModel, error: type[BaseException], where: str) -> None:
+def test_hooks_go_whatever_happens(
+    model: LoadedModel, error: type[BaseException], where: str
+) -> None:
     def boom(*_: object) -> None:
         raise error("boom")
 
@@ -142,8 +161,8 @@ def test_hooks_go_if_registering_fails(model: LoadedModel) -> None:
 
 
 def test_captures_of_other_threads_come_and_go_during_a_pass(model: LoadedModel) -> None:
-    """Torch has a list of hooks before it looks up how each is called: one that goes between is called without the arguments'
-    names."""
+    """Torch has a list of hooks before it looks up how each is called: one that goes between is
+    called without the arguments' names."""
     sites = expand_sites(["embed"], model.anatomy)
     others: list[int] = []
     other = Capture(model.anatomy, sites, "raw", lambda index, *_: others.append(index))
@@ -154,7 +173,12 @@ def test_captures_of_other_threads_come_and_go_during_a_pass(model: LoadedModel)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(other.__exit__).result()
 
-    with Capture(model.anatomy, expand_sites(["embed", "block.0"], model.anatomy), "raw", read) as capture, other:
+    with (
+        Capture(
+            model.anatomy, expand_sites(["embed", "block.0"], model.anatomy), "raw", read
+        ) as capture,
+        other,
+    ):
         capture.run(lambda: model.forward(some_ids(), torch.ones_like(some_ids())))
     assert (seen, others) == ([0, 1], [])
 
@@ -186,8 +210,12 @@ def test_a_model_works_as_before_after_a_stopped_pass(family: str) -> None:
 
 def test_a_site_that_is_never_reached_is_an_error(model: LoadedModel) -> None:
     astray = Anatomy("llama", [*model.anatomy.blocks[:2], nn.Identity()], None)
-    with pytest.raises(ModelError, match=r"never reached block\.2: the llama family does not describe this model"):
-        capture_states(LoadedModel(model.module, model.tokenizer, astray, "astray"), some_ids(), "raw")
+    with pytest.raises(
+        ModelError, match=r"never reached block\.2: the llama family does not describe this model"
+    ):
+        capture_states(
+            LoadedModel(model.module, model.tokenizer, astray, "astray"), some_ids(), "raw"
+        )
 
 
 def test_input_taps_find_states_given_by_name() -> None:
@@ -198,7 +226,12 @@ def test_input_taps_find_states_given_by_name() -> None:
     block, state = Named(), torch.zeros(1, 2, 3)
     anatomy = Anatomy("toy", [block], None, taps=[{"mid": Tap(block, "input")}])
     seen: list[Tensor] = []
-    with Capture(anatomy, expand_sites(["embed", "block.0"], anatomy), "raw", lambda _i, raw, _s: seen.append(raw)) as capture:
+    with Capture(
+        anatomy,
+        expand_sites(["embed", "block.0"], anatomy),
+        "raw",
+        lambda _i, raw, _s: seen.append(raw),
+    ) as capture:
         capture.run(lambda: block(mask=torch.ones(1, 2), hidden_states=state))
     assert torch.equal(seen[0], state)
     assert torch.equal(seen[1], state + 1)

@@ -1,4 +1,5 @@
-"""What is kept of a batch: right with any padding, loud about NaN, and never more than a few states at a time."""
+"""What is kept of a batch: right with any padding, loud about NaN, and never more than a few states
+at a time."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def test_padding_enters_no_number(family: str) -> None:
     for i, alone in enumerate(each_alone):
         np.testing.assert_allclose(together.pooled[:, i], alone.pooled[:, 0], rtol=2e-4, atol=2e-5)
         for name, values in together.tokens.items():
-            np.testing.assert_allclose(values[:, i], alone.tokens[name][:, 0], rtol=2e-4, atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(
+                values[:, i], alone.tokens[name][:, 0], rtol=2e-4, atol=2e-5, err_msg=name
+            )
 
 
 def test_the_padding_id_does_not_matter() -> None:
@@ -69,7 +72,9 @@ def test_rubbish_at_padding_changes_nothing(width: int, rubbish: float, left: bo
     batch = padded(left)
     assert batch.mask is not None
     states = torch.randn(4, 17, width, generator=torch.Generator().manual_seed(1))
-    clean, dirty = (states.masked_fill(~batch.mask.unsqueeze(-1), value) for value in (0.0, rubbish))
+    clean, dirty = (
+        states.masked_fill(~batch.mask.unsqueeze(-1), value) for value in (0.0, rubbish)
+    )
     one, other = reduce_states(batch, [clean]), reduce_states(batch, [dirty])
     assert np.array_equal(one.pooled, other.pooled)
     for name in one.tokens:
@@ -93,7 +98,9 @@ def test_numbers_are_those_of_the_formulas() -> None:
             "sink_ratio": ratio,
             "sink_position": at,
         }
-        assert {k: v[0, i] for k, v in kept.tokens.items()} == pytest.approx(want, rel=1e-6, nan_ok=True)
+        assert {k: v[0, i] for k, v in kept.tokens.items()} == pytest.approx(
+            want, rel=1e-6, nan_ok=True
+        )
         np.testing.assert_allclose(kept.pooled[0, i], tokens.mean(0), rtol=1e-6, atol=1e-7)
     assert kept.tokens["sink_position"][0, 1] == 3
     assert kept.pooled.dtype == np.float32
@@ -102,7 +109,9 @@ def test_numbers_are_those_of_the_formulas() -> None:
 @needs_emulator
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_tokens_than_dimensions_at_once(
+    left: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The way of a GPU, its kernels run on the CPU: the same numbers."""
     states = torch.randn(4, 17, 8, generator=torch.Generator().manual_seed(2)).to(dtype)
     states[1, 3] *= 50
@@ -110,7 +119,9 @@ def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, mon
     want = reduce_states(batch, [states, 2 * states + 1])
     used = []
 
-    def centered(given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held) -> normed.CenteredStates:
+    def centered(
+        given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held
+    ) -> normed.CenteredStates:
         used.append(given.shape)
         return normed._centered(given, mask, norm, "none")
 
@@ -133,7 +144,9 @@ def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
         raw = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
     for name in ("sink_ratio", "sink_position"):
         np.testing.assert_allclose(found.tokens[name], raw.tokens[name], rtol=1e-5)
-    assert not np.allclose(found.tokens["entropy_keep"], raw.tokens["entropy_keep"], rtol=1e-3, equal_nan=True)
+    assert not np.allclose(
+        found.tokens["entropy_keep"], raw.tokens["entropy_keep"], rtol=1e-3, equal_nan=True
+    )
 
 
 def test_pooled_only() -> None:
@@ -141,11 +154,16 @@ def test_pooled_only() -> None:
     assert reduce_states(make_batch(IDS, 0), [states], token_level=False).tokens == {}
 
 
-@pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinite values")])
+@pytest.mark.parametrize(
+    ("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinite values")]
+)
 def test_states_that_are_not_finite_name_the_site(value: float, word: str) -> None:
     good, bad = torch.ones(4, 17, 8), torch.ones(4, 17, 8)
     bad[2, 1, 0] = value
-    with pytest.raises(NonFiniteStatesError, match=rf"{word} in the states at block\.1 \(layer 2, float32\) for 1 of 4 texts"):
+    with pytest.raises(
+        NonFiniteStatesError,
+        match=rf"{word} in the states at block\.1 \(layer 2, float32\) for 1 of 4 texts",
+    ):
         reduce_states(make_batch(IDS, 0), [good, bad])
     with pytest.raises(NonFiniteStatesError, match=r"float16\).*use dtype='bfloat16' or 'float32'"):
         reduce_states(make_batch(IDS, 0), [good.half(), bad.half()])
@@ -162,15 +180,23 @@ def test_a_model_with_nan_weights_is_told_at_the_first_bad_layer() -> None:
 
 def _llama(blocks: int) -> LoadedModel:
     config = hf.LlamaConfig(
-        vocab_size=262, hidden_size=24, intermediate_size=40, num_hidden_layers=blocks, num_attention_heads=2, pad_token_id=0
+        vocab_size=262,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=blocks,
+        num_attention_heads=2,
+        pad_token_id=0,
     )
     torch.manual_seed(0)
     return wrap(hf.LlamaModel(config).eval(), tiny_tokenizer())
 
 
 def _most_alive(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """The most tensors of a state's size alive when any site's states are summed, and how many outlived the next site's."""
-    batch = make_batch([[30 + i] * (19 - i) for i in range(3)], 0)  # 3 x 19 x 24: no other tensor has this size
+    """The most tensors of a state's size alive when any site's states are summed, and how many
+    outlived the next site's."""
+    batch = make_batch(
+        [[30 + i] * (19 - i) for i in range(3)], 0
+    )  # 3 x 19 x 24: no other tensor has this size
     size = 3 * 19 * 24
     gc.collect()
     alive: list[int] = []
@@ -200,7 +226,9 @@ def test_memory_does_not_grow_with_the_number_of_layers(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("final_norm", ["applied", "raw"])
 @pytest.mark.parametrize("token_level", [True, False], ids=["tokens", "means"])
-def test_each_core_reduces_some_texts(final_norm: FinalNorm, token_level: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_core_reduces_some_texts(
+    final_norm: FinalNorm, token_level: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, parts = tiny_model("llama"), []
     own = Reducer._reduce_part
 
@@ -223,7 +251,9 @@ def test_each_core_reduces_some_texts(final_norm: FinalNorm, token_level: bool, 
     assert list(found[1].tokens) == list(found[0].tokens)
     assert bool(found[0].tokens) == token_level
     for name, values in found[0].tokens.items():
-        np.testing.assert_allclose(found[1].tokens[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            found[1].tokens[name], values, rtol=1e-5, atol=1e-6, err_msg=name
+        )
 
 
 def test_a_reducer_holds_nothing_between_batches() -> None:
@@ -253,7 +283,9 @@ def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> N
     batch = make_batch([[3, 4, 5, 6], [7, 8]], model.pad_id, model.device)
     plain, used = [], []
 
-    def means(states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.Held) -> Tensor | None:
+    def means(
+        states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.Held
+    ) -> Tensor | None:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
@@ -271,7 +303,9 @@ def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_emulator
 @pytest.mark.parametrize("final_norm", ["applied", "raw"])
-def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reducer_measures_tokens_at_once(
+    final_norm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Reducer, "_in_parts", lambda *given: False)  # a CPU's own way
     model = tiny_model("gpt_neox")
     model.module.bfloat16()
@@ -279,7 +313,9 @@ def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.
     batch = make_batch([[3, 4, 5, 6, 9, 11, 4], [7, 8, 3, 10]], model.pad_id, model.device)
     kept, used = [], []
 
-    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held) -> normed.CenteredStates:
+    def found(
+        states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held
+    ) -> normed.CenteredStates:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)

@@ -23,7 +23,15 @@ def test_default_is_every_layer_in_order() -> None:
 
 def test_order_is_that_of_the_pass_however_asked_and_without_repeats() -> None:
     asked = ["block.2", "block.1.mlp", "block.1.*", "embed", "block.*", "block.1.mid", "block.0"]
-    expected = ["embed", "block.0", "block.1.norm1", "block.1.attn", "block.1.mid", "block.1.norm2", "block.1.mlp"]
+    expected = [
+        "embed",
+        "block.0",
+        "block.1.norm1",
+        "block.1.attn",
+        "block.1.mid",
+        "block.1.norm2",
+        "block.1.mlp",
+    ]
     assert names(asked) == [*expected, "block.1", "block.2"]
     assert names(asked[::-1]) == names(asked)
 
@@ -36,7 +44,9 @@ def test_sub_sites_of_all_blocks() -> None:
     assert expand_sites(["block.1.mid"], tiny_model("llama").anatomy)[0].in_stream
 
 
-@pytest.mark.parametrize("wrong", ["emb", "blocks.*", "block", "block.-1", "block.1.", "block.1.attn.q", "BLOCK.1", ""])
+@pytest.mark.parametrize(
+    "wrong", ["emb", "blocks.*", "block", "block.-1", "block.1.", "block.1.attn.q", "BLOCK.1", ""]
+)
 def test_unknown_names_list_what_is_valid(wrong: str) -> None:
     with pytest.raises(UnknownNameError, match=r"Valid: block\.\*.*embed"):
         names([wrong])
@@ -45,17 +55,24 @@ def test_unknown_names_list_what_is_valid(wrong: str) -> None:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'embed'"):
         names(["embd"])
-    with pytest.raises(UnknownNameError, match=r"unknown part of a block 'atn'\. Did you mean 'attn'"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown part of a block 'atn'\. Did you mean 'attn'"
+    ):
         names(["block.1.atn"])
 
 
 def test_out_of_range_says_how_many_there_are() -> None:
-    with pytest.raises(LayerscopeError, match=r"'block\.3': this model has 3 blocks, block\.0 to block\.2"):
+    with pytest.raises(
+        LayerscopeError, match=r"'block\.3': this model has 3 blocks, block\.0 to block\.2"
+    ):
         names(["block.3"])
 
 
 def test_parallel_blocks_have_no_mid() -> None:
-    with pytest.raises(LayerscopeError, match=r"no 'mid' state: its attention and MLP read the same input in parallel"):
+    with pytest.raises(
+        LayerscopeError,
+        match=r"no 'mid' state: its attention and MLP read the same input in parallel",
+    ):
         names(["block.*.mid"], "gpt_neox")
     assert "block.0.mid" not in names(["block.*.*"], "gpt_neox")
     assert "block.0.mid" in names(["block.*.*"], "gpt_neox_sequential")
@@ -65,7 +82,9 @@ def test_parallel_blocks_have_no_mid() -> None:
 def test_mamba_has_a_single_branch(family: str) -> None:
     assert names(["block.0.*"], family) == ["block.0.norm1", "block.0.attn"]
     for part in ("mid", "mlp", "norm2"):
-        with pytest.raises(LayerscopeError, match=f"no '{part}' state: its blocks have a single branch"):
+        with pytest.raises(
+            LayerscopeError, match=f"no '{part}' state: its blocks have a single branch"
+        ):
             names([f"block.0.{part}"], family)
 
 

@@ -20,7 +20,9 @@ class Ended(NamedTuple):
 Cli = Callable[..., Ended]
 
 
-def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> Ended:
+def run_main(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
+) -> Ended:
     """What `layerscope WORDS…` prints and how it ends."""
     monkeypatch.setattr(sys, "argv", ["layerscope", *map(str, words)])
     capsys.readouterr()
@@ -34,7 +36,8 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 def assert_refused(ended: Ended, *phrases: str) -> None:
-    """Exit code 1, nothing on stdout, one message on stderr that holds the phrases, no traceback."""
+    """Exit code 1, nothing on stdout, one message on stderr that holds the phrases, no
+    traceback."""
     assert ended.code == 1, ended
     assert ended.out == ""
     lines = ended.err.strip().splitlines()

@@ -21,7 +21,14 @@ def run(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("atlas") / "run"
     model = tiny_model("gpt_neox")
     model.identity["name"] = "[red]mine[/]"
-    profile(model, Corpus.of(texts), out=folder, preset="released", metrics=["prompt_entropy", "curvature"], max_length=24)
+    profile(
+        model,
+        Corpus.of(texts),
+        out=folder,
+        preset="released",
+        metrics=["prompt_entropy", "curvature"],
+        max_length=24,
+    )
     return folder
 
 
@@ -58,7 +65,16 @@ def test_compare_with_a_run_and_a_figure(cli: Cli, run: Path, tmp_path: Path) ->
 def test_reproduce(cli: Cli, tmp_path: Path) -> None:
     rows = json.loads(cli("atlas", "reproduce", "table2", "--json").out)
     assert len(rows) == 20
-    assert set(rows[0]) >= {"item", "model", "column", "printed", "ours", "tasks", "convention", "verdict"}
+    assert set(rows[0]) >= {
+        "item",
+        "model",
+        "column",
+        "printed",
+        "ours",
+        "tasks",
+        "convention",
+        "verdict",
+    }
     authors = [row for row in rows if row["convention"] == "authors"]
     assert len(authors) == 10
     assert all(abs(row["ours"] - row["printed"]) <= 0.05 for row in authors)

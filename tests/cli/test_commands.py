@@ -24,7 +24,13 @@ from tests.tiny import tiny_model
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    profile(tiny_model("llama"), texts, out=folder, metrics=["prompt_entropy", "curvature"], max_length=24)
+    profile(
+        tiny_model("llama"),
+        texts,
+        out=folder,
+        metrics=["prompt_entropy", "curvature"],
+        max_length=24,
+    )
     return folder
 
 
@@ -72,18 +78,29 @@ def test_corpora_and_metrics(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fetch_checks_every_name_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda *_, **__: pytest.fail("fetched before all names were checked"))
-    assert_refused(cli("fetch", "lee", "minilm"), "unknown model, corpus, image set or task 'minilm'", "Did you mean 'minilm-l6'")
+    monkeypatch.setattr(
+        "layerscope.catalogue.Entry.fetch",
+        lambda *_, **__: pytest.fail("fetched before all names were checked"),
+    )
+    assert_refused(
+        cli("fetch", "lee", "minilm"),
+        "unknown model, corpus, image set or task 'minilm'",
+        "Did you mean 'minilm-l6'",
+    )
 
 
 def test_fetch_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name)
+    monkeypatch.setattr(
+        "layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name
+    )
     ended = cli("fetch", "lee", "minilm-l6")
     assert ended[:2] == (0, "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n")
     assert ended.err == "Next: layerscope profile minilm-l6 --offline\n"
 
 
-@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml"), ("c.pdf", b"%PDF")])
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml"), ("c.pdf", b"%PDF")]
+)
 def test_plot(cli: Cli, run_folder: Path, tmp_path: Path, name: str, start: bytes) -> None:
     pytest.importorskip("matplotlib")
     ended = cli("plot", run_folder, run_folder, "--out", name, "--x", "layer")
@@ -98,11 +115,17 @@ def test_plot_mistakes(cli: Cli, run_folder: Path, tmp_path: Path) -> None:
     assert_refused(cli("plot", run_folder, "--x", "dept"), "Did you mean 'depth'")
     assert_refused(cli("plot", run_folder, "--metrics", "curvatur"), "Did you mean 'curvature'")
     assert_refused(cli("plot", run_folder, "--metrics", "dime"), "dime", "curvature")
-    assert_refused(cli("plot", run_folder, "--out", "a.pgn"), "unknown figure format '.pgn'", "Did you mean '.png'")
+    assert_refused(
+        cli("plot", run_folder, "--out", "a.pgn"),
+        "unknown figure format '.pgn'",
+        "Did you mean '.png'",
+    )
     assert_refused(cli("plot", run_folder, "--out", "file/a.png"), "cannot write")
 
 
-def test_an_error_that_nobody_foresaw_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_foresaw_is_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def broken(path: object) -> None:
         raise KeyError("a \x1b[31mkey\nthat is not there")
@@ -120,9 +143,13 @@ def test_an_error_that_nobody_foresaw_is_one_line(cli: Cli, tmp_path: Path, monk
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
-def test_pipes_and_unreadable_files_are_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_unreadable_files_are_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert_refused(cli("profile", tmp_path / "pipe"), "pipe is not a file or a folder but a pipe or a device")
+    assert_refused(
+        cli("profile", tmp_path / "pipe"), "pipe is not a file or a folder but a pipe or a device"
+    )
     assert_refused(cli("sweep", tmp_path / "pipe"), "there is no file")
     (tmp_path / "plan.yaml").write_text("models: [a]")
 
@@ -130,15 +157,22 @@ def test_pipes_and_unreadable_files_are_refused(cli: Cli, tmp_path: Path, monkey
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Path, "read_bytes", broken)
-    assert_refused(cli("sweep", tmp_path / "plan.yaml"), "plan.yaml cannot be read: Input/output error")
+    assert_refused(
+        cli("sweep", tmp_path / "plan.yaml"), "plan.yaml cannot be read: Input/output error"
+    )
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(OSError(errno.EFBIG, "File too large"), "`ulimit -f`"), (MemoryError(), "memory is short, or limited")],
+    [
+        (OSError(errno.EFBIG, "File too large"), "`ulimit -f`"),
+        (MemoryError(), "memory is short, or limited"),
+    ],
     ids=["file size", "data"],
 )
-def test_limits_are_told(error: Exception, said: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_told(
+    error: Exception, said: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(path: object) -> None:
         raise error
 
@@ -163,7 +197,9 @@ def test_verify(cli: Cli, tmp_path: Path) -> None:
     assert ended.out.startswith(f"damaged  {file}: its checksum")
     assert "4 files: 3 ok, 1 damaged" in ended.out
     told = json.loads(cli("verify", tmp_path / "run", "--json").out)
-    assert told["damaged"] == [{"path": str(file), "reason": "its checksum is not the one in the manifest"}]
+    assert told["damaged"] == [
+        {"path": str(file), "reason": "its checksum is not the one in the manifest"}
+    ]
     assert cli("verify", "store").out == "0 files: none\n"
     file.write_bytes(bytes(raw[:100]) + bytes([raw[100] ^ 1]) + bytes(raw[101:]))
     assert cli("verify", tmp_path / "run").code == 0
@@ -184,7 +220,9 @@ def test_what_people_type_who_want_better_embeddings(cli: Cli, word: str) -> Non
     assert "Did you mean 'improve'?" in " ".join(ended.err.replace("│", " ").split())
 
 
-def test_a_missing_file_is_told_before_a_model_is_fetched(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_told_before_a_model_is_fetched(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fetched(*_: object, **__: object) -> None:
         raise AssertionError("a model was asked for")
 
@@ -196,4 +234,7 @@ def test_a_missing_file_is_told_before_a_model_is_fetched(cli: Cli, monkeypatch:
 
 
 def test_entropy_suggests_prompt_entropy(cli: Cli, model_folder: Path, data: Path) -> None:
-    assert_refused(cli("profile", model_folder, "--data", data, "--metrics", "entropy"), "Did you mean 'prompt_entropy'?")
+    assert_refused(
+        cli("profile", model_folder, "--data", data, "--metrics", "entropy"),
+        "Did you mean 'prompt_entropy'?",
+    )

@@ -38,10 +38,24 @@ def folders(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 def test_on_the_atlas(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    ended = cli("correlate", "--atlas", "bert-base", "--surrogates", "199", "--measure", "dcor,spearman", "-o", "c.png")
+    ended = cli(
+        "correlate",
+        "--atlas",
+        "bert-base",
+        "--surrogates",
+        "199",
+        "--measure",
+        "dcor,spearman",
+        "-o",
+        "c.png",
+    )
     assert ended.code == 0, ended.err
     assert "distance correlation  one point per layer (13 layers" in ended.out
-    rows = [line.split() for line in ended.out.splitlines() if line.strip().startswith("entropy_dataset")]  # nothing is cut off
+    rows = [
+        line.split()
+        for line in ended.out.splitlines()
+        if line.strip().startswith("entropy_dataset")
+    ]  # nothing is cut off
     assert [len(row) for row in rows] == [9, 9]
     assert all(re.fullmatch(r"0\.\d\d<0\.\d\d", row[4]) and row[-1].endswith("%") for row in rows)
     assert ended.out.count(" beyond ") == 2
@@ -54,12 +68,16 @@ def test_json_is_pure_and_holds_the_chance_level(cli: Cli) -> None:
     found = json.loads(cli("correlate", "--atlas", "Pythia-410m", *words).out)
     assert {row["metric"] for row in found["layers"]} == {"dime", "lidar"}
     assert 0.2 < found["layers"][0]["null_mean"] < found["layers"][0]["null_95"] < 1
-    assert found["layers"][0]["null_95"] > 0.7  # unrelated curves as smooth as these reach far more than shuffled layers do
+    assert (
+        found["layers"][0]["null_95"] > 0.7
+    )  # unrelated curves as smooth as these reach far more than shuffled layers do
     assert found["convention"] == "english"
     assert len(found["tasks"]) == 58
 
 
-def test_two_runs_of_four_layers_are_too_short_and_said_so(cli: Cli, folders: tuple[Path, Path, Path]) -> None:
+def test_two_runs_of_four_layers_are_too_short_and_said_so(
+    cli: Cli, folders: tuple[Path, Path, Path]
+) -> None:
     run, scores, _ = folders
     ended = cli("correlate", scores, run, "--json")  # in either order
     assert ended.code == 0, ended.err
@@ -87,13 +105,25 @@ def test_runs_of_several_models_are_told_apart(
 def test_mistakes_are_one_line(cli: Cli, folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     run, scores, other = folders
     assert_refused(cli("correlate"), "--atlas MODEL")
-    assert_refused(cli("correlate", run), "give the folders of a profile and of an evaluation of the same model")
-    assert_refused(cli("correlate", run, other), "give the folders of a profile and of an evaluation of the same model")
+    assert_refused(
+        cli("correlate", run),
+        "give the folders of a profile and of an evaluation of the same model",
+    )
+    assert_refused(
+        cli("correlate", run, other),
+        "give the folders of a profile and of an evaluation of the same model",
+    )
     assert_refused(cli("correlate", other, scores), "differ in weights_sha256")
     assert_refused(cli("correlate", tmp_path, scores), "no manifest.json")
-    assert_refused(cli("correlate", "--atlas", "bert-base", "--metric", "entropy"), "unknown metric 'entropy'")
-    assert_refused(cli("correlate", "--atlas", "bert-base", "--measure", "pearson"), "unknown measure")
-    assert_refused(cli("correlate", run, scores, "--readout", "plain/last/raw/keep/none"), "unknown readout")
+    assert_refused(
+        cli("correlate", "--atlas", "bert-base", "--metric", "entropy"), "unknown metric 'entropy'"
+    )
+    assert_refused(
+        cli("correlate", "--atlas", "bert-base", "--measure", "pearson"), "unknown measure"
+    )
+    assert_refused(
+        cli("correlate", run, scores, "--readout", "plain/last/raw/keep/none"), "unknown readout"
+    )
 
 
 def test_several_models_are_tested_over_their_families(cli: Cli) -> None:
@@ -101,10 +131,16 @@ def test_several_models_are_tested_over_their_families(cli: Cli) -> None:
     ended = cli("correlate", "--atlas", "Pythia-160m,bert-base,mamba-130m", *words)
     assert ended.code == 0, ended.err
     assert "3 models of 3 families" in ended.out
-    found = json.loads(cli("correlate", "--atlas", "Pythia-160m,bert-base,mamba-130m", *words, "--json").out)
+    found = json.loads(
+        cli("correlate", "--atlas", "Pythia-160m,bert-base,mamba-130m", *words, "--json").out
+    )
     (row,) = found["over_models"]
     assert (row["metric"], row["models"], row["families"]) == ("dime", 3, 3)
-    assert found["families"] == {"Pythia-160m": "Pythia", "bert-base": "bert", "mamba-130m": "mamba"}
+    assert found["families"] == {
+        "Pythia-160m": "Pythia",
+        "bert-base": "bert",
+        "mamba-130m": "mamba",
+    }
     assert_refused(cli("correlate", "--atlas", "bert-base,bert-base", *words), "more than once")
 
 

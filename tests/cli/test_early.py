@@ -43,12 +43,44 @@ def test_the_commonest_mistakes_load_nothing(tmp_path: Path) -> None:
         "there is no file": ["improve", model, "--data", tmp_path / "text.csv", "--out", out],
         "Did you mean 'smollm2-135m'?": ["improve", "smollm-135m", "--data", texts, "--out", out],
         "layer 99 does not exist": ["export", model, "--layer", "99", "--out", out],
-        "layer 98 does not exist": ["evaluate", model, "--tasks", "STSBenchmark", "--layers", "1,98", "--out", out],
-        "no column 'txt'. Did you mean 'text'?": ["improve", model, "--data", texts, "--column", "txt", "--out", out],
+        "layer 98 does not exist": [
+            "evaluate",
+            model,
+            "--tasks",
+            "STSBenchmark",
+            "--layers",
+            "1,98",
+            "--out",
+            out,
+        ],
+        "no column 'txt'. Did you mean 'text'?": [
+            "improve",
+            model,
+            "--data",
+            texts,
+            "--column",
+            "txt",
+            "--out",
+            out,
+        ],
         "no such folder": ["report", tmp_path / "nothing"],
         "exists and is not empty": ["improve", model, "--data", texts, "--out", mine],
-        "Did you mean 'one-word'?": ["improve", model, "--data", texts, "--templates", "one-wrod", "--out", out],
-        "unknown metric 'promt_entropy'. Did you mean 'prompt_entropy'?": ["profile", model, "--metrics", "promt_entropy"],
+        "Did you mean 'one-word'?": [
+            "improve",
+            model,
+            "--data",
+            texts,
+            "--templates",
+            "one-wrod",
+            "--out",
+            out,
+        ],
+        "unknown metric 'promt_entropy'. Did you mean 'prompt_entropy'?": [
+            "profile",
+            model,
+            "--metrics",
+            "promt_entropy",
+        ],
         "Give pairs as .csv": [
             "improve",
             model,
@@ -64,7 +96,9 @@ def test_the_commonest_mistakes_load_nothing(tmp_path: Path) -> None:
         "Did you mean --data?": ["improve", model, "--dta", texts, "--out", out],
     }
     given = json.dumps([[str(word) for word in words] for words in mistakes.values()])
-    done = subprocess.run([sys.executable, "-c", TRIED], input=given, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TRIED], input=given, capture_output=True, text=True, check=True
+    )
     for phrase, (said, loaded) in zip(mistakes, json.loads(done.stdout), strict=True):
         assert phrase in " ".join(said.replace("│", " ").split()), said
         assert loaded == []
@@ -75,7 +109,9 @@ def test_the_names_known_early_are_those_of_the_catalogue() -> None:
 
 
 def test_the_metrics_known_early_are_those_of_the_registry() -> None:
-    assert set(METRIC_NAMES) == {name for name, metric in metrics().items() if not is_plugin(metric)}
+    assert set(METRIC_NAMES) == {
+        name for name, metric in metrics().items() if not is_plugin(metric)
+    }
 
 
 def test_blocks_are_read_from_a_configuration(tmp_path: Path) -> None:

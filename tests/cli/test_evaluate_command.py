@@ -43,7 +43,19 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
     found = json.loads(told.out)
     assert found.keys() == {"model", "tasks", "undefined", "failed", "warnings", "run"}
     assert [task["task"] for task in found["tasks"]] == ["Pairs", "Ranking"]
-    row = {"task", "split", "subset", "best", "layer", "readout", "last", "gain", "tied", "default_last", "gain_over_default"}
+    row = {
+        "task",
+        "split",
+        "subset",
+        "best",
+        "layer",
+        "readout",
+        "last",
+        "gain",
+        "tied",
+        "default_last",
+        "gain_over_default",
+    }
     assert all(task.keys() == row for task in found["tasks"])
     assert (found["undefined"], found["failed"], found["run"]) == ([], [], "run")
     scores = pd.read_parquet(tmp_path / "run" / "scores.parquet")
@@ -58,7 +70,9 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
     assert (quiet.code, quiet.out) == (0, "")
 
 
-def test_readouts_and_the_default_folder(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+def test_readouts_and_the_default_folder(
+    cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path
+) -> None:
     told = cli(
         "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--scoring-workers", "0",
         "--sample", "12", "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
@@ -117,7 +131,11 @@ def test_mistakes_that_need_no_model(cli: Cli, model_folder: Path, tasks: Path) 
     assert_refused(cli(*words, "-t", "Pears"), "unknown task 'Pears'", "Did you mean 'Pairs'")
     assert_refused(cli(*words, "-t", "STSBenchmrk"), "Did you mean 'STSBenchmark'")
     assert_refused(cli(*words, "-t", "Pairs", "--sample", "1"), "sample is 1", "4 or more")
-    assert_refused(cli("evaluate", model_folder, "--data-dir", "nowhere", "-t", "Pairs"), "nowhere", "does not exist")
+    assert_refused(
+        cli("evaluate", model_folder, "--data-dir", "nowhere", "-t", "Pairs"),
+        "nowhere",
+        "does not exist",
+    )
 
 
 @pytest.mark.usefixtures("no_model")
@@ -127,7 +145,15 @@ def test_offline_names_what_is_missing_before_the_model_is_loaded(
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "none"))
-    told = cli("evaluate", model_folder, "--data-dir", tasks, "-t", "Pairs,STS12,STS13,SmsSpam", "--offline")
+    told = cli(
+        "evaluate",
+        model_folder,
+        "--data-dir",
+        tasks,
+        "-t",
+        "Pairs,STS12,STS13,SmsSpam",
+        "--offline",
+    )
     assert told.code == 1
     assert told.out == ""
     assert "3 of 4 tasks have no data" in told.err
@@ -163,17 +189,30 @@ def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_p
 
 
 def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda *_, **__: pytest.fail("fetched before all names were checked"))
-    assert_refused(
-        cli("fetch", "minilm-l6", "SmsSpan"), "unknown model, corpus, image set or task 'SmsSpan'", "Did you mean 'SmsSpam'"
+    monkeypatch.setattr(
+        "layerscope.catalogue.Entry.fetch",
+        lambda *_, **__: pytest.fail("fetched before all names were checked"),
     )
-    assert_refused(cli("fetch", "minilm-l6", "--tasks", "STS112"), "unknown task 'STS112'", "Did you mean 'STS12'")
+    assert_refused(
+        cli("fetch", "minilm-l6", "SmsSpan"),
+        "unknown model, corpus, image set or task 'SmsSpan'",
+        "Did you mean 'SmsSpam'",
+    )
+    assert_refused(
+        cli("fetch", "minilm-l6", "--tasks", "STS112"),
+        "unknown task 'STS112'",
+        "Did you mean 'STS12'",
+    )
     assert_refused(cli("fetch"), "name a model, a corpus or a task")
 
 
 def test_fetch_tasks(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.evaluation.tasks.spec.TaskSpec.facts", lambda self: {"items": len(self.name)})
-    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name)
+    monkeypatch.setattr(
+        "layerscope.evaluation.tasks.spec.TaskSpec.facts", lambda self: {"items": len(self.name)}
+    )
+    monkeypatch.setattr(
+        "layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name
+    )
     ended = cli("fetch", "SmsSpam", "--tasks", "STS12,STS13")
     assert ended[:2] == (0, "SmsSpam: /tasks/SmsSpam\nSTS12: 5 items\nSTS13: 5 items\n")
     assert json.loads(cli("fetch", "--tasks", "STS12", "--json").out) == {"STS12": "5 items"}

@@ -22,7 +22,18 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_export_prints_what_was_done(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
-    ended = cli("export", model_folder, "--layer", 2, "--readout", "plain/last/raw", "--max-length", 64, "--out", tmp_path / "x")
+    ended = cli(
+        "export",
+        model_folder,
+        "--layer",
+        2,
+        "--readout",
+        "plain/last/raw",
+        "--max-length",
+        64,
+        "--out",
+        tmp_path / "x",
+    )
     assert ended.code == 0, ended
     for phrase in (
         "tiny-llama at layer 2 of 3",
@@ -37,7 +48,17 @@ def test_export_prints_what_was_done(cli: Cli, model_folder: Path, tmp_path: Pat
 
 
 def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
-    words = ("--layer", "-1", "--readout", "plain/mean/raw/keep/corpus", "--center-on", data, "--max-length", 64, "--normalize")
+    words = (
+        "--layer",
+        "-1",
+        "--readout",
+        "plain/mean/raw/keep/corpus",
+        "--center-on",
+        data,
+        "--max-length",
+        64,
+        "--normalize",
+    )
     ended = cli("export", model_folder, *words, "--out", tmp_path / "x", "--json")
     assert ended.code == 0, ended
     told = json.loads(ended.out)
@@ -55,12 +76,17 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
             ("--layer", "1", "--readout", "echo"),
             ("cannot be exported without custom code", "--readout plain/mean/applied/keep/none"),
         ),
-        (("--layer", "1", "--readout", "plain/mean/raw/drop"), ("largest norm", "plain/mean/raw/keep/none")),
+        (
+            ("--layer", "1", "--readout", "plain/mean/raw/drop"),
+            ("largest norm", "plain/mean/raw/keep/none"),
+        ),
         ((), ("say which --layer (0 to 3)", "--choice")),
         (("--choice", "nowhere"), ("nowhere", "no run")),
     ],
 )
-def test_mistakes_are_one_line(cli: Cli, model_folder: Path, words: tuple[str, ...], phrases: tuple[str, ...]) -> None:
+def test_mistakes_are_one_line(
+    cli: Cli, model_folder: Path, words: tuple[str, ...], phrases: tuple[str, ...]
+) -> None:
     assert_refused(cli("export", model_folder, *words, "--out", "x"), *phrases)
 
 
@@ -87,17 +113,40 @@ def test_bench(cli: Cli, model_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "texts/s at 16 tokens" in ended.out
     assert "4.00 ×" in ended.out
     assert asked[0][2]["lengths"] == [16]
-    assert json.loads(cli("bench", model_folder, "--against", model_folder, "--lengths", "16", "--json").out)["threads"] == 1
-    assert_refused(cli("bench", model_folder, "--against", model_folder, "--lengths", "many"), "--lengths takes whole numbers")
+    assert (
+        json.loads(
+            cli("bench", model_folder, "--against", model_folder, "--lengths", "16", "--json").out
+        )["threads"]
+        == 1
+    )
+    assert_refused(
+        cli("bench", model_folder, "--against", model_folder, "--lengths", "many"),
+        "--lengths takes whole numbers",
+    )
 
 
 def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "reviews.csv").write_text("id,review,reply\n1,a good book,thank you\n2,a bad book,sorry\n")
+    (tmp_path / "reviews.csv").write_text(
+        "id,review,reply\n1,a good book,thank you\n2,a bad book,sorry\n"
+    )
     words = ("--layer", 1, "--readout", "plain/mean/raw/keep/corpus", "--max-length", 64)
-    ended = cli("export", model_folder, *words, "--center-on", "reviews.csv", "--column", "review", "--out", "x", "--json")
+    ended = cli(
+        "export",
+        model_folder,
+        *words,
+        "--center-on",
+        "reviews.csv",
+        "--column",
+        "review",
+        "--out",
+        "x",
+        "--json",
+    )
     assert ended.code == 0, ended
     assert json.loads(ended.out)["centered_on"] == "the 2 texts of reviews.csv"
-    assert_refused(cli("export", model_folder, *words, "--column", "review", "--out", "y"), "--center-on")
+    assert_refused(
+        cli("export", model_folder, *words, "--column", "review", "--out", "y"), "--center-on"
+    )
 
 
 def test_bench_knows_the_base_of_an_export(tmp_path: Path, cli: Cli) -> None:
@@ -110,5 +159,7 @@ def test_bench_knows_the_base_of_an_export(tmp_path: Path, cli: Cli) -> None:
     ):
         (folder / "layerscope.json").write_text(json.dumps({"kind": "export", "base": base}))
         assert benching.base_of(folder) == name
-    (folder / "layerscope.json").write_text(json.dumps({"base": {"name": "mine", "source": "folder"}}))
+    (folder / "layerscope.json").write_text(
+        json.dumps({"base": {"name": "mine", "source": "folder"}})
+    )
     assert_refused(cli("bench", folder), "cut from mine", "--against")

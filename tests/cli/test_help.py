@@ -1,4 +1,5 @@
-"""The command line explains itself: panels, examples, next steps, JSON everywhere, and names that agree with Python's."""
+"""The command line explains itself: panels, examples, next steps, JSON everywhere, and names that
+agree with Python's."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def test_help_ends_with_an_example_and_there_is_json(cli: Cli, name: str) -> Non
 
 def test_long_lists_of_options_are_in_panels(cli: Cli) -> None:
     told = cli("profile", "--help").out
-    places = [told.index(f"─ {panel} ─") for panel in ("Data", "Model", "Metrics", "Engine", "Output")]
+    places = [
+        told.index(f"─ {panel} ─") for panel in ("Data", "Model", "Metrics", "Engine", "Output")
+    ]
     assert places == sorted(places)
 
 
@@ -80,11 +83,17 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_python_m_layerscope() -> None:
-    done = subprocess.run([sys.executable, "-m", "layerscope", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "layerscope", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == f"layerscope {layerscope.__version__}\n"
 
 
-# What a command has besides its Python function: how results are shown, and files that Python returns as values.
+# What a command has besides its Python function: how results are shown, and files that Python
+# returns as values.
 SHOWN = {"as_json", "quiet", "help"}
 SAME: dict[str, Callable[..., Any]] = {
     "profile": layerscope.profile,
@@ -98,7 +107,10 @@ SAME: dict[str, Callable[..., Any]] = {
 }
 # (command, option): the Python parameter of another name, or None where Python has no use for it
 OTHER_NAMES: dict[tuple[str, str], str | None] = {
-    ("profile", "task"): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
+    (
+        "profile",
+        "task",
+    ): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
     ("profile", "data_dir"): None,
     ("export", "push"): None,  # export(…).push("user/name", public=True)
     ("export", "public"): None,
@@ -121,7 +133,14 @@ def test_every_option_has_its_twin_in_python(name: str) -> None:
     if name == "select":
         known |= set(inspect.signature(layerscope.select_with_labels).parameters)
     if name == "profile":
-        known |= {*DataOptions.names(), *ProfileConfig.__dataclass_fields__, "alpha", "rows", "entropy", "permutations"}
+        known |= {
+            *DataOptions.names(),
+            *ProfileConfig.__dataclass_fields__,
+            "alpha",
+            "rows",
+            "entropy",
+            "permutations",
+        }
         known |= {"tokens", "image_pooling"}
     lacking = []
     for parameter in GROUP.commands[name].params:
@@ -136,12 +155,21 @@ def test_every_option_has_its_twin_in_python(name: str) -> None:
 def test_examples_run_one_after_the_other(
     cli: Cli, model_folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a tiny model and a few texts in place of the large ones. Each ends with the next command."""
+    """With a tiny model and a few texts in place of the large ones. Each ends with the next
+    command."""
     pytest.importorskip("matplotlib")
     done = []
     for name in ("profile", "plot", "models", "corpora", "images", "metrics", "store", "doctor"):
-        words = shlex.split(EXAMPLES[name].replace("smollm2-135m", str(model_folder)).replace("--data lee", f"--data {data}"))
-        words += ["--views", "2", "--permutations", "2", "--max-length", "24"] if name == "profile" else []
+        words = shlex.split(
+            EXAMPLES[name]
+            .replace("smollm2-135m", str(model_folder))
+            .replace("--data lee", f"--data {data}")
+        )
+        words += (
+            ["--views", "2", "--permutations", "2", "--max-length", "24"]
+            if name == "profile"
+            else []
+        )
         ended = cli(*words[1:])
         assert ended.code == 0, (words, ended.err)
         assert re.search(r"^Next: \S", ended.err, re.MULTILINE), (words, ended.err)
@@ -156,14 +184,24 @@ def test_examples_run_one_after_the_other(
     assert quiet.err == ""
 
 
-def test_the_doctor_names_no_paths_and_no_tokens(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_no_paths_and_no_tokens(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it prints can go into a bug report as it is."""
     monkeypatch.setenv("HF_TOKEN", "hf_" + "secret" * 5)
     found = json.loads(cli("doctor", "--json").out)["findings"]
-    assert {"layerscope", "torch", "extra report", "device", "eigen-solver", "cache"} <= {one["name"] for one in found}
+    assert {"layerscope", "torch", "extra report", "device", "eigen-solver", "cache"} <= {
+        one["name"] for one in found
+    }
     monkeypatch.setenv("LAYERSCOPE_CACHE", "/proc/nowhere")
-    broken = [one for one in json.loads(cli("doctor", "--json").out)["findings"] if one["status"] == "problem"]
-    assert [(one["name"], one["mend"]) for one in broken] == [("cache", "export LAYERSCOPE_CACHE=FOLDER")]
+    broken = [
+        one
+        for one in json.loads(cli("doctor", "--json").out)["findings"]
+        if one["status"] == "problem"
+    ]
+    assert [(one["name"], one["mend"]) for one in broken] == [
+        ("cache", "export LAYERSCOPE_CACHE=FOLDER")
+    ]
     ended = cli("doctor")
     assert ended.code == 2  # the cache cannot be written
     assert "export LAYERSCOPE_CACHE=FOLDER" in ended.out
@@ -173,10 +211,18 @@ def test_the_doctor_names_no_paths_and_no_tokens(cli: Cli, tmp_path: Path, monke
 
 def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
     """An extra that lacks a package must not be called ok."""
-    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    modules = {"sentence-transformers": "sentence_transformers", "pillow": "PIL", "scikit-learn": "sklearn"}
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    modules = {
+        "sentence-transformers": "sentence_transformers",
+        "pillow": "PIL",
+        "scikit-learn": "sklearn",
+    }
     for extra, (looked_for, _) in doctor.EXTRAS.items():
-        names = {re.split(r"[><=\[]", requirement)[0] for requirement in declared[extra]} - {"layerscope"}
+        names = {re.split(r"[><=\[]", requirement)[0] for requirement in declared[extra]} - {
+            "layerscope"
+        }
         assert {modules.get(name, name) for name in names} == set(looked_for), extra
     assert "accelerate" in doctor.EXTRAS["gguf"][0]  # transformers reads no GGUF file without it
 
@@ -195,9 +241,15 @@ def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("command", "given", "meant"),
-    [("evaluate", "--limit", "--sample"), ("profile", "--sample", "--limit"), ("probe", "--texts", "--data")],
+    [
+        ("evaluate", "--limit", "--sample"),
+        ("profile", "--sample", "--limit"),
+        ("probe", "--texts", "--data"),
+    ],
 )
-def test_an_option_of_another_name_is_hinted_at(cli: Cli, command: str, given: str, meant: str) -> None:
+def test_an_option_of_another_name_is_hinted_at(
+    cli: Cli, command: str, given: str, meant: str
+) -> None:
     ended = cli(command, "gpt2", given, "5")
     assert ended.code == 2
     assert f"Did you mean {meant}?" in ended.err
@@ -213,7 +265,9 @@ def test_the_namespace_shows_everything_public() -> None:
     assert done.stdout.split() == ["layerscope.metrics", "layerscope.training"]
 
 
-@pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "study", "sweep", "improve", "export"])
+@pytest.mark.parametrize(
+    "name", ["profile", "evaluate", "probe", "study", "sweep", "improve", "export"]
+)
 def test_out_is_optional_and_named_everywhere(name: str) -> None:
     out = inspect.signature(getattr(layerscope, name)).parameters["out"]
     assert out.default is None
@@ -225,7 +279,11 @@ def test_an_option_of_a_command_is_no_misspelling_of_the_programs() -> None:
     program: Any = typer.main.get_command(app)
     asked = 0
     for name, command in program.commands.items():
-        for option in (option for one in command.params for option in one.opts if option.startswith("--")):
-            program.make_context("layerscope", [name, option])  # an error where it is taken for one like it
+        for option in (
+            option for one in command.params for option in one.opts if option.startswith("--")
+        ):
+            program.make_context(
+                "layerscope", [name, option]
+            )  # an error where it is taken for one like it
             asked += option == "--revision"
     assert asked > 3

@@ -32,13 +32,27 @@ def test_a_profile_of_images(cli: Cli, vit: Path, tmp_path: Path) -> None:
     assert "12 images of 16 tokens" in " ".join(ended.out.split())
     run = Profile.load(tmp_path / "run")
     assert run.manifest["corpus"]["split"] == "test"
-    again = cli("profile", vit, "--data", "digits", "--split", "test", "--out", "run", "--json", *FAST)
+    again = cli(
+        "profile", vit, "--data", "digits", "--split", "test", "--out", "run", "--json", *FAST
+    )
     assert json.loads(again.out)["prompts"] == 12
 
 
 def test_which_tokens_are_read(cli: Cli, vit: Path, tmp_path: Path) -> None:
     words = ("--metrics", "prompt_entropy", "--limit", "5")
-    ended = cli("profile", vit, "-d", "digits", "--tokens", "all", "--image-pooling", "class", "-o", "all", *words)
+    ended = cli(
+        "profile",
+        vit,
+        "-d",
+        "digits",
+        "--tokens",
+        "all",
+        "--image-pooling",
+        "class",
+        "-o",
+        "all",
+        *words,
+    )
     assert ended.code == 0, ended.err
     assert Profile.load(tmp_path / "all").manifest["counts"]["tokens"]["longest"] == 17
     refused = cli("profile", vit, "-d", "digits", "-o", "all", *words)
@@ -48,8 +62,14 @@ def test_which_tokens_are_read(cli: Cli, vit: Path, tmp_path: Path) -> None:
 def test_mistakes(cli: Cli, vit: Path) -> None:
     assert_refused(cli("profile", vit, "-o", "x"), "reads images, not texts", "--data")
     assert_refused(cli("profile", vit, "-d", "digist", "-o", "x"), "Did you mean 'digits'")
-    assert_refused(cli("profile", vit, "-d", "digits", "--attention", "causal", "-o", "x"), "a choice that AIM offers")
-    assert_refused(cli("profile", vit, "-d", "digits", "--tokens", "patch", "-o", "x"), "Did you mean 'patches'")
+    assert_refused(
+        cli("profile", vit, "-d", "digits", "--attention", "causal", "-o", "x"),
+        "a choice that AIM offers",
+    )
+    assert_refused(
+        cli("profile", vit, "-d", "digits", "--tokens", "patch", "-o", "x"),
+        "Did you mean 'patches'",
+    )
 
 
 def test_image_sets_are_listed(cli: Cli) -> None:

@@ -29,12 +29,27 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     file = tmp_path / "questions.csv"
-    file.write_text("id,question\n" + "\n".join(f"{i},{text}" for i, text in enumerate(some_texts(40))) + "\n")
+    file.write_text(
+        "id,question\n" + "\n".join(f"{i},{text}" for i, text in enumerate(some_texts(40))) + "\n"
+    )
     return file
 
 
-def test_improve_writes_a_folder_and_says_why(cli: Cli, model_folder: Path, questions: Path, tmp_path: Path) -> None:
-    words = ("--data", questions, "--column", "question", "--judge", "none", "--templates", "one-word", "--max-length", 96)
+def test_improve_writes_a_folder_and_says_why(
+    cli: Cli, model_folder: Path, questions: Path, tmp_path: Path
+) -> None:
+    words = (
+        "--data",
+        questions,
+        "--column",
+        "question",
+        "--judge",
+        "none",
+        "--templates",
+        "one-word",
+        "--max-length",
+        96,
+    )
     ended = cli("improve", model_folder, *words, "--out", tmp_path / "better")
     assert ended.code == 0, ended
     assert (tmp_path / "better" / "modules.json").exists()
@@ -63,9 +78,23 @@ def test_improve_writes_a_folder_and_says_why(cli: Cli, model_folder: Path, ques
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
-    cli: Cli, model_folder: Path, questions: Path, tmp_path: Path, words: tuple[str, ...], phrases: tuple[str, ...]
+    cli: Cli,
+    model_folder: Path,
+    questions: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    phrases: tuple[str, ...],
 ) -> None:
-    ended = cli("improve", model_folder, "--data", questions, "--out", tmp_path / "better", "--quiet", *words)
+    ended = cli(
+        "improve",
+        model_folder,
+        "--data",
+        questions,
+        "--out",
+        tmp_path / "better",
+        "--quiet",
+        *words,
+    )
     assert_refused(ended, *phrases)
     assert not (tmp_path / "better").exists()
 
@@ -88,46 +117,95 @@ def test_texts_that_show_nothing_are_refused(
 ) -> None:
     file = tmp_path / "texts.txt"
     file.write_text(content)
-    assert_refused(cli("improve", model_folder, "--data", file, "--out", tmp_path / "better", *QUICK), *phrases)
+    assert_refused(
+        cli("improve", model_folder, "--data", file, "--out", tmp_path / "better", *QUICK), *phrases
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
 
 
 def test_texts_of_one_word_are_answered(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text(
-        "\n".join(f"{a}{b}" for a in ("sun", "rain", "snow", "wind", "fog") for b in ("day", "ny", "y", "fall", "less"))
+        "\n".join(
+            f"{a}{b}"
+            for a in ("sun", "rain", "snow", "wind", "fog")
+            for b in ("day", "ny", "y", "fall", "less")
+        )
     )
-    ended = cli("improve", model_folder, "--data", file, "--judge", "none", "--out", tmp_path / "better", *LOUD)
+    ended = cli(
+        "improve",
+        model_folder,
+        "--data",
+        file,
+        "--judge",
+        "none",
+        "--out",
+        tmp_path / "better",
+        *LOUD,
+    )
     assert ended.code == 0, ended
     assert "tiny-llama" in ended.out
     assert (tmp_path / "better" / "modules.json").exists()
 
 
-def test_texts_that_differ_in_what_is_cut_off_are_refused(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+def test_texts_that_differ_in_what_is_cut_off_are_refused(
+    cli: Cli, model_folder: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "long.txt"
     file.write_text("\n".join("the same beginning of every text " * 6 + str(i) for i in range(30)))
-    ended = cli("improve", model_folder, "--data", file, "--judge", "none", "--out", tmp_path / "better", *QUICK)
-    assert_refused(ended, "of 30 texts only 1 differ once they are cut to 96 tokens", "Raise --max-length")
+    ended = cli(
+        "improve",
+        model_folder,
+        "--data",
+        file,
+        "--judge",
+        "none",
+        "--out",
+        tmp_path / "better",
+        *QUICK,
+    )
+    assert_refused(
+        ended, "of 30 texts only 1 differ once they are cut to 96 tokens", "Raise --max-length"
+    )
 
 
-def test_a_language_that_the_judge_does_not_know(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+def test_a_language_that_the_judge_does_not_know(
+    cli: Cli, model_folder: Path, tmp_path: Path
+) -> None:
     judge = tmp_path / "judge"
     words = {"[PAD]": 0, "[UNK]": 1, "the": 2, "river": 3}
     core = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
     build_tiny("bert").save_pretrained(judge)
-    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(judge)
+    PreTrainedTokenizerFast(
+        tokenizer_object=core, unk_token="[UNK]", pad_token="[PAD]"
+    ).save_pretrained(judge)
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(some_texts(30)))
-    ended = cli("improve", model_folder, "--data", file, "--judge", judge, "--out", tmp_path / "better", *LOUD)
+    ended = cli(
+        "improve",
+        model_folder,
+        "--data",
+        file,
+        "--judge",
+        judge,
+        "--out",
+        tmp_path / "better",
+        *LOUD,
+    )
     assert ended.code == 0, ended
     told = " ".join(ended.out.split())
     assert "judge does not know" in told
-    assert "is not asked: another language? The model is judged by its own consistency instead." in told
+    assert (
+        "is not asked: another language? The model is judged by its own consistency instead."
+        in told
+    )
     assert (tmp_path / "better" / "modules.json").exists()
 
 
-def test_a_judge_that_is_the_model_itself(cli: Cli, model_folder: Path, questions: Path, tmp_path: Path) -> None:
+def test_a_judge_that_is_the_model_itself(
+    cli: Cli, model_folder: Path, questions: Path, tmp_path: Path
+) -> None:
     words = ("--data", questions, "--judge", model_folder, "--out", tmp_path / "better", *QUICK)
     assert_refused(cli("improve", model_folder, *words), "is the model itself", "--judge none")
     assert not (tmp_path / "better").exists()
@@ -136,36 +214,72 @@ def test_a_judge_that_is_the_model_itself(cli: Cli, model_folder: Path, question
 def test_an_interruption_is_one_line_and_the_same_command_goes_on(
     cli: Cli, model_folder: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("improve", model_folder, "--data", questions, "--judge", "none", "--out", tmp_path / "better", *QUICK)
+    words = (
+        "improve",
+        model_folder,
+        "--data",
+        questions,
+        "--judge",
+        "none",
+        "--out",
+        tmp_path / "better",
+        *QUICK,
+    )
     with monkeypatch.context() as patched:
         patched.setattr(EncodePass, "add", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         ended = cli(*words)
     assert ended.code == 130
-    assert ended.err.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."
+    assert (
+        ended.err.strip()
+        == "layerscope: stopped. Finished work is kept: run the same command again to resume."
+    )
     assert cli(*words).code == 0
 
 
 def test_improve_a_search(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     queries, documents, _ = some_search()
     for name, texts in (("q", queries), ("d", documents)):
-        (tmp_path / f"{name}.csv").write_text("id,text\n" + "".join(f"{name}{i},{text}\n" for i, text in enumerate(texts)))
+        (tmp_path / f"{name}.csv").write_text(
+            "id,text\n" + "".join(f"{name}{i},{text}\n" for i, text in enumerate(texts))
+        )
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("query,document\n" + "".join(f"q{i},d{i}\n" for i in range(60)))
-    given = ("--queries", tmp_path / "q.csv", "--documents", tmp_path / "d.csv", "--judge", "none", "--max-length", 120)
+    given = (
+        "--queries",
+        tmp_path / "q.csv",
+        "--documents",
+        tmp_path / "d.csv",
+        "--judge",
+        "none",
+        "--max-length",
+        120,
+    )
     out = tmp_path / "better"
     ended = cli("improve", model_folder, *given, "--pairs", pairs, "--out", out)
     assert ended.code == 0, ended
-    for phrase in ("nDCG@10", "recall@10", "30 queries that did not choose", "encode_query(queries)"):
+    for phrase in (
+        "nDCG@10",
+        "recall@10",
+        "30 queries that did not choose",
+        "encode_query(queries)",
+    ):
         assert phrase in ended.out
     assert (ended.out + ended.err).count("Next:") == 1
     found = cli("search", out, queries[7], "--data", tmp_path / "d.csv", "--top", 1, "--json")
-    assert json.loads(found.out)[0]["text"] == layerscope.load_run(out).search(queries[7], documents, top=1)["text"][0]
+    assert (
+        json.loads(found.out)[0]["text"]
+        == layerscope.load_run(out).search(queries[7], documents, top=1)["text"][0]
+    )
     told = json.loads((out / "config_sentence_transformers.json").read_text())
     assert list(told["prompts"]) == ["query", "document"]
     pairs.write_text("query,document\nq1,d99\n")
     (tmp_path / "none.csv").write_text("")
     refused = ("improve", model_folder, *given[2:], "--out", tmp_path / "other", "--quiet")
-    assert_refused(cli(*refused, "--queries", tmp_path / "q.csv", "--pairs", pairs), "1 document texts or ids", "d99")
+    assert_refused(
+        cli(*refused, "--queries", tmp_path / "q.csv", "--pairs", pairs),
+        "1 document texts or ids",
+        "d99",
+    )
     assert_refused(cli(*refused, "--queries", tmp_path / "q.csv"), "--judge minilm-l6", "--pairs")
     assert_refused(cli(*refused, "--pairs", pairs), "--queries")
     assert_refused(cli(*refused, "--queries", tmp_path / "none.csv"), "none.csv is empty")

@@ -18,8 +18,23 @@ def labeled(tmp_path: Path) -> Path:
     return file
 
 
-def test_json_and_the_same_again(cli: Cli, model_folder: Path, labeled: Path, tmp_path: Path) -> None:
-    words = ["probe", model_folder, "--data", labeled, "-p", "mean,knn", "--epochs", "3", "--trial", "1", "-o", "run"]
+def test_json_and_the_same_again(
+    cli: Cli, model_folder: Path, labeled: Path, tmp_path: Path
+) -> None:
+    words = [
+        "probe",
+        model_folder,
+        "--data",
+        labeled,
+        "-p",
+        "mean,knn",
+        "--epochs",
+        "3",
+        "--trial",
+        "1",
+        "-o",
+        "run",
+    ]
     words += ["--learning-rates", "0.01,0.03"]
     ended = cli(*words, "--json")
     assert ended.code == 0, ended.err
@@ -35,6 +50,11 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labeled: Path, tm
 
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labeled: Path) -> None:
     assert_refused(cli("probe", model_folder), "a probe needs data")
-    assert_refused(cli("probe", model_folder, "--data", labeled, "--heads", "attentoin"), "Did you mean 'attention'?")
+    assert_refused(
+        cli("probe", model_folder, "--data", labeled, "--heads", "attentoin"),
+        "Did you mean 'attention'?",
+    )
     assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file 'missing.csv'")
-    assert_refused(cli("probe", model_folder, "--data", labeled, "--learning-rates", "x"), "--learning-rates")
+    assert_refused(
+        cli("probe", model_folder, "--data", labeled, "--learning-rates", "x"), "--learning-rates"
+    )

@@ -19,14 +19,31 @@ ENTROPY = ("--metrics", "prompt_entropy", "--max-length", "24")
 ROOT = Path(__file__).parents[2]
 
 
-def test_json_has_the_documented_keys(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+def test_json_has_the_documented_keys(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path
+) -> None:
     ended = cli("profile", model_folder, "--data", data, "--out", "run", "--json", *FAST)
     assert ended.code == 0, ended.err
     assert ended.err == ""
     summary = json.loads(ended.out)
-    keys = {"model", "layers", "prompts", "final_norm", "valley", "metrics", "undefined", "warnings", "run"}
+    keys = {
+        "model",
+        "layers",
+        "prompts",
+        "final_norm",
+        "valley",
+        "metrics",
+        "undefined",
+        "warnings",
+        "run",
+    }
     assert summary.keys() == keys
-    assert (summary["model"], summary["layers"], summary["prompts"], summary["final_norm"]) == ("tiny-llama", 3, 10, "applied")
+    assert (summary["model"], summary["layers"], summary["prompts"], summary["final_norm"]) == (
+        "tiny-llama",
+        3,
+        10,
+        "applied",
+    )
     assert summary["metrics"]["prompt_entropy"].keys() == {"lowest", "highest", "last"}
     assert summary["run"] == "run"
     low = summary["metrics"]["dime"]["lowest"]
@@ -35,7 +52,9 @@ def test_json_has_the_documented_keys(cli: Cli, model_folder: Path, data: Path, 
     assert low["layer"] == curve.loc[curve["value"].idxmin(), "layer"]
 
 
-def test_tables_for_people_and_files(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+def test_tables_for_people_and_files(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path
+) -> None:
     ended = cli("profile", model_folder, "--data", data, *FAST, "--final-norm", "raw")
     assert ended.code == 0, ended.err
     assert "tiny-llama" in ended.out
@@ -43,26 +62,64 @@ def test_tables_for_people_and_files(cli: Cli, model_folder: Path, data: Path, t
     assert "Written to runs/tiny-llama--texts.txt--raw: profile.csv" in ended.err
     folder = tmp_path / "runs" / "tiny-llama--texts.txt--raw"
     pd.testing.assert_frame_equal(
-        pd.read_csv(folder / "profile.csv"), pd.read_parquet(folder / "profile.parquet"), check_exact=True
+        pd.read_csv(folder / "profile.csv"),
+        pd.read_parquet(folder / "profile.parquet"),
+        check_exact=True,
     )
-    assert cli("profile", model_folder, "--data", data, *FAST, "--final-norm", "raw", "--quiet")[:2] == (0, "")
+    assert cli("profile", model_folder, "--data", data, *FAST, "--final-norm", "raw", "--quiet")[
+        :2
+    ] == (0, "")
 
 
-def test_the_default_folder_says_the_presets_final_norm(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
-    assert cli("profile", model_folder, "--data", data, *ENTROPY, "--preset", "paper", "-q").code == 0
+def test_the_default_folder_says_the_presets_final_norm(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    assert (
+        cli("profile", model_folder, "--data", data, *ENTROPY, "--preset", "paper", "-q").code == 0
+    )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-llama--texts.txt--hf"]
 
 
 def test_options_reach_the_run(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
-    options = ["--alpha", "inf", "--rows", "unit", "--seed", "7", "--limit", "5", "--sites", "embed, block.1,block.*.attn"]
+    options = [
+        "--alpha",
+        "inf",
+        "--rows",
+        "unit",
+        "--seed",
+        "7",
+        "--limit",
+        "5",
+        "--sites",
+        "embed, block.1,block.*.attn",
+    ]
     options += ["--dtype", "bfloat16", "--family", "generic", "--batch-size", "2"]
-    assert_refused(cli("profile", model_folder, "-d", data, *ENTROPY, *options), "the generic family does not say where it is")
-    ended = cli("profile", model_folder, "-d", data, *ENTROPY, *options, "--family", "llama", "-o", "run", "-q")
+    assert_refused(
+        cli("profile", model_folder, "-d", data, *ENTROPY, *options),
+        "the generic family does not say where it is",
+    )
+    ended = cli(
+        "profile",
+        model_folder,
+        "-d",
+        data,
+        *ENTROPY,
+        *options,
+        "--family",
+        "llama",
+        "-o",
+        "run",
+        "-q",
+    )
     assert ended.code == 0, ended.err
     run = Profile.load(tmp_path / "run")
     conventions = run.manifest["conventions"]
     assert conventions["metrics"]["alpha"] == "inf"
-    assert (conventions["metrics"]["rows"], conventions["seed"], conventions["views"]) == ("unit", 7, 0)
+    assert (conventions["metrics"]["rows"], conventions["seed"], conventions["views"]) == (
+        "unit",
+        7,
+        0,
+    )
     assert run.manifest["counts"]["prompts"] == 5
     assert run.manifest["model"]["dtype"] == "bfloat16"
     expected = ["embed", "block.0.attn", "block.1.attn", "block.1", "block.2.attn"]
@@ -75,7 +132,9 @@ def test_the_same_command_again_returns_at_once(
     words = ("profile", model_folder, "-d", data, *ENTROPY, "-o", "run", "--json")
     first = cli(*words)
     assert first.code == 0, first.err
-    monkeypatch.setattr(command, "open_model", lambda *_, **__: pytest.fail("the model was loaded again"))
+    monkeypatch.setattr(
+        command, "open_model", lambda *_, **__: pytest.fail("the model was loaded again")
+    )
     assert cli(*words) == first
     assert cli(*words, "--batch-size", "3", "--device", "cpu") == first  # these decide no number
     with pytest.raises(pytest.fail.Exception, match="loaded again"):
@@ -88,7 +147,10 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
     words = ("profile", model_folder, "-d", data, *ENTROPY, "-o", "run")
     assert cli(*words, "-q").code == 0
     assert_refused(
-        cli(*words, "--alpha", "2"), "run holds another run", "profile.options.alpha: 1.0 there, 2.0 here", "--overwrite"
+        cli(*words, "--alpha", "2"),
+        "run holds another run",
+        "profile.options.alpha: 1.0 there, 2.0 here",
+        "--overwrite",
     )
     assert cli(*words, "--alpha", "2", "--overwrite", "-q").code == 0
 
@@ -96,7 +158,11 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
 @pytest.mark.parametrize(
     ("option", "value", "phrases"),
     [
-        ("--metrics", "promt_entropy", ["unknown metric 'promt_entropy'", "Did you mean 'prompt_entropy'"]),
+        (
+            "--metrics",
+            "promt_entropy",
+            ["unknown metric 'promt_entropy'", "Did you mean 'prompt_entropy'"],
+        ),
         ("--metrics", ",", ["comma-separated list"]),
         ("--sites", "blok.*", ["unknown site 'blok.*'", "Did you mean 'block.*'"]),
         ("--sites", "block.9", ["this model has 3 blocks, block.0 to block.2"]),
@@ -121,13 +187,33 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
         ("--adapter", "no/such/adapter/folder", ["no/such/adapter/folder"]),
     ],
 )
-def test_mistakes_are_one_line(cli: Cli, model_folder: Path, data: Path, option: str, value: str, phrases: list[str]) -> None:
-    assert_refused(cli("profile", model_folder, "--data", data, "--max-length", "24", option, value, "--out", "run"), *phrases)
+def test_mistakes_are_one_line(
+    cli: Cli, model_folder: Path, data: Path, option: str, value: str, phrases: list[str]
+) -> None:
+    assert_refused(
+        cli(
+            "profile",
+            model_folder,
+            "--data",
+            data,
+            "--max-length",
+            "24",
+            option,
+            value,
+            "--out",
+            "run",
+        ),
+        *phrases,
+    )
     assert not Path("run/profile.parquet").exists()
 
 
 def test_unknown_models(cli: Cli, data: Path) -> None:
-    assert_refused(cli("profile", "smolm2-135m", "-d", data), "unknown model 'smolm2-135m'", "Did you mean 'smollm2-135m'")
+    assert_refused(
+        cli("profile", "smolm2-135m", "-d", data),
+        "unknown model 'smolm2-135m'",
+        "Did you mean 'smollm2-135m'",
+    )
     assert_refused(cli("profile", "./no/folder", "-d", data), "no such file or folder")
     assert_refused(cli("profile", data, "-d", data), "only .gguf files can be loaded alone")
 
@@ -140,7 +226,9 @@ def test_unknown_models(cli: Cli, data: Path) -> None:
         ("caf\xe9 au lait\n".encode("latin-1"), "UTF-8"),
     ],
 )
-def test_unusable_files(cli: Cli, model_folder: Path, tmp_path: Path, content: bytes, phrase: str) -> None:
+def test_unusable_files(
+    cli: Cli, model_folder: Path, tmp_path: Path, content: bytes, phrase: str
+) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
     assert_refused(cli("profile", model_folder, "-d", "bad.txt", *ENTROPY), "bad.txt", phrase)
     assert not (tmp_path / "runs").exists()
@@ -148,7 +236,17 @@ def test_unusable_files(cli: Cli, model_folder: Path, tmp_path: Path, content: b
 
 def test_short_and_long_texts_are_told(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "odd.txt").write_text("a\nb\n" + "long " * 80 + "\n")
-    words = ("profile", model_folder, "-d", "odd.txt", "--metrics", "prompt_entropy,curvature", "--max-length", "500", "--json")
+    words = (
+        "profile",
+        model_folder,
+        "-d",
+        "odd.txt",
+        "--metrics",
+        "prompt_entropy,curvature",
+        "--max-length",
+        "500",
+        "--json",
+    )
     ended = cli(*words)
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
@@ -159,21 +257,38 @@ def test_short_and_long_texts_are_told(cli: Cli, model_folder: Path, tmp_path: P
     assert "NaN" not in ended.out
 
 
-def test_offline_with_an_empty_cache(cli: Cli, model_folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_with_an_empty_cache(
+    cli: Cli, model_folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "open_model", lambda *_, **__: pytest.fail("loaded"))
     assert_refused(
-        cli("profile", "smollm2-135m", "--offline"), "model 'smollm2-135m' is not in the cache", "layerscope fetch smollm2-135m"
+        cli("profile", "smollm2-135m", "--offline"),
+        "model 'smollm2-135m' is not in the cache",
+        "layerscope fetch smollm2-135m",
     )
-    assert_refused(cli("profile", model_folder, "--offline"), "corpus 'lee' is not in the cache", "layerscope fetch lee")
     assert_refused(
-        cli("profile", "some-org/some-model", "-d", data, "--offline"), "some-org/some-model is not in the local hub cache"
+        cli("profile", model_folder, "--offline"),
+        "corpus 'lee' is not in the cache",
+        "layerscope fetch lee",
+    )
+    assert_refused(
+        cli("profile", "some-org/some-model", "-d", data, "--offline"),
+        "some-org/some-model is not in the local hub cache",
     )
 
 
-def test_a_place_that_cannot_be_written(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
-    assert_refused(cli("profile", model_folder, "-d", data, *ENTROPY, "-o", "file"), "file is a file")
-    assert_refused(cli("profile", model_folder, "-d", data, *ENTROPY, "-o", "file/run"), "cannot write", "Choose another")
+    assert_refused(
+        cli("profile", model_folder, "-d", data, *ENTROPY, "-o", "file"), "file is a file"
+    )
+    assert_refused(
+        cli("profile", model_folder, "-d", data, *ENTROPY, "-o", "file/run"),
+        "cannot write",
+        "Choose another",
+    )
 
 
 INTERRUPTED = """
@@ -195,22 +310,42 @@ main()
 """
 
 
-def test_ctrl_c_keeps_what_is_finished(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_is_finished(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path
+) -> None:
     words = ["profile", str(model_folder), "-d", str(data), *ENTROPY, "-o", str(tmp_path / "run")]
     ended = run_python(INTERRUPTED, *words)
     assert ended.returncode == 130 == 128 + signal.SIGINT
     assert ended.stdout == ""
-    assert ended.stderr.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."
-    assert sorted(path.name for path in (tmp_path / "run" / "shards").iterdir()) == ["000000.pooled.npy", "000000.values.npz"]
+    assert (
+        ended.stderr.strip()
+        == "layerscope: stopped. Finished work is kept: run the same command again to resume."
+    )
+    assert sorted(path.name for path in (tmp_path / "run" / "shards").iterdir()) == [
+        "000000.pooled.npy",
+        "000000.values.npz",
+    ]
     assert cli(*words, "-q").code == 0
     assert Profile.load(tmp_path / "run").manifest["seconds"]["resumed_prompts"] == 4
 
 
-def test_runs_of_different_size_do_not_meet_in_the_default_folder(cli: Cli, model_folder: Path, data: Path) -> None:
+def test_runs_of_different_size_do_not_meet_in_the_default_folder(
+    cli: Cli, model_folder: Path, data: Path
+) -> None:
     short = ("--metrics", "prompt_entropy", "--max-length", 16)
     for count in (5, 6):
         ended = cli("profile", model_folder, "--data", data, *short, "-n", count)
         assert ended.code == 0, ended.err
         assert f"runs/tiny-llama--texts.txt--applied--n{count}:" in ended.err
-    again = cli("profile", model_folder, "--data", data, *short, "-n", 6, "--out", "runs/tiny-llama--texts.txt--applied--n5")
+    again = cli(
+        "profile",
+        model_folder,
+        "--data",
+        data,
+        *short,
+        "-n",
+        6,
+        "--out",
+        "runs/tiny-llama--texts.txt--applied--n5",
+    )
     assert_refused(again, "the texts or images (others, or another number of them)", "--overwrite")

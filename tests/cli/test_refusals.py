@@ -1,4 +1,5 @@
-"""Mistakes and circumstances that a user meets: one line that says what to do, never a traceback."""
+"""Mistakes and circumstances that a user meets: one line that says what to do, never a
+traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from rich.table import Table
 
 import layerscope
 from layerscope.cli.app import with_flags
-from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_names, one_line, printable
+from layerscope.errors import (
+    DataError,
+    LayerscopeError,
+    UnknownNameError,
+    clean_names,
+    one_line,
+    printable,
+)
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.probing.examples import text_examples
 from layerscope.selection.choice import Choice
@@ -30,21 +38,35 @@ from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthe
 
 def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
     assert_refused(
-        cli("evaluate", model_folder, "--tasks", "STS13", "--store-dtype", "x"), "unknown --store-dtype 'x'", "float16"
+        cli("evaluate", model_folder, "--tasks", "STS13", "--store-dtype", "x"),
+        "unknown --store-dtype 'x'",
+        "float16",
     )
 
 
-@pytest.mark.parametrize(("given", "meant"), [("entropy", "prompt_entropy"), ("rank", "effective_rank"), ("sink", "sink_ratio")])
-def test_the_usual_meaning_of_a_metric_is_suggested(cli: Cli, model_folder: Path, data: Path, given: str, meant: str) -> None:
-    assert_refused(cli("profile", model_folder, "--data", data, "-m", given), f"Did you mean '{meant}'?")
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("entropy", "prompt_entropy"), ("rank", "effective_rank"), ("sink", "sink_ratio")],
+)
+def test_the_usual_meaning_of_a_metric_is_suggested(
+    cli: Cli, model_folder: Path, data: Path, given: str, meant: str
+) -> None:
+    assert_refused(
+        cli("profile", model_folder, "--data", data, "-m", given), f"Did you mean '{meant}'?"
+    )
 
 
-def test_python_names_parameters_and_the_command_line_flags(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+def test_python_names_parameters_and_the_command_line_flags(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path
+) -> None:
     """One message in the library; a bad value is a ValueError there."""
     with pytest.raises(ValueError, match="workers= is for work on a cluster: add engine='ray'"):
         layerscope.profile(model_folder, data, workers=2)
     words = ("profile", model_folder, "--data", data)
-    assert_refused(cli(*words, "--workers", "2"), "--workers is for work on a cluster: add --engine ray, or leave it out.")
+    assert_refused(
+        cli(*words, "--workers", "2"),
+        "--workers is for work on a cluster: add --engine ray, or leave it out.",
+    )
     with pytest.raises(ValueError, match="views must be 2 to 16, not 1"):
         layerscope.profile(model_folder, data, views=1)
     with pytest.raises(ValueError, match="unknown metric 'x'"):
@@ -55,16 +77,27 @@ def test_python_names_parameters_and_the_command_line_flags(cli: Cli, model_fold
         layerscope.profile(model_folder, data, out=tmp_path / "mine")
     assert not isinstance(refused.value, ValueError)  # a circumstance
     assert_refused(cli(*words, "-o", tmp_path / "mine"), "Choose another --out")
-    assert with_flags("Raise massive=… or give data=", ["study", "x"]) == "Raise --set massive=… or give --data"
-    assert with_flags("org/a?dtype=auto has no dtype=", ["load"]) == "org/a?dtype=auto has no dtype="
+    assert (
+        with_flags("Raise massive=… or give data=", ["study", "x"])
+        == "Raise --set massive=… or give --data"
+    )
+    assert (
+        with_flags("org/a?dtype=auto has no dtype=", ["load"]) == "org/a?dtype=auto has no dtype="
+    )
 
 
 def test_no_message_of_the_library_names_a_flag() -> None:
-    """Flags stand in commands that are written out (`layerscope …`, `ray start …`) and in what only the terminal shows."""
+    """Flags stand in commands that are written out (`layerscope …`, `ray start …`) and in what only
+    the terminal shows."""
     home = Path(layerscope.__file__).parent
     found = []
     for path in sorted(home.rglob("*.py")):
-        if path.parent.name == "cli" or path.name in ("terminal.py", "fit.py", "packages.py", "catalogue.py"):
+        if path.parent.name == "cli" or path.name in (
+            "terminal.py",
+            "fit.py",
+            "packages.py",
+            "catalogue.py",
+        ):
             continue
         source = path.read_text(encoding="utf-8")
         if not re.search(r"--[a-z]", source):  # most have none, and all would take two seconds
@@ -72,25 +105,47 @@ def test_no_message_of_the_library_names_a_flag() -> None:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Raise):
                 text = re.sub(r"`[^`]*`", "", ast.unparse(node))
-                found += [f"{path.name}:{node.lineno}" for _ in re.findall(r"(?<![\w-])--[a-z]", text)]
+                found += [
+                    f"{path.name}:{node.lineno}" for _ in re.findall(r"(?<![\w-])--[a-z]", text)
+                ]
     assert found == []
 
 
 def test_names_that_are_too_long(cli: Cli, model_folder: Path, data: Path) -> None:
     long = "x" * 5000
     assert_refused(cli("profile", long, "--data", data), "unknown model", "xxx...")
-    assert_refused(cli("profile", model_folder, "--data", data, "--out", f"runs/{long}", "-q"), "cannot write", "too long")
+    assert_refused(
+        cli("profile", model_folder, "--data", data, "--out", f"runs/{long}", "-q"),
+        "cannot write",
+        "too long",
+    )
     assert_refused(cli("report", long), "holds no run")
 
 
-def test_a_cache_that_cannot_be_written(cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written(
+    cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", "/proc/layerscope")
     assert_refused(cli("fetch", "lee"), "cannot be written to /proc/layerscope", "LAYERSCOPE_CACHE")
 
 
 @pytest.mark.parametrize(("part", "value"), [("model", None), ("model", []), ("conventions", [])])
-def test_a_finished_run_that_was_edited(cli: Cli, model_folder: Path, data: Path, part: str, value: object) -> None:
-    words = ("profile", model_folder, "--data", data, "--out", "run", "-m", "prompt_entropy", "--max-length", "16", "-q")
+def test_a_finished_run_that_was_edited(
+    cli: Cli, model_folder: Path, data: Path, part: str, value: object
+) -> None:
+    words = (
+        "profile",
+        model_folder,
+        "--data",
+        data,
+        "--out",
+        "run",
+        "-m",
+        "prompt_entropy",
+        "--max-length",
+        "16",
+        "-q",
+    )
     assert cli(*words).code == 0
     file = Path("run", "manifest.json")
     manifest = {**json.loads(file.read_text()), part: value}
@@ -99,7 +154,9 @@ def test_a_finished_run_that_was_edited(cli: Cli, model_folder: Path, data: Path
     assert_refused(cli(*words), "the profile run in run is damaged", "--overwrite")
 
 
-def test_a_folders_name_cannot_speak_to_the_terminal(cli: Cli, model_folder: Path, data: Path) -> None:
+def test_a_folders_name_cannot_speak_to_the_terminal(
+    cli: Cli, model_folder: Path, data: Path
+) -> None:
     words = ("profile", model_folder, "--data", data, "-m", "prompt_entropy", "--max-length", "16")
     ended = cli(*words, "--out", "run \x1b[31m\nred")
     assert ended.code == 0
@@ -108,7 +165,17 @@ def test_a_folders_name_cannot_speak_to_the_terminal(cli: Cli, model_folder: Pat
 
 
 def test_a_limit_without_end(cli: Cli, model_folder: Path, data: Path) -> None:
-    words = ("profile", model_folder, "--data", data, "-m", "prompt_entropy", "--max-length", "16", "-q")
+    words = (
+        "profile",
+        model_folder,
+        "--data",
+        data,
+        "-m",
+        "prompt_entropy",
+        "--max-length",
+        "16",
+        "-q",
+    )
     assert cli(*words, "--limit", "9" * 20).code == 0
 
 
@@ -128,7 +195,9 @@ def test_a_user_without_a_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    monkeypatch.setattr(Path, "expanduser", lambda path: no_home() if str(path).startswith("~") else path)
+    monkeypatch.setattr(
+        Path, "expanduser", lambda path: no_home() if str(path).startswith("~") else path
+    )
     assert_refused(cli("store"), "no home folder", "export LAYERSCOPE_CACHE=FOLDER")
     ended = cli("doctor")
     assert ended.code == 2
@@ -143,7 +212,9 @@ def test_ctrl_c_before_anything_has_begun(cli: Cli, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys.modules["layerscope.cli.app"], "load_commands", stop)
     ended = cli("metrics")
     assert (ended.code, ended.out) == (130, "")
-    assert ended.err.splitlines() == ["layerscope: stopped. Finished work is kept: run the same command again to resume."]
+    assert ended.err.splitlines() == [
+        "layerscope: stopped. Finished work is kept: run the same command again to resume."
+    ]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
@@ -166,11 +237,23 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
     [
         (synthetic_probe, "counts", {"train": 3}, ("plot",)),
         (synthetic_run, "counts", {"prompts": "some"}, ("select",)),
-        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": [1]}, ("atlas", "compare", "Pythia-14m", "--run")),
-        (synthetic_run, "conventions", {"final_norm": "raw", "max_length": 10**30}, ("atlas", "compare", "Pythia-14m", "--run")),
+        (
+            synthetic_run,
+            "conventions",
+            {"final_norm": "raw", "max_length": [1]},
+            ("atlas", "compare", "Pythia-14m", "--run"),
+        ),
+        (
+            synthetic_run,
+            "conventions",
+            {"final_norm": "raw", "max_length": 10**30},
+            ("atlas", "compare", "Pythia-14m", "--run"),
+        ),
     ],
 )
-def test_an_edited_run_in_every_view(cli: Cli, tmp_path: Path, run: Any, part: str, value: Any, words: tuple[str, ...]) -> None:
+def test_an_edited_run_in_every_view(
+    cli: Cli, tmp_path: Path, run: Any, part: str, value: Any, words: tuple[str, ...]
+) -> None:
     run().save(tmp_path / "run")
     file = tmp_path / "run" / "manifest.json"
     manifest = {**json.loads(file.read_text()), part: value}
@@ -195,10 +278,16 @@ CLEAN = "red \ufffd[31m name\ufffd"
 
 def test_names_of_classes_are_cleaned_and_stay_apart(tmp_path: Path) -> None:
     labels = [ODD, ODD + "\x07", "plain"] * 6
-    examples = text_examples({"": [(f"text {i}", label) for i, label in enumerate(labels)]}, "texts")
+    examples = text_examples(
+        {"": [(f"text {i}", label) for i, label in enumerate(labels)]}, "texts"
+    )
     assert sorted(examples.classes) == sorted(["plain", CLEAN, CLEAN + "\ufffd"])
     file = tmp_path / "labels.jsonl"
-    file.write_text("\n".join(json.dumps({"text": f"text {i}", "label": label}) for i, label in enumerate(labels)))
+    file.write_text(
+        "\n".join(
+            json.dumps({"text": f"text {i}", "label": label}) for i, label in enumerate(labels)
+        )
+    )
     assert set(read_labels(file).classes) == {"plain", CLEAN, CLEAN + "\ufffd"}
     assert clean_names(["a\x07", "a\x08"]) == ("a\ufffd", "a\ufffd (2)")
 
@@ -216,7 +305,11 @@ def test_a_strangers_run_says_nothing_to_the_terminal(cli: Cli, tmp_path: Path) 
     folder.write_table("scores", run.scores)
     folder.write_table("gains", run.gains)
     folder.write_manifest({**run.manifest, "kind": "evaluation", "status": "complete"})
-    for words in (("report", "run", "--out", "page.md"), ("report", "run", "--out", "page.html"), ("select", "run")):
+    for words in (
+        ("report", "run", "--out", "page.md"),
+        ("report", "run", "--out", "page.html"),
+        ("select", "run"),
+    ):
         ended = cli(*words)
         told = ended.out + ended.err
         assert "\x1b[31m" not in told
@@ -231,7 +324,9 @@ def test_a_strangers_run_says_nothing_to_the_terminal(cli: Cli, tmp_path: Path) 
 
 def test_a_console_shows_text_as_text() -> None:
     stream = io.StringIO()
-    console = Console(file=stream, width=80, force_terminal=True, color_system="standard", highlight=False)
+    console = Console(
+        file=stream, width=80, force_terminal=True, color_system="standard", highlight=False
+    )
     console.print(f"[bold]a {ODD} b[/]")
     console.print("a model called x[/y]")
     table = Table("name")
@@ -246,7 +341,17 @@ def test_a_console_shows_text_as_text() -> None:
 
 def test_a_choice_from_a_stranger(tmp_path: Path) -> None:
     empty: dict[str, Any] = dict.fromkeys(("expected_gain", "ci_low", "ci_high", "risk_of_loss"))
-    values = {"layer": 3, "site": "block.2", "readout": None, "tied": [3], "rule": "x", "blocks_saved": 0, **empty}
-    choice = Choice.from_json(json.dumps({**values, "model": ODD, "reason": ODD, "extra": {ODD: [ODD]}}))
+    values = {
+        "layer": 3,
+        "site": "block.2",
+        "readout": None,
+        "tied": [3],
+        "rule": "x",
+        "blocks_saved": 0,
+        **empty,
+    }
+    choice = Choice.from_json(
+        json.dumps({**values, "model": ODD, "reason": ODD, "extra": {ODD: [ODD]}})
+    )
     assert choice.model == choice.reason == CLEAN
     assert choice.extra == {CLEAN: [CLEAN]}

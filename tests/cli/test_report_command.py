@@ -42,7 +42,9 @@ def test_opening(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ended.code == 0
     assert ended.out.startswith("http://127.0.0.1:")
     assert opened[0].rsplit(":", 1)[1][:5] == ended.out.rsplit(":", 1)[1][:5]  # the port
-    assert opened[0] != ended.out.strip()  # it works once: others can read how a browser was started
+    assert (
+        opened[0] != ended.out.strip()
+    )  # it works once: others can read how a browser was started
     assert cli("open", folder, "--no-browser").code == 0
     assert len(opened) == 1
 

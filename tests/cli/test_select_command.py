@@ -12,7 +12,18 @@ from layerscope.cli.export import _then
 from tests.cli.support import Cli, assert_refused
 from tests.selection.support import profile, valley_curve
 
-KEYS = ["layer", "site", "readout", "expected_gain", "ci_low", "ci_high", "risk_of_loss", "tied", "rule", "blocks_saved"]
+KEYS = [
+    "layer",
+    "site",
+    "readout",
+    "expected_gain",
+    "ci_low",
+    "ci_high",
+    "risk_of_loss",
+    "tied",
+    "rule",
+    "blocks_saved",
+]
 
 
 def test_the_atlas_as_text_and_json(cli: Cli) -> None:
@@ -21,10 +32,18 @@ def test_the_atlas_as_text_and_json(cli: Cli) -> None:
     assert "Pythia-410m: read layer 20 of 24 (block.19)" in told.out
     for name in ("rule", "why", "near", "risk", "saves"):
         assert f"\n{name} " in told.out
-    assert "\ntied " not in told.out + cli("select", "--atlas", "Pythia-410m", "--max-blocks", "0.5").out  # nothing was resampled
+    assert (
+        "\ntied "
+        not in told.out + cli("select", "--atlas", "Pythia-410m", "--max-blocks", "0.5").out
+    )  # nothing was resampled
     answer = json.loads(cli("select", "--atlas", "Pythia-410m", "--json").out)
     assert list(answer)[:10] == KEYS
-    assert (answer["layer"], answer["site"], answer["rule"], answer["blocks_saved"]) == (20, "block.19", "evidence", 4)
+    assert (answer["layer"], answer["site"], answer["rule"], answer["blocks_saved"]) == (
+        20,
+        "block.19",
+        "evidence",
+        4,
+    )
 
 
 def test_a_run_with_a_rule_and_a_bound(cli: Cli, tmp_path: Path) -> None:
@@ -41,18 +60,29 @@ def test_refusals_are_one_line(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("select", "nowhere"), "holds no run")
     assert_refused(cli("select", "--atlas", "Pythia-411m"), "Pythia-410m")
     assert_refused(cli("select", "--atlas", "Pythia-410m", "--rule", "evidense"), "evidence")
-    assert_refused(cli("select", "--atlas", "Pythia-410m", "--max-blocks", "3"), "share of the blocks")
-    assert_refused(cli("select", "--atlas", "Pythia-410m", "--labels", "x.csv"), "--labels takes one model")
+    assert_refused(
+        cli("select", "--atlas", "Pythia-410m", "--max-blocks", "3"), "share of the blocks"
+    )
+    assert_refused(
+        cli("select", "--atlas", "Pythia-410m", "--labels", "x.csv"), "--labels takes one model"
+    )
 
 
 def test_a_model_is_told_to_be_profiled_first(cli: Cli, model_folder: Path) -> None:
-    assert_refused(cli("select", model_folder), "is a model", "profile it first", f"layerscope profile {model_folder}")
+    assert_refused(
+        cli("select", model_folder),
+        "is a model",
+        "profile it first",
+        f"layerscope profile {model_folder}",
+    )
     assert_refused(cli("select", "smollm2-135m"), "is a model", "layerscope profile smollm2-135m")
     assert_refused(cli("select", "org/model"), "holds no run", "profile it first")
 
 
 def test_why_prompt_entropy_behind_the_final_norm_is_not_enough(cli: Cli, tmp_path: Path) -> None:
-    profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}, final_norm="applied").save(tmp_path / "run")
+    profile(
+        {"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}, final_norm="applied"
+    ).save(tmp_path / "run")
     reason = json.loads(cli("select", "run", "--json").out)["reason"]
     assert "neither prompt entropy" not in reason
     assert "hides its valley" in reason
@@ -63,12 +93,30 @@ def test_why_prompt_entropy_behind_the_final_norm_is_not_enough(cli: Cli, tmp_pa
     ("readout", "center_on", "then"),
     [
         (None, None, "layerscope export m --layer 7"),
-        ("plain/last/raw/keep/none", None, "layerscope export m --layer 7 --readout plain/last/raw/keep/none"),
-        ("one-word/last/raw/keep/corpus", None, "--readout one-word/last/raw/keep/corpus --center-on YOUR_TEXTS"),
-        ("plain/mean/raw/keep/corpus", "runs/scores", "--readout plain/mean/raw/keep/corpus --center-on runs/scores"),
-        ("echo/mean/raw/drop/none", None, "--readout plain/mean/raw/keep/none"),  # the nearest that can be exported
+        (
+            "plain/last/raw/keep/none",
+            None,
+            "layerscope export m --layer 7 --readout plain/last/raw/keep/none",
+        ),
+        (
+            "one-word/last/raw/keep/corpus",
+            None,
+            "--readout one-word/last/raw/keep/corpus --center-on YOUR_TEXTS",
+        ),
+        (
+            "plain/mean/raw/keep/corpus",
+            "runs/scores",
+            "--readout plain/mean/raw/keep/corpus --center-on runs/scores",
+        ),
+        (
+            "echo/mean/raw/drop/none",
+            None,
+            "--readout plain/mean/raw/keep/none",
+        ),  # the nearest that can be exported
     ],
 )
-def test_the_next_command_is_one_that_export_takes(readout: str | None, center_on: str | None, then: str) -> None:
+def test_the_next_command_is_one_that_export_takes(
+    readout: str | None, center_on: str | None, then: str
+) -> None:
     choice = SimpleNamespace(model="m", layer=7, readout=readout, center_on=center_on)
     assert _then(choice, ["runs/m"]).endswith(then)

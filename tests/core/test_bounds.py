@@ -1,4 +1,5 @@
-"""Bombs: small files that ask for all the memory. Each is refused in one line, before it is unpacked."""
+"""Bombs: small files that ask for all the memory. Each is refused in one line, before it is
+unpacked."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def packed_short_lines(folder: Path) -> None:
 
 def packed_values(folder: Path) -> None:
     """Few letters, and an object in memory for each three of them."""
-    (folder / "texts.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a", "x": [' + b"[]," * (LEAST // 4) + b"0]}"))
+    (folder / "texts.jsonl.gz").write_bytes(
+        gzip.compress(b'{"text": "a", "x": [' + b"[]," * (LEAST // 4) + b"0]}")
+    )
     load_corpus(folder / "texts.jsonl.gz")
 
 
@@ -69,7 +72,9 @@ def packed_fields(folder: Path) -> None:
 
 
 def packed_labels(folder: Path) -> None:
-    (folder / "labels.csv.gz").write_bytes(gzip.compress(b'text,label\n"' + b"a\n" * 2 * LEAST + b'",0\n'))
+    (folder / "labels.csv.gz").write_bytes(
+        gzip.compress(b'text,label\n"' + b"a\n" * 2 * LEAST + b'",0\n')
+    )
     read_labels(folder / "labels.csv.gz")
 
 
@@ -80,13 +85,17 @@ def long_line(folder: Path) -> None:
 
 
 def one_cell(folder: Path) -> None:
-    pd.DataFrame({"text": ["a" * 3 * LEAST]}).to_parquet(folder / "texts.parquet", compression="zstd")
+    pd.DataFrame({"text": ["a" * 3 * LEAST]}).to_parquet(
+        folder / "texts.parquet", compression="zstd"
+    )
     load_corpus(folder / "texts.parquet")
 
 
 def shared_cell(folder: Path) -> None:
     """One value that every row means: what the file declares is small."""
-    pd.DataFrame({"text": ["a" * (LEAST // 4)] * 600}).to_parquet(folder / "texts.parquet", compression="zstd")
+    pd.DataFrame({"text": ["a" * (LEAST // 4)] * 600}).to_parquet(
+        folder / "texts.parquet", compression="zstd"
+    )
     load_corpus(folder / "texts.parquet")
 
 
@@ -96,7 +105,9 @@ def many_rows(folder: Path) -> None:
 
 
 def image_cells(folder: Path) -> None:
-    pd.DataFrame({"image": [b"\0" * (LEAST // 4)] * 600}).to_parquet(folder / "images.parquet", compression="zstd")
+    pd.DataFrame({"image": [b"\0" * (LEAST // 4)] * 600}).to_parquet(
+        folder / "images.parquet", compression="zstd"
+    )
     load_images(folder / "images.parquet")
 
 
@@ -115,7 +126,11 @@ def many_labels(folder: Path) -> None:
 
 def inner_labels(folder: Path) -> None:
     file = folder / "model" / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "other_config": {"deeper": {"num_labels": 10**9}}}))
+    file.write_text(
+        json.dumps(
+            {**json.loads(file.read_text()), "other_config": {"deeper": {"num_labels": 10**9}}}
+        )
+    )
     load(folder / "model")
 
 
@@ -139,7 +154,9 @@ def arrays(folder: Path) -> None:
 def declared_arrays(folder: Path) -> None:
     """Numpy makes room for what a header declares, before it sees that there is less."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
+    )
     with zipfile.ZipFile(folder / "values.npz", "w") as archive:
         archive.writestr("a.npy", header.getvalue())
     checked.read_arrays(folder / "values.npz")
@@ -153,11 +170,18 @@ def declared_arrays(folder: Path) -> None:
         image_cells, wide_image, many_labels, inner_labels, rows_of_a_run, arrays, declared_arrays,
     ],
 )  # fmt: skip
-def test_bombs(make: Callable[[Path], None], model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bombs(
+    make: Callable[[Path], None],
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shutil.copytree(model_folder, tmp_path / "model")
     monkeypatch.setattr(bounds, "_LEAST", LEAST)
     monkeypatch.setattr(bounds, "MOST_LINE", 4 * LEAST)
-    with pytest.raises(LayerscopeError, match=r"of a file of its size|than is read|which cannot be") as caught:
+    with pytest.raises(
+        LayerscopeError, match=r"of a file of its size|than is read|which cannot be"
+    ) as caught:
         make(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -178,8 +202,11 @@ def test_verify_inflates_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert peak < 4 * LEAST
 
 
-def test_a_long_field_of_a_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MB are the limit; a field of that length takes seconds, so that a thousandth is taken for it."""
+def test_a_long_field_of_a_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 MB are the limit; a field of that length takes seconds, so that a thousandth is taken for
+    it."""
     set_limit = csv.field_size_limit
     before, asked = set_limit(), set()
 

@@ -11,7 +11,8 @@ from layerscope.core.candidates import DRAWS, ScoredCandidates
 
 
 def sampled(truth: np.ndarray, n: int, shared: float, seed: int) -> ScoredCandidates:
-    """Means of n items per candidate, which share a part of each item's error; and those means on resampled items."""
+    """Means of n items per candidate, which share a part of each item's error; and those means on
+    resampled items."""
     rng = np.random.default_rng(seed)
     items = truth[:, None] + shared * rng.normal(size=n) + rng.normal(size=(len(truth), n))
     return ScoredCandidates(items.mean(1), items @ weights(n))
@@ -19,14 +20,18 @@ def sampled(truth: np.ndarray, n: int, shared: float, seed: int) -> ScoredCandid
 
 @cache
 def weights(n: int) -> np.ndarray:
-    """How often each of n items is in each draw. The items are new in every sample, so that the draws can be the same."""
+    """How often each of n items is in each draw. The items are new in every sample, so that the
+    draws can be the same."""
     return np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), size=DRAWS).T / n
 
 
 @pytest.mark.parametrize("shared", [0.0, 3.0])
 @pytest.mark.parametrize("truth", [np.zeros(13), np.array([*np.linspace(-3, 0, 12), 0.0])])
-def test_the_truly_best_is_among_the_tied_in_95_of_100_samples(truth: np.ndarray, shared: float) -> None:
-    """Whichever of the truly best is named beforehand: it is ruled out in at most about one of twenty samples."""
+def test_the_truly_best_is_among_the_tied_in_95_of_100_samples(
+    truth: np.ndarray, shared: float
+) -> None:
+    """Whichever of the truly best is named beforehand: it is ruled out in at most about one of
+    twenty samples."""
     held = sum(bool(sampled(truth, 200, shared, seed).tied()[-1]) for seed in range(300))
     assert held >= 276  # 285 expected; over 600 seeds it was 94.8 %
 
@@ -43,7 +48,8 @@ def test_what_is_clearly_behind_is_not_tied() -> None:
 
 
 def test_more_candidates_need_a_larger_lead() -> None:
-    """All comparisons at once: one candidate 2.2 standard errors behind is told from the best alone, but not among fifty."""
+    """All comparisons at once: one candidate 2.2 standard errors behind is told from the best
+    alone, but not among fifty."""
     rng = np.random.default_rng(0)
     score = np.array([2.2 * np.sqrt(2), 0.0])
     alone = ScoredCandidates(score, score[:, None] + rng.normal(size=(2, DRAWS)))
@@ -51,7 +57,11 @@ def test_more_candidates_need_a_larger_lead() -> None:
     many = np.concatenate([score, np.full(48, -100.0)])
     among = ScoredCandidates(many, many[:, None] + rng.normal(size=(50, DRAWS)))
     assert among.tied()[:2].tolist() == [True, True]
-    assert among.tied(np.arange(50) < 2).tolist() == [True, False, *[False] * 48]  # only what is allowed counts
+    assert among.tied(np.arange(50) < 2).tolist() == [
+        True,
+        False,
+        *[False] * 48,
+    ]  # only what is allowed counts
 
 
 def test_undefined_candidates_and_missing_draws() -> None:
@@ -72,11 +82,14 @@ def test_gains_are_differences_on_the_same_draws() -> None:
     assert gain[0] == low[0] == high[0] == 0
     one = scored.gain((1,), (0,))
     assert (one.value, one.low, one.high) == pytest.approx((gain[1], low[1], high[1]))
-    assert high[1] - low[1] < scored.interval()[1][1] - scored.interval()[0][1]  # the shared error is gone
+    assert (
+        high[1] - low[1] < scored.interval()[1][1] - scored.interval()[0][1]
+    )  # the shared error is gone
 
 
 def test_the_gain_of_a_pick_holds_for_whichever_is_picked() -> None:
-    """Of nine equal candidates the best looks better than the first; its interval leaves 0 out in 5 % of cases, not in 40."""
+    """Of nine equal candidates the best looks better than the first; its interval leaves 0 out in 5
+    % of cases, not in 40."""
     rng, plain, of_pick = np.random.default_rng(0), 0, 0
     for _ in range(200):
         score = rng.standard_normal(9)

@@ -1,4 +1,5 @@
-"""Columns are defined once: what tables, files, the page, sweeps and the documentation say follows from them."""
+"""Columns are defined once: what tables, files, the page, sweeps and the documentation say follows
+from them."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_a_column_added_in_one_place_is_everywhere(tmp_path: Path) -> None:
 def test_the_documentation_lists_the_columns_of_a_profile() -> None:
     page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
     section = page.split("## The profile's table")[1].split("\n## ")[0]
-    assert [word for word in re.findall(r"`(\w+)`", section) if word in names(PROFILE)] == names(PROFILE)
+    assert [word for word in re.findall(r"`(\w+)`", section) if word in names(PROFILE)] == names(
+        PROFILE
+    )
 
 
 def test_an_interval_is_the_columns_of_a_value() -> None:
@@ -67,5 +70,8 @@ def test_an_interval_is_the_columns_of_a_value() -> None:
     assert Interval.from_row(found.columns) == Interval(0.5, 0.25, 0.75)
     assert not Interval.from_row({"gain": 1.0, "ci_low": None}, "gain").known
     assert (
-        Interval.from_row({"gain": 1.0, "default_ci_low": 0, "default_ci_high": 2}, "gain", "default_").ends() == " [+0.0, +2.0]"
+        Interval.from_row(
+            {"gain": 1.0, "default_ci_low": 0, "default_ci_high": 2}, "gain", "default_"
+        ).ends()
+        == " [+0.0, +2.0]"
     )

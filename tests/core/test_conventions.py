@@ -13,9 +13,18 @@ from tests.tiny import tiny_model
 
 
 def test_of_a_manifest_and_of_conventions_alone() -> None:
-    conventions = {"final_norm": "raw", "final_norm_module": "LayerNorm", "max_length": 64, "sink": "keep"}
+    conventions = {
+        "final_norm": "raw",
+        "final_norm_module": "LayerNorm",
+        "max_length": 64,
+        "sink": "keep",
+    }
     reading = Reading("raw", 64, "LayerNorm")
-    assert Reading.of({"kind": "profile", "conventions": conventions}) == Reading.of(conventions) == reading
+    assert (
+        Reading.of({"kind": "profile", "conventions": conventions})
+        == Reading.of(conventions)
+        == reading
+    )
     assert reading.in_words == "up to 64 tokens, final_norm=raw"
     assert Reading.of({"conventions": {}}) == Reading()
     assert Reading().in_words == ""
@@ -30,7 +39,9 @@ def test_of_a_manifest_and_of_conventions_alone() -> None:
         ("hf", None, True, False),
     ],
 )
-def test_what_follows_from_the_final_norm(norm: str, module: str | None, shows_output: bool, differs: bool) -> None:
+def test_what_follows_from_the_final_norm(
+    norm: str, module: str | None, shows_output: bool, differs: bool
+) -> None:
     reading = Reading(norm, 8, module)
     assert (reading.shows_output, reading.differs_from("applied")) == (shows_output, differs)
     assert not reading.differs_from("applied", norm)
@@ -38,24 +49,52 @@ def test_what_follows_from_the_final_norm(norm: str, module: str | None, shows_o
 
 def test_of_real_runs() -> None:
     model = tiny_model("llama")
-    read = Reading.of(profile(model, ["a cat", "a dog ran"], metrics=["prompt_entropy"], max_length=9, final_norm="raw").manifest)
+    read = Reading.of(
+        profile(
+            model,
+            ["a cat", "a dog ran"],
+            metrics=["prompt_entropy"],
+            max_length=9,
+            final_norm="raw",
+        ).manifest
+    )
     assert (read.final_norm, read.max_length, read.has_norm) == ("raw", 9, True)
-    without = profile(tiny_model("bert"), ["a cat", "a dog ran"], metrics=["prompt_entropy"]).manifest
+    without = profile(
+        tiny_model("bert"), ["a cat", "a dog ran"], metrics=["prompt_entropy"]
+    ).manifest
     assert not Reading.of(without).has_norm
 
 
 def test_what_is_written_is_what_is_read_back() -> None:
-    for reading in (Reading("raw", 64, "LayerNorm"), Reading("applied", None, None), Reading(None, 128, "RMSNorm")):
+    for reading in (
+        Reading("raw", 64, "LayerNorm"),
+        Reading("applied", None, None),
+        Reading(None, 128, "RMSNorm"),
+    ):
         assert Reading.of({"conventions": reading.as_conventions()}) == reading
     assert "final_norm_module" not in Reading("raw", 8, SEVERAL).as_conventions()
 
 
 def test_every_command_writes_it(tmp_path: Path) -> None:
-    """A probe once kept its length under another name, and an evaluation did not say whether the model has a final norm."""
+    """A probe once kept its length under another name, and an evaluation did not say whether the
+    model has a final norm."""
     model, texts = tiny_model("llama"), [f"{'xy'[i % 2] * 3}{i}" for i in range(40)]
-    probed = probe(model, texts, labels=[text[0] for text in texts], heads="knn", max_length=9, final_norm="raw", progress=False)
+    probed = probe(
+        model,
+        texts,
+        labels=[text[0] for text in texts],
+        heads="knn",
+        max_length=9,
+        final_norm="raw",
+        progress=False,
+    )
     assert Reading.of(probed.manifest) == Reading("raw", 9, "LlamaRMSNorm")
     studied = study("sublayers", model, data=texts[:6], max_length=12, progress=False)
-    assert (Reading.of(studied.manifest).final_norm, Reading.of(studied.manifest).max_length) == ("raw", 12)
-    watched = LayerWatch(model.module, texts[:4], model.tokenizer, max_length=7, out=tmp_path / "layers.csv")
+    assert (Reading.of(studied.manifest).final_norm, Reading.of(studied.manifest).max_length) == (
+        "raw",
+        12,
+    )
+    watched = LayerWatch(
+        model.module, texts[:4], model.tokenizer, max_length=7, out=tmp_path / "layers.csv"
+    )
     assert Reading.of(watched.conventions) == Reading("raw", 7, "LlamaRMSNorm")

@@ -28,19 +28,29 @@ def some(texts: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
 
 
 def refit(vectors: np.ndarray, target: np.ndarray, penalty: float, without: list[int]) -> Head:
-    """The head of the regression without some texts, by the textbook's formula; the penalty is that of all texts."""
+    """The head of the regression without some texts, by the textbook's formula; the penalty is that
+    of all texts."""
     keep = np.delete(np.arange(len(vectors)), without)
     rows, aim = vectors[keep] - vectors[keep].mean(0), target[keep] - target[keep].mean(0)
     weight = penalty * ((vectors - vectors.mean(0)) ** 2).sum() / rows.shape[1]
-    return Head(vectors[keep].mean(0), np.linalg.solve(rows.T @ rows + weight * np.eye(rows.shape[1]), rows.T @ aim))
+    return Head(
+        vectors[keep].mean(0),
+        np.linalg.solve(rows.T @ rows + weight * np.eye(rows.shape[1]), rows.T @ aim),
+    )
 
 
-@pytest.mark.parametrize(("texts", "width"), [(30, 8), (12, 20)])  # more texts than features, and fewer
+@pytest.mark.parametrize(
+    ("texts", "width"), [(30, 8), (12, 20)]
+)  # more texts than features, and fewer
 @pytest.mark.parametrize("penalty", [0.003, 0.3])
-def test_what_is_said_of_texts_left_out_is_what_a_fit_without_them_says(texts: int, width: int, penalty: float) -> None:
+def test_what_is_said_of_texts_left_out_is_what_a_fit_without_them_says(
+    texts: int, width: int, penalty: float
+) -> None:
     vectors, target = some(texts, width)
     ridge = Ridge(vectors, target, penalty)
-    np.testing.assert_allclose(ridge.head().matrix, refit(vectors, target, penalty, []).matrix, atol=1e-9)
+    np.testing.assert_allclose(
+        ridge.head().matrix, refit(vectors, target, penalty, []).matrix, atol=1e-9
+    )
     alone = np.stack([refit(vectors, target, penalty, [i])(vectors[i]) for i in range(texts)])
     np.testing.assert_allclose(ridge.unseen(), alone, atol=1e-8)
     similar = ridge.unseen_similarities(block=7)
@@ -52,7 +62,8 @@ def test_what_is_said_of_texts_left_out_is_what_a_fit_without_them_says(texts: i
 
 
 def test_few_texts_do_not_tell_what_was_left_out() -> None:
-    """Centered on all texts, noise of fewer texts than features was predicted: each is what the others lack of zero."""
+    """Centered on all texts, noise of fewer texts than features was predicted: each is what the
+    others lack of zero."""
     rng = np.random.default_rng(0)
     vectors, noise = rng.normal(size=(60, 300)), rng.normal(size=(60, 5))
     target = make_target(noise)
@@ -75,12 +86,17 @@ def test_general_texts_count_their_weight_and_are_never_left_out(texts: int, wei
         keep = np.delete(np.arange(texts), without)
         rows, aim = vectors[keep] - vectors[keep].mean(0), target[keep] - target[keep].mean(0)
         gram = rows.T @ rows + weight * more.T @ more + scale * np.eye(8)
-        return Head(vectors[keep].mean(0), np.linalg.solve(gram, rows.T @ aim + weight * more.T @ other_target))
+        return Head(
+            vectors[keep].mean(0),
+            np.linalg.solve(gram, rows.T @ aim + weight * more.T @ other_target),
+        )
 
     ridge = Ridge(vectors, target, 0.1, General.of(others, other_target), weight)
     np.testing.assert_allclose(ridge.head().matrix, fitted([]).matrix, atol=1e-9)
     np.testing.assert_allclose(ridge.head().mean, vectors.mean(0))  # not that of the general texts
-    np.testing.assert_allclose(ridge.unseen(), np.stack([fitted([i])(vectors[i]) for i in range(texts)]), atol=1e-8)
+    np.testing.assert_allclose(
+        ridge.unseen(), np.stack([fitted([i])(vectors[i]) for i in range(texts)]), atol=1e-8
+    )
     similar = ridge.unseen_similarities(block=4, first=5)
     assert similar.shape == (5, 5)
     for i, j in [(0, 1), (4, 2)]:
@@ -96,8 +112,12 @@ def test_targets_of_several_kinds_share_their_directions() -> None:
     assert one.shape == (40, WIDTH)
     full = [unit(part - part.mean(0)) for part in parts]
     full = [part - part.mean(0) for part in full]
-    np.testing.assert_allclose(one @ other.T, full[0] @ full[1].T, atol=1e-8)  # each is centered on its own mean
-    np.testing.assert_allclose(one @ one.T, make_target(parts[0]) @ make_target(parts[0]).T, atol=1e-8)
+    np.testing.assert_allclose(
+        one @ other.T, full[0] @ full[1].T, atol=1e-8
+    )  # each is centered on its own mean
+    np.testing.assert_allclose(
+        one @ one.T, make_target(parts[0]) @ make_target(parts[0]).T, atol=1e-8
+    )
 
 
 def test_a_linear_teacher_is_learned_exactly() -> None:
@@ -125,7 +145,9 @@ def test_a_target_keeps_the_main_directions() -> None:
     target = make_target(wide)
     assert target.shape == (400, WIDTH)
     full = unit(wide - wide.mean(0))
-    np.testing.assert_allclose(target @ target.T, (full - full.mean(0)) @ (full - full.mean(0)).T, atol=1e-8)
+    np.testing.assert_allclose(
+        target @ target.T, (full - full.mean(0)) @ (full - full.mean(0)).T, atol=1e-8
+    )
 
 
 def test_a_head_is_a_dense_layer() -> None:
@@ -143,7 +165,8 @@ def test_the_same_vector_everywhere_predicts_nothing() -> None:
 
 
 def test_labels_bring_their_classes_together_on_texts_that_have_none():
-    """Four classes in two of many directions: what a head without labels hardly sees, a shaped one does."""
+    """Four classes in two of many directions: what a head without labels hardly sees, a shaped one
+    does."""
     rng = np.random.default_rng(4)
     centers = np.zeros((4, 30))
     centers[:, :2] = [[1, 1], [1, -1], [-1, 1], [-1, -1]]
@@ -164,4 +187,6 @@ def test_labels_bring_their_classes_together_on_texts_that_have_none():
     own, classy = few(rows)[:, :30], few(rows)[:, 30:]
     assert np.allclose(own, head(rows))
     # eight labels count a sixteenth of what 128 do
-    assert np.sqrt((classy[:200] ** 2).sum() / (own[:200] ** 2).sum()) == pytest.approx(CLASS_SHARE * 8 / ENOUGH_LABELS)
+    assert np.sqrt((classy[:200] ** 2).sum() / (own[:200] ** 2).sum()) == pytest.approx(
+        CLASS_SHARE * 8 / ENOUGH_LABELS
+    )

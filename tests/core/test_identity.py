@@ -51,7 +51,10 @@ def test_names_and_what_an_earlier_version_did_not_write_do_not() -> None:
 
 def test_a_run_of_an_earlier_version_that_knew_less_of_its_model_is_resumed(tmp_path: Path) -> None:
     config = {"model": model_key(FACTS), "seed": 0}
-    before = {"model": {name: value for name, value in config["model"].items() if name != "architecture"}, "seed": 0}
+    before = {
+        "model": {name: value for name, value in config["model"].items() if name != "architecture"},
+        "seed": 0,
+    }
     with RunFolder(tmp_path / "run").session("profile", before):
         pass
     with RunFolder(tmp_path / "run").session("profile", config) as session:
@@ -63,15 +66,18 @@ def test_a_run_of_an_earlier_version_that_knew_less_of_its_model_is_resumed(tmp_
 
 
 def test_what_decides_a_model_is_listed_once() -> None:
-    """`ModelIdentity` has the names as fields: any literal list with both digests would be a second definition."""
+    """`ModelIdentity` has the names as fields: any literal list with both digests would be a second
+    definition."""
     home = Path(layerscope.__file__).parent
     found = [
         str(path.relative_to(home))
         for path in home.rglob("*.py")
-        if "weights_sha256" in (text := path.read_text(encoding="utf-8"))  # all files would take two seconds
+        if "weights_sha256"
+        in (text := path.read_text(encoding="utf-8"))  # all files would take two seconds
         for node in ast.walk(ast.parse(text))
         if isinstance(node, (ast.Tuple, ast.List, ast.Set))
-        and {"weights_sha256", "settings_sha256"} <= {one.value for one in node.elts if isinstance(one, ast.Constant)}
+        and {"weights_sha256", "settings_sha256"}
+        <= {one.value for one in node.elts if isinstance(one, ast.Constant)}
     ]
     assert found == []
     assert set(DECISIVE) <= set(FACTS)

@@ -17,7 +17,9 @@ def test_an_object_a_mapping_and_keywords_mean_the_same() -> None:
     whole = ModelOptions(dtype="bfloat16", device="cpu")
     assert ModelOptions.of(whole) == ModelOptions.of({"dtype": "bfloat16"}, device="cpu") == whole
     assert ModelOptions.of(None).given() == {}
-    assert ModelOptions.of({"bidirectional": False}).given() == {"bidirectional": False}  # False is not "not given"
+    assert ModelOptions.of({"bidirectional": False}).given() == {
+        "bidirectional": False
+    }  # False is not "not given"
 
 
 def test_what_is_unknown_or_given_twice_is_refused() -> None:
@@ -26,7 +28,9 @@ def test_what_is_unknown_or_given_twice_is_refused() -> None:
     with pytest.raises(LayerscopeError, match="limit is given twice: 3 and 4"):
         DataOptions.of(DataOptions(limit=3), limit=4)
     assert DataOptions.of(DataOptions(limit=3), limit=3).limit == 3
-    with pytest.raises(LayerscopeError, match="model options are a ModelOptions or a mapping, not str"):
+    with pytest.raises(
+        LayerscopeError, match="model options are a ModelOptions or a mapping, not str"
+    ):
         ModelOptions.of("float16")  # type: ignore[arg-type]
 
 
@@ -44,14 +48,18 @@ def test_flat_keywords_go_where_they_belong() -> None:
 
 
 @pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "improve", "export"])
-def test_every_command_takes_flat_model_options_and_names_an_unknown_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_takes_flat_model_options_and_names_an_unknown_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`dtype=` works everywhere, and a misspelled option is told before anything is read."""
     seen: dict[str, object] = {}
 
     class Reached(Exception):
         """The model is about to be opened."""
 
-    def open_model(model: object, tokenizer: object, offline: bool, options: dict[str, object], *_: object) -> None:
+    def open_model(
+        model: object, tokenizer: object, offline: bool, options: dict[str, object], *_: object
+    ) -> None:
         seen.update(options)
         raise Reached
 

@@ -1,4 +1,5 @@
-"""Parquet files are counted by their pages, whatever their ends say, before anything is unpacked."""
+"""Parquet files are counted by their pages, whatever their ends say, before anything is
+unpacked."""
 
 from __future__ import annotations
 
@@ -37,14 +38,22 @@ def fields(*pairs: tuple[str, pa.DataType]) -> pa.Schema:
 
 def test_what_the_pages_say(tmp_path: Path) -> None:
     """Of an honest file they say what its end does."""
-    table = pd.DataFrame({"text": [f"text {i}" for i in range(5000)], "n": range(5000), "s": [{"a": b"x", "b": 1.5}] * 5000})
+    table = pd.DataFrame(
+        {
+            "text": [f"text {i}" for i in range(5000)],
+            "n": range(5000),
+            "s": [{"a": b"x", "b": 1.5}] * 5000,
+        }
+    )
     file = tmp_path / "a.parquet"
     table.to_parquet(file, row_group_size=700)
     with pq.ParquetFile(file) as opened:
         groups = [opened.metadata.row_group(g) for g in range(opened.metadata.num_row_groups)]
         told = [group.column(c) for group in groups for c in range(opened.metadata.num_columns)]
         found = parquet_parts(opened, file)
-    assert [(part.path, part.values) for part in found] == [(one.path_in_schema, one.num_values) for one in told]
+    assert [(part.path, part.values) for part in found] == [
+        (one.path_in_schema, one.num_values) for one in told
+    ]
     heads = [
         one.total_uncompressed_size - part.unpacked for one, part in zip(told, found, strict=True)
     ]  # which the end counts too
@@ -55,7 +64,9 @@ def test_what_the_pages_say(tmp_path: Path) -> None:
 
 def test_an_end_that_lies_about_sizes(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
-    pd.DataFrame({"text": ["a" * 3 * LEAST]}).to_parquet(file, compression="zstd", use_dictionary=False)
+    pd.DataFrame({"text": ["a" * 3 * LEAST]}).to_parquet(
+        file, compression="zstd", use_dictionary=False
+    )
     lie(file, small)
     with pq.ParquetFile(file) as opened:
         assert opened.metadata.row_group(0).column(0).total_uncompressed_size == 10
@@ -76,9 +87,13 @@ def twice(part: Fields) -> None:
 
 
 @pytest.mark.parametrize("change", [dictionary_offset, twice])
-def test_an_end_that_means_two_things_is_read_as_pyarrow_does(tmp_path: Path, change: Callable[[Fields], None]) -> None:
+def test_an_end_that_means_two_things_is_read_as_pyarrow_does(
+    tmp_path: Path, change: Callable[[Fields], None]
+) -> None:
     file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["a" * 3 * LEAST]}), file, compression="zstd", use_dictionary=False)
+    pq.write_table(
+        pa.table({"text": ["a" * 3 * LEAST]}), file, compression="zstd", use_dictionary=False
+    )
     lie(file, small)
     lie(file, lambda footer: change(parts(footer)[0]))
     with pytest.raises(DataError, match=TOO_LARGE):
@@ -110,7 +125,11 @@ def test_lists_of_shared_texts_are_weighed(tmp_path: Path) -> None:
 
 def test_many_columns_of_nothing(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({f"c{i}": pa.nulls(400_000, pa.int64()) for i in range(200)}), file, compression="zstd")
+    pq.write_table(
+        pa.table({f"c{i}": pa.nulls(400_000, pa.int64()) for i in range(200)}),
+        file,
+        compression="zstd",
+    )
     assert file.stat().st_size < 300_000
     with pytest.raises(DataError, match=TOO_LARGE):
         check(file)
@@ -130,7 +149,15 @@ def test_more_lengths_than_values(tmp_path: Path) -> None:
     ways = {"text": "DELTA_LENGTH_BYTE_ARRAY"}
     pq.write_table(table, file, use_dictionary=False, column_encoding=ways, compression="none")
     assert check(file) > 1000
-    body = numbered(many) + numbered(1) + numbered(many) + numbered(2) + numbered(0) + b"\0" + b"x" * 10
+    body = (
+        numbered(many)
+        + numbered(1)
+        + numbered(many)
+        + numbered(2)
+        + numbered(0)
+        + b"\0"
+        + b"x" * 10
+    )
 
     def head(fields: Fields) -> None:
         fields[2, 5] = len(body)
@@ -146,7 +173,14 @@ def test_lengths_in_every_kind_of_page(tmp_path: Path, version: str, codec: str)
     file = tmp_path / "a.parquet"
     table = pa.table({"s": ["abc", None, "d"] * 100, "l": [["a", "b"], [], None] * 100})
     ways = dict.fromkeys(("s", "l.list.element"), "DELTA_LENGTH_BYTE_ARRAY")
-    pq.write_table(table, file, use_dictionary=False, column_encoding=ways, compression=codec, data_page_version=version)
+    pq.write_table(
+        table,
+        file,
+        use_dictionary=False,
+        column_encoding=ways,
+        compression=codec,
+        data_page_version=version,
+    )
     with pq.ParquetFile(file) as opened:
         assert pa.Table.from_batches(parquet_batches(opened, file)) == table
 
@@ -172,7 +206,12 @@ def test_sizes_below_nothing(tmp_path: Path, field: tuple[int, int]) -> None:
 def test_parts_that_overlap(tmp_path: Path) -> None:
     """Many descriptions of one place: walking them all would take for ever."""
     file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({f"c{i}": ["abc" * 2000] * 2 for i in range(30)}), file, use_dictionary=False, compression="none")
+    pq.write_table(
+        pa.table({f"c{i}": ["abc" * 2000] * 2 for i in range(30)}),
+        file,
+        use_dictionary=False,
+        compression="none",
+    )
 
     def change(footer: Fields) -> None:
         for part in parts(footer):
@@ -185,7 +224,11 @@ def test_parts_that_overlap(tmp_path: Path) -> None:
         check(file)
 
 
-@pytest.mark.parametrize("start", [-1, 2**40, 2**63 - 1], ids=["before the file", "after the file", "beyond what a disk holds"])
+@pytest.mark.parametrize(
+    "start",
+    [-1, 2**40, 2**63 - 1],
+    ids=["before the file", "after the file", "beyond what a disk holds"],
+)
 def test_offsets_that_cannot_be(tmp_path: Path, start: int) -> None:
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["abc"] * 9}), file, use_dictionary=False)
@@ -215,7 +258,9 @@ def test_a_head_that_never_ends(tmp_path: Path, told: bytes) -> None:
     place = len(raw) - 8 - length
     file.write_bytes(raw[:place] + told + raw[place:])
     lie(file, lambda footer: parts(footer)[0].update({(9, 6): place, (7, 6): len(told)}))
-    with pytest.raises(DataError, match=r"is not a readable parquet file: .*Write or download it again") as caught:
+    with pytest.raises(
+        DataError, match=r"is not a readable parquet file: .*Write or download it again"
+    ) as caught:
         check(file)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -243,7 +288,9 @@ def test_the_weight_of_values_is_at_least_theirs(column: pa.Array) -> None:
 
 
 def test_shared_values_weigh_as_often_as_they_are_meant() -> None:
-    shared = pa.DictionaryArray.from_arrays(pa.array(np.zeros(50, dtype=np.int32)), pa.array(["a" * 1000]))
+    shared = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(50, dtype=np.int32)), pa.array(["a" * 1000])
+    )
     assert weight(shared) >= 50_000
     assert weight(pa.ListArray.from_arrays(pa.array([0, 50]), shared)) >= 50_000
     assert weight(pa.array([1, 1, 2]).dictionary_encode()) < 200

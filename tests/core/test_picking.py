@@ -1,4 +1,5 @@
-"""Choices among candidates that are equal, and among those that are not: how often one moves, and what it promises."""
+"""Choices among candidates that are equal, and among those that are not: how often one moves, and
+what it promises."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ LAST = (0, 8)
 
 
 def made(rng: np.random.Generator, truth: np.ndarray, error: float = 1.0) -> ScoredCandidates:
-    """Scores with independent errors that share a part, and resamples that vary as the scores do."""
+    """Scores with independent errors that share a part, and resamples that vary as the scores
+    do."""
     noise = error * (rng.standard_normal(truth.shape) + rng.standard_normal())
     draws = error * (rng.standard_normal((*truth.shape, 200)) + rng.standard_normal((1, 1, 200)))
     return ScoredCandidates(truth + noise, (truth + noise)[..., None] + draws)
 
 
 def simulate(truth: np.ndarray, trials: int) -> np.ndarray:
-    """Of the choices that were made: how far the promise is from the truth, and whether the interval holds it."""
+    """Of the choices that were made: how far the promise is from the truth, and whether the
+    interval holds it."""
     rng, rows = np.random.default_rng(3), []
     for seed in range(trials):
         found = pick(made(rng, truth), np.full(truth.shape, True), lambda place: LAST, seed=seed)
@@ -61,7 +64,9 @@ def test_the_parts_of_a_gain_add_up() -> None:
     found = pick(given, np.full(truth.shape, True), lambda place: LAST, ((1, 8),))
     assert found.moved
     whole = found.gain(found.place, LAST).value
-    assert abs(found.gain(found.place, (1, 8)).value + found.gain((1, 8), LAST).value - whole) < 1e-9
+    assert (
+        abs(found.gain(found.place, (1, 8)).value + found.gain((1, 8), LAST).value - whole) < 1e-9
+    )
 
 
 def test_what_is_asked_for_is_taken_and_judged_as_it_is() -> None:

@@ -31,7 +31,10 @@ from layerscope.errors import LayerscopeError, UnknownNameError
         ("Say: {text}", "Say: {text}/mean/applied/keep/none"),
         ("yes/no: {text}", "yes/no: {text}/mean/applied/keep/none"),
         ("{text} and/or?/last/raw", "{text} and/or?/last/raw/keep/none"),
-        ("a/max {text} b/mean c/wmean/raw/drop/corpus", "a/max {text} b/mean c/wmean/raw/drop/corpus"),
+        (
+            "a/max {text} b/mean c/wmean/raw/drop/corpus",
+            "a/max {text} b/mean c/wmean/raw/drop/corpus",
+        ),
         ("{text}\n{text}/mean", "{text}\n{text}/mean/applied/keep/none"),
         ("{text}/mean/last/raw", "{text}/mean/last/raw/keep/none"),
     ],
@@ -44,7 +47,11 @@ def test_names(text: str, name: str) -> None:
 
 def test_a_pattern_of_ones_own_is_the_whole_template() -> None:
     readout = Readout.parse("a/max {text} b/mean c/wmean/raw")
-    assert (readout.template, readout.pooling, readout.final_norm) == ("a/max {text} b/mean c", "wmean", "raw")
+    assert (readout.template, readout.pooling, readout.final_norm) == (
+        "a/max {text} b/mean c",
+        "wmean",
+        "raw",
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,10 +84,12 @@ def test_cls_is_refused_where_the_model_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_cls", "has_norm", "count"), [(False, True, 60), (True, True, 64), (False, False, 30), (True, False, 32)]
+    ("has_cls", "has_norm", "count"),
+    [(False, True, 60), (True, True, 64), (False, False, 30), (True, False, 32)],
 )
 def test_the_grid_of_a_model(has_cls: bool, has_norm: bool, count: int) -> None:
-    # per template and norm: (mean, wmean, max) x (keep, drop) x (none, corpus), and (last, cls) x (none, corpus)
+    # per template and norm: (mean, wmean, max) x (keep, drop) x (none, corpus), and (last, cls) x
+    # (none, corpus)
     grid = parse_readouts("all", has_cls, has_norm)
     assert len(grid) == len(set(grid)) == count
     assert {r.template for r in grid} == {"plain", "echo", "one-word"}
@@ -98,7 +107,10 @@ def test_lists_templates_and_repeats() -> None:
     own = parse_readouts(["Q/A, {text}/all"], False, True)
     assert {r.template for r in own} == {"Q/A, {text}"}
     assert parse_readouts(None, False, True) == [Readout()]
-    assert parse_readouts("one-word, default,plain,one-word", False, True) == [Readout("one-word", "last"), Readout()]
+    assert parse_readouts("one-word, default,plain,one-word", False, True) == [
+        Readout("one-word", "last"),
+        Readout(),
+    ]
     with pytest.raises(UnknownNameError, match="template 'nothing'"):
         parse_readouts("nothing/all", False, True)
     for empty in ("", " , ", []):
@@ -111,11 +123,18 @@ def test_a_mean_without_the_sink_is_not_stored() -> None:
     assert Readout.parse("plain/mean/raw/drop").kinds == ("mean/raw", "sink/raw")
     assert Readout.parse("plain/wmean/applied/drop").kinds == ("wmean/applied", "sink/applied")
     assert Readout.parse("plain/max/raw/drop").kinds == ("max-drop/raw",)
-    assert Readout.parse("plain/mean/raw/drop/corpus").kinds == Readout.parse("plain/mean/raw/drop").kinds
+    assert (
+        Readout.parse("plain/mean/raw/drop/corpus").kinds
+        == Readout.parse("plain/mean/raw/drop").kinds
+    )
     assert set(kinds_of(all_readouts(["plain"], True))) == {
-        f"{what}/{norm}" for what in ("mean", "wmean", "last", "cls", "max", "max-drop", "sink") for norm in ("applied", "raw")
+        f"{what}/{norm}"
+        for what in ("mean", "wmean", "last", "cls", "max", "max-drop", "sink")
+        for norm in ("applied", "raw")
     }
-    assert kinds_of([Readout.parse("plain"), Readout.parse("plain/mean/applied/drop"), Readout.parse("plain")]) == [
+    assert kinds_of(
+        [Readout.parse("plain"), Readout.parse("plain/mean/applied/drop"), Readout.parse("plain")]
+    ) == [
         "mean/applied",
         "sink/applied",
     ]

@@ -23,7 +23,9 @@ from tests.report.synthetic import synthetic_evaluation, synthetic_run
 
 def write(folder: Path, manifest: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    (folder / "manifest.json").write_text(
+        manifest if isinstance(manifest, str) else json.dumps(manifest)
+    )
     return folder
 
 
@@ -60,7 +62,10 @@ def test_every_kind_and_every_view_is_where_the_registry_says() -> None:
     ("manifest", "said"),
     [
         ({"kind": "profile", "status": "running"}, "is not finished. Run the same command again"),
-        ({"kind": "profil", "status": "complete"}, "unknown kind of run 'profil'. Did you mean 'profile'"),
+        (
+            {"kind": "profil", "status": "complete"},
+            "unknown kind of run 'profil'. Did you mean 'profile'",
+        ),
         ("{", "cannot be read"),
         ("[]", "not a JSON object"),
         ({"kind": "profile", "status": "complete"}, "does not say model.name"),
@@ -76,7 +81,9 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, manifest: Any, said: str
 def test_a_damaged_table_is_a_damaged_run(tmp_path: Path) -> None:
     synthetic_run().save(tmp_path)
     (tmp_path / "profile.parquet").write_bytes(b"no table")
-    with pytest.raises(RunFolderError, match=r"profile\.parquet is damaged .*checksum.*computed again"):
+    with pytest.raises(
+        RunFolderError, match=r"profile\.parquet is damaged .*checksum.*computed again"
+    ):
         load_run(tmp_path)
 
 
@@ -95,7 +102,10 @@ def test_no_run_there(tmp_path: Path) -> None:
 
 def test_the_wrong_kind_is_named(tmp_path: Path) -> None:
     synthetic_run().save(tmp_path)
-    with pytest.raises(RunFolderError, match=r"a run of kind 'profile', not 'evaluation'\. `layerscope\.load_run` opens any"):
+    with pytest.raises(
+        RunFolderError,
+        match=r"a run of kind 'profile', not 'evaluation'\. `layerscope\.load_run` opens any",
+    ):
         layerscope.Evaluation.load(tmp_path)
 
 
@@ -123,8 +133,12 @@ NOTE = RunKind("note", f"{__name__}:Note")
 
 def test_another_package_adds_a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("note", f"{__name__}:NOTE", "layerscope.runs")
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == "layerscope.runs" else [])
-    fresh: Registry[RunKind] = Registry("kind of run", "layerscope.runs", name=lambda k: k.name, check=lambda k: True)
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [point] if group == "layerscope.runs" else []
+    )
+    fresh: Registry[RunKind] = Registry(
+        "kind of run", "layerscope.runs", name=lambda k: k.name, check=lambda k: True
+    )
     monkeypatch.setattr(runs, "run_kinds", fresh)
     write(tmp_path, {"kind": "note", "status": "complete"})
     (tmp_path / "note.txt").write_text("hello")
@@ -134,13 +148,27 @@ def test_another_package_adds_a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_nothing_below_the_report_imports_it() -> None:
     """Runs plot themselves through the registry of views: the drawing floor is above them."""
     root = Path(layerscope.__file__).parent
-    low = ("core", "profiling", "evaluation", "probing", "training", "correlation", "atlas", "selection", "exporting")
+    low = (
+        "core",
+        "profiling",
+        "evaluation",
+        "probing",
+        "training",
+        "correlation",
+        "atlas",
+        "selection",
+        "exporting",
+    )
     climbing = []
     for file in (file for name in low for file in (root / name).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            climbing += [f"{file.relative_to(root)}: {name}" for name in names if name.startswith("layerscope.report")]
+            climbing += [
+                f"{file.relative_to(root)}: {name}"
+                for name in names
+                if name.startswith("layerscope.report")
+            ]
     assert climbing == []
 
 
@@ -151,12 +179,17 @@ def test_opening_a_run_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("name", "value"), [("n_blocks", 2**31), ("n_blocks", -1), ("n_blocks", 1e308), ("width", 10**30)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n_blocks", 2**31), ("n_blocks", -1), ("n_blocks", 1e308), ("width", 10**30)],
+)
 def test_a_manifest_cannot_ask_for_all_memory(tmp_path: Path, name: str, value: Any) -> None:
     run = synthetic_run()
     run.save(tmp_path / "run")
     file = tmp_path / "run" / "manifest.json"
-    manifest = {key: inner for key, inner in json.loads(file.read_text()).items() if key != "checksum"}
+    manifest = {
+        key: inner for key, inner in json.loads(file.read_text()).items() if key != "checksum"
+    }
     file.write_text(json.dumps({**manifest, "model": {**manifest["model"], name: value}}))
     with pytest.raises(RunFolderError, match=f"has {name} .*, which no model has"):
         load_run(tmp_path / "run")

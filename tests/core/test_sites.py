@@ -19,10 +19,15 @@ def test_a_part_is_told_from_the_layer(part: str) -> None:
 
 
 def test_whole_layers_leaves_parts_and_empty_sites_out() -> None:
-    table = pd.DataFrame({"site": ["embed", "block.0.attn", "block.0", "block.10.mlp", "block.10", None, "block"]})
+    table = pd.DataFrame(
+        {"site": ["embed", "block.0.attn", "block.0", "block.10.mlp", "block.10", None, "block"]}
+    )
     assert whole_layers(table)["site"].tolist() == ["embed", "block.0", "block.10"]
 
 
-@pytest.mark.parametrize(("layers", "text"), [([], []), ([3], ["3"]), ([2, 1, 2], ["1–2"]), ([9, 1, 2, 3, 8], ["1–3", "8–9"])])
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [([], []), ([3], ["3"]), ([2, 1, 2], ["1–2"]), ([9, 1, 2, 3, 8], ["1–3", "8–9"])],
+)
 def test_ranges(layers: list[int], text: list[str]) -> None:
     assert layer_ranges(layers) == text

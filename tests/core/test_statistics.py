@@ -1,4 +1,5 @@
-"""Statistics against scipy and scikit-learn, and against the formulas that several modules once had of their own."""
+"""Statistics against scipy and scikit-learn, and against the formulas that several modules once had
+of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from layerscope.core.statistics import Interval
 def test_ranks_are_scipys(seed: int, count: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 5, (3, count)).astype(float) if ties else rng.normal(size=(3, count))
-    np.testing.assert_allclose(statistics.mean_ranks(values), stats.rankdata(values, axis=-1), atol=1e-12)
+    np.testing.assert_allclose(
+        statistics.mean_ranks(values), stats.rankdata(values, axis=-1), atol=1e-12
+    )
     assert statistics.mean_ranks(values[0]).shape == (count,)
 
 
@@ -35,7 +38,9 @@ def test_spearman_is_scipys_in_every_form(decimals: int) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(4, 30)).round(decimals), rng.normal(size=30).round(decimals)
     wanted = [stats.spearmanr(row, y).statistic for row in x]
-    np.testing.assert_allclose(statistics.spearman(x, np.broadcast_to(y, x.shape)), wanted, atol=1e-12)
+    np.testing.assert_allclose(
+        statistics.spearman(x, np.broadcast_to(y, x.shape)), wanted, atol=1e-12
+    )
     chosen = statistics.bootstrap_rows(30, 6, 5)
     weights = np.stack([np.bincount(row, minlength=30) for row in chosen]).astype(float)
     drawn = [[stats.spearmanr(row[c], y[c]).statistic for c in chosen] for row in x]
@@ -44,7 +49,9 @@ def test_spearman_is_scipys_in_every_form(decimals: int) -> None:
 
 def test_spearman_of_a_constant_is_undefined() -> None:
     assert math.isnan(float(statistics.spearman(np.ones(4), np.arange(4.0))))
-    weights = np.array([[1.0, 1, 1, 1], [2, 1, 0, 1], [4, 0, 0, 0]])  # the last draws one item alone
+    weights = np.array(
+        [[1.0, 1, 1, 1], [2, 1, 0, 1], [4, 0, 0, 0]]
+    )  # the last draws one item alone
     found = statistics.spearman(np.array([np.ones(4), np.arange(4.0)]), np.arange(4.0), weights)
     np.testing.assert_allclose(found, [[math.nan] * 3, [1, 1, math.nan]])
 
@@ -59,7 +66,9 @@ def test_average_precision_is_scikit_learns(decimals: int) -> None:
     weights = np.stack([np.bincount(row, minlength=40) for row in chosen]).astype(float)
     rows = np.stack([scores, scores[::-1], np.full(40, math.nan)])
     drawn = [[average_precision_score(relevant[c], row[c]) for c in chosen] for row in rows[:2]]
-    np.testing.assert_allclose(statistics.average_precision(rows, relevant, weights), [*drawn, [math.nan] * 6], atol=1e-12)
+    np.testing.assert_allclose(
+        statistics.average_precision(rows, relevant, weights), [*drawn, [math.nan] * 6], atol=1e-12
+    )
     assert math.isnan(float(statistics.average_precision(scores, np.zeros(40))))
 
 
@@ -77,7 +86,8 @@ def test_student_needs_a_degree_of_freedom() -> None:
 
 
 def test_resamples_are_those_of_earlier_versions() -> None:
-    """Stored intervals stay what they were: the same seeds draw the same items, at once or one resample at a time."""
+    """Stored intervals stay what they were: the same seeds draw the same items, at once or one
+    resample at a time."""
     rng = np.random.default_rng([7, 33])
     one_by_one = [rng.integers(0, 33, 33) for _ in range(50)]
     np.testing.assert_array_equal(statistics.bootstrap_rows(33, 50, [7, 33]), one_by_one)
@@ -106,7 +116,12 @@ def test_adjusted_p_values() -> None:
 
 
 def test_an_interval_knows_its_sign_and_its_unit() -> None:
-    assert [Interval(1, 0.5, 2).sign, Interval(-1, -2, -0.5).sign, Interval(1, -1, 3).sign, Interval(1).sign] == [1, -1, 0, 0]
+    assert [
+        Interval(1, 0.5, 2).sign,
+        Interval(-1, -2, -0.5).sign,
+        Interval(1, -1, 3).sign,
+        Interval(1).sign,
+    ] == [1, -1, 0, 0]
     assert Interval(0.5, 0.25, 0.75, 9).scaled(100) == Interval(50, 25, 75, 9)
     assert Interval(0.5, 0.25, 0.75).scaled(-1) == Interval(-0.5, -0.75, -0.25)
     assert Interval(0.0, -statistics.Z95, statistics.Z95).sd == pytest.approx(1.0)
@@ -137,7 +152,11 @@ def test_the_mean_of_a_few_numbers_has_students_interval() -> None:
 
 def test_of_unrelated_statistics_the_smallest_adjusted_p_is_as_rare_as_it_says() -> None:
     rng = np.random.default_rng(0)
-    found = [statistics.min_p(rng.normal(size=6), rng.normal(size=(6, 99))).min() for _ in range(1500)]
+    found = [
+        statistics.min_p(rng.normal(size=6), rng.normal(size=(6, 99))).min() for _ in range(1500)
+    ]
     assert np.mean(np.array(found) <= 0.01 + 1e-9) < 0.02  # ranked apart: in 6 %
-    found = [statistics.min_p(rng.normal(size=6), rng.normal(size=(6, 999))).min() for _ in range(600)]
+    found = [
+        statistics.min_p(rng.normal(size=6), rng.normal(size=(6, 999))).min() for _ in range(600)
+    ]
     assert 0.03 < np.mean(np.array(found) <= 0.05 + 1e-9) < 0.08

@@ -1,4 +1,5 @@
-"""One detector of a valley: known answers, noise, and that everything that speaks of valleys agrees."""
+"""One detector of a valley: known answers, noise, and that everything that speaks of valleys
+agrees."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def test_by_hand() -> None:
     assert valley.clear
 
 
-@pytest.mark.parametrize("curve", [[4.0, 3.0, 2.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 2.0], [4.0, 3.9, 4.0]])
+@pytest.mark.parametrize(
+    "curve",
+    [[4.0, 3.0, 2.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 2.0], [4.0, 3.9, 4.0]],
+)
 def test_a_fall_a_peak_and_a_shallow_dip_are_no_valleys(curve: list[float]) -> None:
     assert not found(curve).clear
     assert deepest_share(np.array(curve)) == pytest.approx(found(curve).share)
@@ -53,12 +57,16 @@ def test_wide_intervals_make_a_valley_unsure() -> None:
 
 
 def test_layers_are_compared_item_by_item_where_items_are_known() -> None:
-    """Prompts differ far more than layers do: as separate intervals nothing is sure, prompt by prompt everything is."""
+    """Prompts differ far more than layers do: as separate intervals nothing is sure, prompt by
+    prompt everything is."""
     rng = np.random.default_rng(0)
     shallow = np.array([4.0] * 5 + [3.7] + [4.0] * 5)
     samples = shallow + rng.normal(size=(60, 1)) + 0.02 * rng.normal(size=(60, 11))
     curve, half = samples.mean(0), 1.96 * samples.std(0, ddof=1) / math.sqrt(60)
-    paired, apart = find_valley(curve, samples=samples), find_valley(curve, low=curve - half, high=curve + half)
+    paired, apart = (
+        find_valley(curve, samples=samples),
+        find_valley(curve, low=curve - half, high=curve + half),
+    )
     assert paired is not None
     assert apart is not None
     assert paired.clear
@@ -68,20 +76,31 @@ def test_layers_are_compared_item_by_item_where_items_are_known() -> None:
 
 def test_noise_alone_makes_no_valley() -> None:
     rng = np.random.default_rng(0)
-    claims = [find_valley(4 + 0.1 * noise.mean(0), samples=4 + 0.1 * noise) for noise in rng.normal(size=(100, 20, 25))]
+    claims = [
+        find_valley(4 + 0.1 * noise.mean(0), samples=4 + 0.1 * noise)
+        for noise in rng.normal(size=(100, 20, 25))
+    ]
     assert sum(valley is not None and valley.clear for valley in claims) == 0
-    wide = [find_valley(4 + noise.mean(0), samples=4 + noise) for noise in rng.normal(size=(100, 20, 25))]
+    wide = [
+        find_valley(4 + noise.mean(0), samples=4 + noise)
+        for noise in rng.normal(size=(100, 20, 25))
+    ]
     assert sum(valley is not None and valley.clear for valley in wide) <= 10
 
 
 @pytest.mark.parametrize("share", [0.02, 0.04, 0.06, 0.08, 0.12, 0.3])
 def test_the_profile_the_rule_and_the_study_agree(share: float) -> None:
-    """Three thresholds once called a dip of 8 % no valley on the page, a valley in `select`, and none in a study."""
+    """Three thresholds once called a dip of 8 % no valley on the page, a valley in `select`, and
+    none in a study."""
     curve = [4.0] * 8 + [4.0 * (1 - share)] * 5 + [4.0] * 8
     run = profile({"prompt_entropy": curve})
     probability, _, _ = read_valley(evidence({"prompt_entropy": (curve, 0.01)}))
     prompts = np.array(curve) + 0.01 * np.random.default_rng(0).normal(size=(40, 21))
-    said = {entropy_valley(run.table) is not None, bool(probability and probability >= 0.5), dip_of(prompts, 0).is_valley}
+    said = {
+        entropy_valley(run.table) is not None,
+        bool(probability and probability >= 0.5),
+        dip_of(prompts, 0).is_valley,
+    }
     assert said == {share >= LEAST_SHARE}
 
 
@@ -89,7 +108,9 @@ def test_a_noisy_profile_is_told_the_same_everywhere() -> None:
     curve = [4.0] * 10 + [3.75] + [4.0] * 10
     for half in (0.01, 0.1, 0.2, 0.4):
         run = profile({"prompt_entropy": curve}, half=half)
-        clear = find_valley(np.array(curve), low=np.array(curve) - half, high=np.array(curve) + half)
+        clear = find_valley(
+            np.array(curve), low=np.array(curve) - half, high=np.array(curve) + half
+        )
         assert clear is not None
         assert (entropy_valley(run.table) is not None) == clear.clear
         probability, _, _ = read_valley(evidence({"prompt_entropy": (curve, half)}))

@@ -1,4 +1,5 @@
-"""Inference over tasks and models: the false positives on unrelated smooth curves, and the power on related ones."""
+"""Inference over tasks and models: the false positives on unrelated smooth curves, and the power on
+related ones."""
 
 from __future__ import annotations
 
@@ -18,26 +19,35 @@ ALLOWED = (0.02, 0.07)  # around 5 %
 
 
 def walks(rng: np.random.Generator, tasks: int, common: float = 1.0) -> np.ndarray:
-    """Curves of several tasks that share a part, as those of one model do: steps are exchangeable, so permuting them is exact."""
+    """Curves of several tasks that share a part, as those of one model do: steps are exchangeable,
+    so permuting them is exact."""
     steps = common * rng.normal(size=(1, LAYERS)) + rng.normal(size=(tasks, LAYERS))
     return steps.cumsum(axis=1)
 
 
-def one_model(measure: str, rng: np.random.Generator, tasks: int, related: float = 0.0) -> dict[str, float]:
-    """A metric that goes with all tasks by the share `related`, or is a walk of its own; the row of the mean over tasks."""
+def one_model(
+    measure: str, rng: np.random.Generator, tasks: int, related: float = 0.0
+) -> dict[str, float]:
+    """A metric that goes with all tasks by the share `related`, or is a walk of its own; the row of
+    the mean over tasks."""
     ys = walks(rng, tasks)
     x = rng.normal(size=LAYERS).cumsum()
     x = (1 - related) * x - related * ys.mean(0) * 1.5
     curves = maths.surrogate_curves(ys, DRAWS, int(rng.integers(2**31)))
     pool = pooled.TaskPool(LAYERS)
     for i, y in enumerate(ys):
-        nulls = {kind: maths.null_values(measure, x[None], drawn[:, i])[0] for kind, drawn in curves.items()}
+        nulls = {
+            kind: maths.null_values(measure, x[None], drawn[:, i])[0]
+            for kind, drawn in curves.items()
+        }
         pool.add(maths.association(measure, x, y), nulls)
     return pool.row("m", measure)
 
 
 # a signed and an unsigned measure in every test run, the others of their kind in `make slow`
-SIMULATED = [m if m in ("spearman", "dcor") else pytest.param(m, marks=pytest.mark.slow) for m in MEASURES]
+SIMULATED = [
+    m if m in ("spearman", "dcor") else pytest.param(m, marks=pytest.mark.slow) for m in MEASURES
+]
 
 
 @lru_cache(maxsize=8)
@@ -66,12 +76,15 @@ def test_over_models_five_in_a_hundred_sets_of_unrelated_models_are_found(measur
 
 @pytest.mark.parametrize("measure", ["spearman", "dcor"])
 def test_related_models_are_found(measure: str) -> None:
-    """In each of them the metric is half its own walk, half the tasks': rarely enough for one model, enough for six."""
+    """In each of them the metric is half its own walk, half the tasks': rarely enough for one
+    model, enough for six."""
     rng = np.random.default_rng(13)
     rows = pd.DataFrame([one_model(measure, rng, 3, related=0.5) for _ in range(240)])
     alone = (rows["p"] <= 0.05).mean()
     z = rows["z"].to_numpy().reshape(40, 6)
-    together = np.mean([pooled.t_test(group, maths.MEASURES[measure].signed)[1] <= 0.05 for group in z])
+    together = np.mean(
+        [pooled.t_test(group, maths.MEASURES[measure].signed)[1] <= 0.05 for group in z]
+    )
     assert together >= 0.8, (alone, together)
     assert together > alone
     if measure == "spearman":
@@ -83,7 +96,9 @@ def test_a_t_test_over_tasks_would_find_far_more() -> None:
     rng, beyond = np.random.default_rng(14), 0
     for _ in range(200):
         ys, x = walks(rng, 8), rng.normal(size=LAYERS).cumsum()
-        beyond += stats.ttest_1samp([maths.association("spearman", x, y) for y in ys], 0).pvalue <= 0.05
+        beyond += (
+            stats.ttest_1samp([maths.association("spearman", x, y) for y in ys], 0).pvalue <= 0.05
+        )
     assert beyond / 200 > 0.3  # instead of 0.05
 
 
@@ -95,10 +110,14 @@ def test_surrogates_of_several_curves_stay_as_alike() -> None:
         shape = maths.kept_shape(ys[:, :-1])
         about = ys[:, :-1] - shape
         for curves in drawn["random phase"][..., :-1]:
-            np.testing.assert_allclose((curves - shape) @ (curves - shape).T, _centered_products(about), atol=1e-8)
+            np.testing.assert_allclose(
+                (curves - shape) @ (curves - shape).T, _centered_products(about), atol=1e-8
+            )
         for curves in drawn["permuted increments"][..., :-1]:
             steps = np.diff(curves - shape)
-            np.testing.assert_allclose(steps @ steps.T, np.diff(about) @ np.diff(about).T, atol=1e-8)
+            np.testing.assert_allclose(
+                steps @ steps.T, np.diff(about) @ np.diff(about).T, atol=1e-8
+            )
         alone = maths.surrogate_curves(ys[0], 20, 3)
         together = maths.surrogate_curves(ys[:1], 20, 3)
         for kind in alone:
@@ -116,7 +135,9 @@ def test_t_against_scipy() -> None:
         t, p = pooled.t_test(values, two_sided)
         expected = stats.ttest_1samp(values, 0, alternative=alternative)
         assert (t, p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
-    assert pooled.t_test(np.full(4, 2.0))[0] == pytest.approx(2.0 / (pooled.LEAST_SPREAD / 2))  # equal scores are no certainty
+    assert pooled.t_test(np.full(4, 2.0))[0] == pytest.approx(
+        2.0 / (pooled.LEAST_SPREAD / 2)
+    )  # equal scores are no certainty
     assert pooled.t_test(np.zeros(4))[1] == 1.0
 
 
@@ -124,7 +145,9 @@ def test_normal_scores() -> None:
     null = np.arange(99.0)
     assert pooled.normal_score(49.0, [null], True) == pytest.approx(0.0, abs=1e-9)
     assert pooled.normal_score(1e9, [null], True) == pytest.approx(stats.norm.ppf(99.5 / 100))
-    assert pooled.normal_score(20.0, [null, null - 50], True) == 0.0  # below one null, above the other
+    assert (
+        pooled.normal_score(20.0, [null, null - 50], True) == 0.0
+    )  # below one null, above the other
     assert pooled.normal_score(20.0, [null, null - 50], False) < 0
 
 
@@ -133,8 +156,12 @@ def model(seed: int, follows: bool) -> Correlations:
     ys = walks(rng, 3)
     x = -ys.mean(0) if follows else rng.normal(size=LAYERS).cumsum()
     metrics = pd.DataFrame({"metric": "m", "layer": range(LAYERS), "value": x})
-    metrics = pd.concat([metrics, metrics.assign(metric="other", value=rng.normal(size=LAYERS).cumsum())])
-    scores = pd.DataFrame([{"task": f"t{t}", "layer": k, "score": ys[t, k]} for t in range(3) for k in range(LAYERS)])
+    metrics = pd.concat(
+        [metrics, metrics.assign(metric="other", value=rng.normal(size=LAYERS).cumsum())]
+    )
+    scores = pd.DataFrame(
+        [{"task": f"t{t}", "layer": k, "score": ys[t, k]} for t in range(3) for k in range(LAYERS)]
+    )
     return correlate(metrics, scores, measures=["spearman", "dcor"], surrogates=99, bootstrap=100)
 
 
@@ -154,14 +181,19 @@ def test_tables_over_tasks_and_models() -> None:
     assert table.loc[("m", "spearman"), "p_adjusted"] >= table.loc[("m", "spearman"), "p"]
     assert table.loc[("other", "spearman"), "p"] > table.loc[("m", "spearman"), "p"]
     assert len(result.models) == 20
-    assert all(math.isfinite(v) for v in result.table[["value", "z", "t", "p", "p_adjusted"]].to_numpy().ravel())
+    assert all(
+        math.isfinite(v)
+        for v in result.table[["value", "z", "t", "p", "p_adjusted"]].to_numpy().ravel()
+    )
 
 
 def test_relatives_are_one_unit() -> None:
     found = {f"model {seed}": model(seed, follows=True) for seed in range(4)}
     result = over_models(found, {"model 0": "a", "model 1": "a", "model 2": "b", "model 3": "c"})
     assert set(result.table["families"]) == {3}
-    z = result.models[(result.models["metric"] == "m") & (result.models["measure"] == "spearman")].set_index("model")["z"]
+    z = result.models[
+        (result.models["metric"] == "m") & (result.models["measure"] == "spearman")
+    ].set_index("model")["z"]
     means = [(z["model 0"] + z["model 1"]) / 2, z["model 2"], z["model 3"]]
     row = result.table.set_index(["metric", "measure"]).loc[("m", "spearman")]
     assert row["z"] == pytest.approx(np.mean(means))

@@ -28,9 +28,13 @@ FEW: dict[str, Any] = {"surrogates": 199, "bootstrap": 100}
 def tables(layers: int = 12, tasks: int = 4, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A metric that follows the scores, one that is noise, one that never moves."""
     rng = np.random.default_rng(seed)
-    level = np.sin(np.linspace(0, 3, layers)) + 0.8 * np.sin(np.linspace(0, 25, layers))  # more than a bend
+    level = np.sin(np.linspace(0, 3, layers)) + 0.8 * np.sin(
+        np.linspace(0, 25, layers)
+    )  # more than a bend
     scores = [
-        {"task": f"t{t}", "layer": k, "score": level[k] + 0.1 * rng.normal() + t} for t in range(tasks) for k in range(layers)
+        {"task": f"t{t}", "layer": k, "score": level[k] + 0.1 * rng.normal() + t}
+        for t in range(tasks)
+        for k in range(layers)
     ]
     metrics = [{"metric": "follows", "layer": k, "value": -level[k]} for k in range(layers)]
     metrics += [{"metric": "noise", "layer": k, "value": rng.normal()} for k in range(layers)]
@@ -47,10 +51,14 @@ def test_layer_means_and_single_tasks() -> None:
     assert rows.loc[("noise", "dcor"), "p"] > 0.05
     means = scores.groupby("layer")["score"].mean().to_numpy()
     follows = metrics[metrics["metric"] == "follows"]["value"].to_numpy()
-    assert rows.loc[("follows", "dcor"), "value"] == pytest.approx(association("dcor", follows, means), abs=1e-12)
+    assert rows.loc[("follows", "dcor"), "value"] == pytest.approx(
+        association("dcor", follows, means), abs=1e-12
+    )
     assert rows.loc[("follows", "dcor"), ["layers", "tasks"]].tolist() == [12, 4]
     assert set(found.tasks["task"]) == {"t0", "t1", "t2", "t3"}
-    one = found.tasks.set_index(["metric", "measure", "task"]).loc[("follows", "kendall", "t2"), "value"]
+    one = found.tasks.set_index(["metric", "measure", "task"]).loc[
+        ("follows", "kendall", "t2"), "value"
+    ]
     own = scores[scores["task"] == "t2"]["score"].to_numpy()
     assert one == pytest.approx(association("kendall", follows, own), abs=1e-12)
     assert (found.layers["null_mean"] < found.layers["null_95"]).all()
@@ -59,26 +67,35 @@ def test_layer_means_and_single_tasks() -> None:
 def test_without_the_last_layer_stands_beside() -> None:
     metrics, scores = tables()
     last = scores["layer"].max()
-    metrics.loc[(metrics["metric"] == "noise") & (metrics["layer"] == last), "value"] = 50.0  # a jump that both curves share
+    metrics.loc[(metrics["metric"] == "noise") & (metrics["layer"] == last), "value"] = (
+        50.0  # a jump that both curves share
+    )
     scores.loc[scores["layer"] == last, "score"] += 50.0
     found = correlate(metrics, scores, **FEW)
     row = found.layers.set_index(["metric", "measure"]).loc[("noise", "dcor")]
     alone = (
-        correlate(metrics[metrics["layer"] < last], scores, **FEW).layers.set_index(["metric", "measure"]).loc[("noise", "dcor")]
+        correlate(metrics[metrics["layer"] < last], scores, **FEW)
+        .layers.set_index(["metric", "measure"])
+        .loc[("noise", "dcor")]
     )
     assert row["value"] > 0.9 > 0.7 > row["value_without_last"]
     assert row["value_without_last"] == pytest.approx(alone["value"], abs=1e-12)
     assert row["p_without_last"] == pytest.approx(alone["p_adjusted"], abs=1e-12)
     console = Console(file=io.StringIO(), width=500)
     print_correlations(found, Tables(metrics, scores, {"model": "m"}), console)
-    assert f"without the last layer: noise {row['value']:.2f} → {row['value_without_last']:.2f}" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert (
+        f"without the last layer: noise {row['value']:.2f} → {row['value_without_last']:.2f}"
+        in console.file.getvalue()
+    )  # type: ignore[attr-defined]
 
 
 def test_what_is_constant_is_counted_and_never_nan() -> None:
     metrics, scores = tables()
     found = correlate(metrics, scores, **FEW)
     assert "flat" not in set(found.layers["metric"])
-    assert {(u["metric"], u["reason"]) for u in found.undefined} == {("flat", "the metric is constant")}
+    assert {(u["metric"], u["reason"]) for u in found.undefined} == {
+        ("flat", "the metric is constant")
+    }
     assert len(found.undefined) == 5  # the mean and each of four tasks
     assert found.layers.drop(columns=["task"]).notna().all(axis=None)
     text = json.dumps(found.as_dict())
@@ -151,14 +168,25 @@ def _run(final_norm: str = "applied", module: str | None = "LlamaRMSNorm", **mod
     ]  # fmt: skip
     rows += [{**rows[0], "site": "block.0.attn"}]
     identity = {"name": "tiny", "weights_sha256": "a" * 64, "n_blocks": 5, **model}
-    manifest = {"model": identity, "conventions": {"final_norm": final_norm, "final_norm_module": module}}
+    manifest = {
+        "model": identity,
+        "conventions": {"final_norm": final_norm, "final_norm_module": module},
+    }
     return Profile(pd.DataFrame(rows), manifest, pd.DataFrame())
 
 
 def _evaluation(tmp_path: Any, readout: Readout = DEFAULT, **model: Any) -> Evaluation:
     place = readout.columns
     rows = [
-        {"task": "Pairs", "split": "test", "subset": subset, "layer": k, "depth": k / 5, "score": k / 10 + shift, **place}
+        {
+            "task": "Pairs",
+            "split": "test",
+            "subset": subset,
+            "layer": k,
+            "depth": k / 5,
+            "score": k / 10 + shift,
+            **place,
+        }
         for k in range(6)
         for subset, shift in (("a", 0.0), ("b", 0.2))
     ]
@@ -172,7 +200,14 @@ def test_runs_of_the_same_model(tmp_path: Any) -> None:
     assert found.scores["score"].tolist() == pytest.approx([0.1 + k / 10 for k in range(6)])
     assert len(found.metrics) == 12  # two metrics at six sites; the inner site is left out
     dropped = from_runs(_run(), _evaluation(tmp_path), sink="drop").metrics
-    assert dropped[dropped["metric"] == "prompt_entropy"]["value"].tolist() == [0, -1, -2, -3, -4, -5]
+    assert dropped[dropped["metric"] == "prompt_entropy"]["value"].tolist() == [
+        0,
+        -1,
+        -2,
+        -3,
+        -4,
+        -5,
+    ]
     assert dropped[dropped["metric"] == "lidar"]["value"].tolist() == [0, 1, 2, 3, 4, 5]
     result: Correlations = correlate(found.metrics, found.scores, measures=["spearman"], **FEW)
     assert result.layers["value"].tolist() == [1.0, 1.0]
@@ -180,7 +215,9 @@ def test_runs_of_the_same_model(tmp_path: Any) -> None:
 
 def test_another_final_norm_is_a_warning_and_another_model_an_error(tmp_path: Any) -> None:
     assert "different vector" in from_runs(_run("raw"), _evaluation(tmp_path)).notes[0]
-    assert from_runs(_run("raw", module=None), _evaluation(tmp_path)).notes == []  # no norm to differ by
+    assert (
+        from_runs(_run("raw", module=None), _evaluation(tmp_path)).notes == []
+    )  # no norm to differ by
     with pytest.raises(LayerscopeError, match="differ in weights_sha256"):
         from_runs(_run(), _evaluation(tmp_path, weights_sha256="b" * 64))
     with pytest.raises(UnknownNameError, match="plain/mean/applied/keep/none"):
@@ -195,7 +232,10 @@ def test_a_template_with_slashes_is_not_taken_for_the_final_norm(tmp_path: Any) 
     tables = from_runs(_run("raw"), evaluation, readout.name)
     assert tables.facts["final_norm"] == {"metrics": "raw", "scores": "raw"}
     assert tables.notes == []
-    assert "final_norm=applied, the scores with raw" in from_runs(_run(), evaluation, readout.name).notes[0]
+    assert (
+        "final_norm=applied, the scores with raw"
+        in from_runs(_run(), evaluation, readout.name).notes[0]
+    )
 
 
 def test_runs_and_folders_are_taken_like_the_command_takes_them(tmp_path: Any) -> None:
@@ -216,7 +256,9 @@ def test_p_is_the_larger_of_both_nulls_and_is_corrected_over_metrics() -> None:
     metrics, scores = tables()
     found = correlate(metrics, scores, **FEW)
     assert found.facts["null"] == ["random phase", "permuted increments"]
-    np.testing.assert_allclose(found.layers["p"], found.layers[["p_phase", "p_increments"]].max(axis=1))
+    np.testing.assert_allclose(
+        found.layers["p"], found.layers[["p_phase", "p_increments"]].max(axis=1)
+    )
     for _, rows in found.layers.groupby("measure"):
         # two metrics vary: never less than alone, never more than Holm's method would say
         assert (rows["p_adjusted"] >= rows["p"] - 1e-12).all()
@@ -226,7 +268,8 @@ def test_p_is_the_larger_of_both_nulls_and_is_corrected_over_metrics() -> None:
 
 
 def test_the_page_and_the_command_say_one_thing() -> None:
-    """The page once had a null of its own. Now ρ, the chance level and the adjusted p-value are the command's."""
+    """The page once had a null of its own. Now ρ, the chance level and the adjusted p-value are the
+    command's."""
     from layerscope.report.contents import gather
     from tests.report.synthetic import synthetic_evaluation, synthetic_run
 
@@ -236,7 +279,9 @@ def test_the_page_and_the_command_say_one_thing() -> None:
 
     def shown(row: dict[Any, Any], task: str) -> pd.Series:
         mine = page.table[(page.table["metric"] == row["metric"]) & (page.table["task"] == task)]
-        return mine[(mine["sink"] == "keep") & (mine["readout"] == "plain/mean/applied/keep/none")].iloc[0]
+        return mine[
+            (mine["sink"] == "keep") & (mine["readout"] == "plain/mean/applied/keep/none")
+        ].iloc[0]
 
     own = command.tasks[command.tasks["measure"] == "spearman"]
     for row in own.to_dict(orient="records"):
@@ -249,12 +294,21 @@ def test_the_page_and_the_command_say_one_thing() -> None:
         seen = shown(row, "mean over tasks")
         assert seen["rho"] == pytest.approx(row["value"], abs=1e-12)
         assert seen["p"] == pytest.approx(row["p_adjusted"], abs=1e-12)
-    over = page.over_tasks[(page.over_tasks["sink"] == "keep") & (page.over_tasks["readout"] == "plain/mean/applied/keep/none")]
+    over = page.over_tasks[
+        (page.over_tasks["sink"] == "keep")
+        & (page.over_tasks["readout"] == "plain/mean/applied/keep/none")
+    ]
     expected = command.over_tasks[command.over_tasks["measure"] == "spearman"].set_index("metric")
     assert len(over) == len(expected) > 1
     for row in over.to_dict(orient="records"):
         same = expected.loc[row["metric"]]
-        for mine, name in (("value", "value"), ("chance", "null_95"), ("p", "p_adjusted"), ("z", "z"), ("tasks", "tasks")):
+        for mine, name in (
+            ("value", "value"),
+            ("chance", "null_95"),
+            ("p", "p_adjusted"),
+            ("z", "z"),
+            ("tasks", "tasks"),
+        ):
             assert row[mine] == pytest.approx(same[name], abs=1e-12), (row["metric"], name)
 
 
@@ -270,12 +324,17 @@ def test_the_page_and_the_command_say_one_thing_over_models() -> None:
     page = gather([*runs, *evaluations]).over_models
     assert page is not None
     found = {
-        run.manifest["model"]["name"]: correlate(run, evaluation, measures=["spearman"], bootstrap=100)
+        run.manifest["model"]["name"]: correlate(
+            run, evaluation, measures=["spearman"], bootstrap=100
+        )
         for run, evaluation in zip(runs, evaluations, strict=True)
     }
     expected = over_models(found).table.set_index("metric")
     assert len(page.table) == len(expected) > 1
     for row in page.table.to_dict(orient="records"):
         for name in ("value", "z", "t", "p", "p_adjusted", "families"):
-            assert row[name] == pytest.approx(expected.loc[row["metric"], name], abs=1e-9), (row["metric"], name)
+            assert row[name] == pytest.approx(expected.loc[row["metric"], name], abs=1e-9), (
+                row["metric"],
+                name,
+            )
     assert gather([*runs[:2], *evaluations[:2]]).over_models is None  # two families are too few

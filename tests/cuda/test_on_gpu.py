@@ -1,4 +1,5 @@
-"""What a GPU gives is what float64 on the CPU gives: entropies to 1e-4 nats, everything else to 1e-3. Skipped without a GPU."""
+"""What a GPU gives is what float64 on the CPU gives: entropies to 1e-4 nats, everything else to
+1e-3. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ KINDS = ("random", "anisotropic", "sink", "decaying")
 
 
 def states(kind: str, *shape: int, seed: int = 0) -> torch.Tensor:
-    """States: plain; with a mean 50 times their spread; with one token 1000 times larger; with few directions."""
+    """States: plain; with a mean 50 times their spread; with one token 1000 times larger; with few
+    directions."""
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
     if kind == "anisotropic":
         x += 50 * torch.from_numpy(np.random.default_rng(seed + 1).normal(size=shape[-1]))
@@ -50,7 +52,9 @@ def states(kind: str, *shape: int, seed: int = 0) -> torch.Tensor:
 def with_random_weights(norm: torch.nn.Module) -> torch.nn.Module:
     """A norm that scales and shifts: all ones would hide what it does first."""
     for parameter in norm.parameters():
-        parameter.data.copy_(1 + 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        parameter.data.copy_(
+            1 + 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+        )
     return norm
 
 
@@ -63,7 +67,9 @@ def solved(kind: str, n: int) -> tuple[torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 17, 33, 64, 90, 127, 128, 150, 192, 250, 511, 512])
-@pytest.mark.parametrize("solve", [small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh])
+@pytest.mark.parametrize(
+    "solve", [small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh]
+)
 def test_eigenvalues(solve, n):
     if solve is small.eigvalsh:
         if n > small.LARGEST:
@@ -72,7 +78,11 @@ def test_eigenvalues(solve, n):
     for kind in KINDS:
         gram, known = solved(kind, n)
         for dtype in (torch.float32, torch.float64):
-            if dtype == torch.float64 and solve in (small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh):
+            if dtype == torch.float64 and solve in (
+                small.eigvalsh,
+                band.eigvalsh,
+                tridiagonal.eigvalsh,
+            ):
                 continue
             given = gram.to("cuda", dtype)
             before = given.clone()
@@ -131,7 +141,8 @@ def test_not_a_number_stays_one():
 
 
 def test_kernels_agree_with_their_run_on_the_cpu():
-    """The same source by g++ and by NVRTC: what differs is rounding (fused operations, fast reciprocals)."""
+    """The same source by g++ and by NVRTC: what differs is rounding (fused operations, fast
+    reciprocals)."""
     if emulator_missing() is not None:
         pytest.skip(str(emulator_missing()))
     for n in (30, 60, 90, 127, 150):
@@ -162,13 +173,20 @@ def test_token_measures(tokens, width, kind, dtype):
         got = measure_tokens(*there, find_sink(*there), Options(), dtype=torch.float32)
         for sink in ("keep", "drop"):
             assert (got.entropy[sink].cpu() - want.entropy[sink]).abs().max() < 1e-4
-            assert ((got.curvature[sink].cpu() - want.curvature[sink]) / want.curvature[sink]).abs().max() < 1e-3
-        torch.testing.assert_close(find_sink(*there).ratio.cpu(), find_sink(given, padding).ratio, rtol=1e-5, atol=0)
+            assert (
+                (got.curvature[sink].cpu() - want.curvature[sink]) / want.curvature[sink]
+            ).abs().max() < 1e-3
+        torch.testing.assert_close(
+            find_sink(*there).ratio.cpu(), find_sink(given, padding).ratio, rtol=1e-5, atol=0
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("tokens", "width", "narrow"), [(96, 48, True), (300, 132, True), (512, 384, False), (700, 256, True)])
+@pytest.mark.parametrize(
+    ("tokens", "width", "narrow"),
+    [(96, 48, True), (300, 132, True), (512, 384, False), (700, 256, True)],
+)
 def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeypatch):
     """Through the reducer and the kernels of this way, products in float16 and TF32."""
     assert rows.usable(0)
@@ -176,7 +194,10 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
         pytest.skip("this torch has no float32 products of float16 matrices")
     monkeypatch.setattr(precision, "wide_products", lambda _: narrow)
     used = []
-    monkeypatch.setattr("layerscope.capture.reduce.prepare_long", lambda *a, **k: used.append(1) or prepare_long(*a, **k))
+    monkeypatch.setattr(
+        "layerscope.capture.reduce.prepare_long",
+        lambda *a, **k: used.append(1) or prepare_long(*a, **k),
+    )
     given = states(kind, 10, tokens, width).to(dtype)
     short = [tokens, tokens // 2, tokens, tokens // 3, 1, 2, 3, width // 2, tokens, tokens]
     for lengths in ([tokens] * 10, short):
@@ -188,7 +209,10 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
         for name, values in want.tokens.items():
             assert np.array_equal(np.isnan(got.tokens[name]), np.isnan(values)), name
             error = np.nan_to_num(np.abs(got.tokens[name] - values))
-            assert (error <= (close if name.startswith("entropy") else 1e-3 * np.nan_to_num(np.abs(values)))).all(), name
+            assert (
+                error
+                <= (close if name.startswith("entropy") else 1e-3 * np.nan_to_num(np.abs(values)))
+            ).all(), name
     assert len(used) == 2
 
 
@@ -216,7 +240,9 @@ def test_metrics_of_pooled_vectors(kind, n):
             finish()
         for here, there in zip(many["cpu"], many["cuda"], strict=True):
             want, got = metric.estimate(here[level]), metric.estimate(there[level])
-            close = 1e-4 if kind_of.info.unit == "nats" and name != "dime" else 1e-3 * abs(want.value)
+            close = (
+                1e-4 if kind_of.info.unit == "nats" and name != "dime" else 1e-3 * abs(want.value)
+            )
             assert abs(got.value - want.value) <= close, (name, got.value, want.value)
             if want.se:
                 assert got.se == pytest.approx(want.se, rel=0.1), name
@@ -234,7 +260,9 @@ def test_the_approximate_entropy_keeps_its_bound(kind, n):
     there = gram.float().cuda()
     got = token_entropy(there, Options(entropy="approximate")).cpu()
     assert ((got - exact).abs() <= bound).all()
-    emulated = approximate_entropy(gram[:5].float(), half=True)  # the same arithmetic on the CPU, but for the order of sums
+    emulated = approximate_entropy(
+        gram[:5].float(), half=True
+    )  # the same arithmetic on the CPU, but for the order of sums
     assert ((got[:5] - emulated).abs() <= 1e-4 + 0.03 * bound[:5]).all()
     plain = approximate_entropy(there, half=False).cpu()
     assert ((plain - exact).abs() <= bound + 1e-4).all()
@@ -285,9 +313,13 @@ def test_inverse_factors(n):
     matrices = base @ base.mT + 1e-9 * torch.eye(n, dtype=torch.float64, device="cuda")
     assert factors.usable(0)
     found = factors.inverse_factor(matrices.clone())
-    error = (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
+    error = (
+        (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
+    )
     assert error < 1e-6
-    torch.testing.assert_close(factors.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6)
+    torch.testing.assert_close(
+        factors.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])
@@ -296,7 +328,10 @@ def test_sums_without_folds(kind):
     z = z - z.mean(1, keepdim=True)
     z = z / torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     grams, members = z @ z.mT, fold_members(220, torch.device("cpu"))
-    want, got = sums_without(grams, members), sums_without(grams.cuda(), [some.cuda() for some in members])
+    want, got = (
+        sums_without(grams, members),
+        sums_without(grams.cuda(), [some.cuda() for some in members]),
+    )
     for one, other in zip(want, got, strict=True):
         torch.testing.assert_close(other.cpu(), one, rtol=1e-5, atol=1e-3)
 
@@ -311,11 +346,19 @@ def test_means_of_normed_states(tokens, width, norm, dtype):
     mask[:, 0] = True
     with torch.inference_mode():
         for padding in (None, mask):
-            kept = module(given) if padding is None else torch.where(padding.unsqueeze(-1), module(given), 0)
+            kept = (
+                module(given)
+                if padding is None
+                else torch.where(padding.unsqueeze(-1), module(given), 0)
+            )
             got = normed.normed_means(given, padding, module)
             assert got is not None
-            want = kept.sum(1, dtype=torch.float64) / (tokens if padding is None else padding.sum(-1, keepdim=True))
-            assert (got - want).abs().mean() < 0.1 * torch.finfo(dtype).eps * want.abs().mean() + 1e-12
+            want = kept.sum(1, dtype=torch.float64) / (
+                tokens if padding is None else padding.sum(-1, keepdim=True)
+            )
+            assert (got - want).abs().mean() < 0.1 * torch.finfo(
+                dtype
+            ).eps * want.abs().mean() + 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -329,16 +372,22 @@ def test_states_seen_from_their_mean(tokens, width, norm, dtype):
     with torch.inference_mode():
         for padding in (None, mask):
             real = torch.ones_like(mask) if padding is None else padding
-            got = normed.centered_states(given.cuda(), None if padding is None else padding.cuda(), module)
+            got = normed.centered_states(
+                given.cuda(), None if padding is None else padding.cuda(), module
+            )
             assert got is not None
             after = given.cuda() if module is None else module(given.cuda())
             after = torch.where(real.unsqueeze(-1), after.cpu().double(), 0.0)
             largest = find_sink(given, padding).position
-            mean = (after.sum(1) - after[torch.arange(5), largest]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+            mean = (after.sum(1) - after[torch.arange(5), largest]) / (
+                real.sum(-1, keepdim=True) - 1
+            ).clamp(min=1)
             want = torch.where(real.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
             assert got.largest.tolist() == largest.tolist()
             assert (got.centered.cpu() - want).abs().mean() <= 1e-4 * want.abs().mean() + 1e-6
-            assert (got.total.cpu() - after.sum(1)).abs().mean() <= 1e-4 * after.sum(1).abs().mean() + 1e-6
+            assert (got.total.cpu() - after.sum(1)).abs().mean() <= 1e-4 * after.sum(
+                1
+            ).abs().mean() + 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -354,7 +403,13 @@ def test_norms_have_the_bits_of_torch(width, dtype):
 @pytest.mark.parametrize("family", ["GPTNeoX", "Llama"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_pass_has_the_bits_of_the_models_own(family, dtype, monkeypatch):
-    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 512, "vocab_size": 90}
+    sizes = {
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 512,
+        "vocab_size": 90,
+    }
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**sizes)
     module = getattr(transformers, f"{family}Model")(config).to("cuda", dtype).eval()
@@ -364,7 +419,9 @@ def test_a_pass_has_the_bits_of_the_models_own(family, dtype, monkeypatch):
     used = []
     for name, room in (("rotate", rotary), ("layer_norm", model_norms)):
         kernel = getattr(room, name)
-        monkeypatch.setattr(room, name, lambda *given, kernel=kernel, name=name: used.append(name) or kernel(*given))
+        monkeypatch.setattr(
+            room, name, lambda *given, kernel=kernel, name=name: used.append(name) or kernel(*given)
+        )
     for given in (None, mask):
         with torch.inference_mode():
             want = module(input_ids=ids, attention_mask=given, use_cache=False).last_hidden_state

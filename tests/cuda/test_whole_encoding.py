@@ -1,4 +1,5 @@
-"""Texts encoded on a GPU into a store: the vectors that a CPU gives, every kind at every layer, each at its place."""
+"""Texts encoded on a GPU into a store: the vectors that a CPU gives, every kind at every layer,
+each at its place."""
 
 from __future__ import annotations
 
@@ -22,24 +23,44 @@ TEXTS = [f"{'some words ' * (i * 7 % 13)}{i}" for i in range(300)]
 DEVICE = "cuda"
 
 
-def encoded(device: str, family: str, template: str, folder: Path, batch_size: int | None = None) -> dict[str, np.ndarray]:
-    model: LoadedModel = wrap(build_tiny(family).to(device), tiny_tokenizer(family == "bert"), name=family)
+def encoded(
+    device: str, family: str, template: str, folder: Path, batch_size: int | None = None
+) -> dict[str, np.ndarray]:
+    model: LoadedModel = wrap(
+        build_tiny(family).to(device), tiny_tokenizer(family == "bert"), name=family
+    )
     kinds = kinds_of(all_readouts([template], has_cls=family == "bert", has_norm=family != "bert"))
     space = open_space(EmbeddingStore(folder), model, get_template(template), 96)
-    one = EncodePass(model, get_template(template), expand_sites(None, model.anatomy), kinds, space, 96, batch_size)
+    one = EncodePass(
+        model,
+        get_template(template),
+        expand_sites(None, model.anatomy),
+        kinds,
+        space,
+        96,
+        batch_size,
+    )
     one.run(one.missing(TEXTS))
     keys = [text_key(text) for text in TEXTS]
-    return {f"{kind} {site.name}": space.read(keys, kind, site.name) for kind in kinds for site in one.sites}
+    return {
+        f"{kind} {site.name}": space.read(keys, kind, site.name)
+        for kind in kinds
+        for site in one.sites
+    }
 
 
 @pytest.mark.parametrize("kept", ["on the GPU", "on the host"])
 @pytest.mark.parametrize("template", ["plain", "echo", "one-word"])
 @pytest.mark.parametrize("family", ["llama", "bert"])
-def test_every_text_at_its_place(family: str, template: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_text_at_its_place(
+    family: str, template: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     want = encoded("cpu", family, template, tmp_path / "cpu")
     if kept == "on the host":
         monkeypatch.setattr(encode, "fits_on_device", lambda *given: False)
     got = encoded(DEVICE, family, template, tmp_path / "gpu", batch_size=64)
     assert set(got) == set(want)
     for name, vectors in want.items():
-        np.testing.assert_allclose(got[name], vectors, atol=2e-4 * np.abs(vectors).max(), rtol=0, err_msg=name)
+        np.testing.assert_allclose(
+            got[name], vectors, atol=2e-4 * np.abs(vectors).max(), rtol=0, err_msg=name
+        )

@@ -1,4 +1,5 @@
-"""A whole profile on a GPU: the table that a CPU gives, whatever the model, and whichever way its states are read."""
+"""A whole profile on a GPU: the table that a CPU gives, whatever the model, and whichever way its
+states are read."""
 
 from __future__ import annotations
 
@@ -24,20 +25,34 @@ ENCODERS = ("bert", "modernbert")
 NATS = ("prompt_entropy", "dataset_entropy")
 
 
-def on(device: str, module: torch.nn.Module, name: str, dtype: torch.dtype = torch.float32) -> LoadedModel:
+def on(
+    device: str, module: torch.nn.Module, name: str, dtype: torch.dtype = torch.float32
+) -> LoadedModel:
     return wrap(module.to(device, dtype), tiny_tokenizer(name in ENCODERS), name=name)
 
 
 def wide_llama() -> torch.nn.Module:
     """As wide as there are prompts: matrices of prompts, not of dimensions."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 160,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     config = hf.LlamaConfig(vocab_size=VOCAB, max_position_embeddings=128, **sizes)
     return hf.LlamaModel(config).eval()
 
 
 def table_of(model: LoadedModel, out: Path | None = None, **settings: Any) -> pd.DataFrame:
-    chosen = {"metrics": ["all"], "views": 3, "max_length": 96, "permutations": 4, "progress": False, **settings}
+    chosen = {
+        "metrics": ["all"],
+        "views": 3,
+        "max_length": 96,
+        "permutations": 4,
+        "progress": False,
+        **settings,
+    }
     return layerscope.profile(model, TEXTS, out=out, **chosen).table
 
 
@@ -51,7 +66,9 @@ def same(got: pd.DataFrame, want: pd.DataFrame) -> None:
     near = near.where(~(both["metric"].isin(NATS) & (both["normalization"] == "raw")), 1e-4)
     near = near.clip(lower=((both["ci_high_want"] - both["ci_low_want"]) / 20).fillna(0) + 1e-9)
     far = both[(both["value"] - both["value_want"]).abs() > near]
-    assert far.empty, far[[*key, "value", "value_want", "ci_low_want", "ci_high_want"]].head(12).to_string()
+    assert far.empty, (
+        far[[*key, "value", "value_want", "ci_low_want", "ci_high_want"]].head(12).to_string()
+    )
 
 
 @pytest.fixture
@@ -62,7 +79,9 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("early")
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2", "gemma2", "qwen3", "mamba", *ENCODERS])
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt_neox", "gpt2", "gemma2", "qwen3", "mamba", *ENCODERS]
+)
 def test_families(family: str) -> None:
     want = table_of(on("cpu", build_tiny(family), family))
     same(table_of(on("cuda", build_tiny(family), family)), want)
@@ -97,12 +116,16 @@ def test_parts_of_blocks() -> None:
 
 @pytest.mark.usefixtures("early")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_without_the_kernels_of_layerscope_gpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_kernels_of_layerscope_gpu(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch's own operators on the GPU, as for whoever has not installed them: the same table."""
     model = on("cuda", build_tiny("gpt_neox"), "gpt_neox", dtype)
     want = table_of(model)
     monkeypatch.setattr(faster, "on", lambda device: None)
-    run = layerscope.profile(model, TEXTS, metrics=["all"], views=3, max_length=96, permutations=4, progress=False)
+    run = layerscope.profile(
+        model, TEXTS, metrics=["all"], views=3, max_length=96, permutations=4, progress=False
+    )
     same(run.table, want)
     assert "torch.linalg.eigvalsh on cuda" in str(run.manifest)
 

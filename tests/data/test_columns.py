@@ -41,14 +41,27 @@ def test_what_is_no_table_has_no_columns(tmp_path: Path) -> None:
     list(stream)
     assert columns_beside(stream.source, ["one text"]) == {}
     assert columns_beside({}, ["one text"]) == {}
-    assert columns_beside({"kind": "file", "path": str(tmp_path / "gone.csv"), "format": "csv", "column": "text"}, []) == {}
+    assert (
+        columns_beside(
+            {"kind": "file", "path": str(tmp_path / "gone.csv"), "format": "csv", "column": "text"},
+            [],
+        )
+        == {}
+    )
     broken = tmp_path / "broken.jsonl"
     broken.write_text("{\n")
-    assert columns_beside({"kind": "file", "path": str(broken), "format": "jsonl", "column": "text"}, ["a"]) == {}
+    assert (
+        columns_beside(
+            {"kind": "file", "path": str(broken), "format": "jsonl", "column": "text"}, ["a"]
+        )
+        == {}
+    )
 
 
 def test_other_columns_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
-    bad = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], dtype=np.int32)), pa.py_buffer(b"\xff\xfe"))
+    bad = pa.StringArray.from_buffers(
+        1, pa.py_buffer(np.array([0, 2], dtype=np.int32)), pa.py_buffer(b"\xff\xfe")
+    )
     pq.write_table(pa.table({"text": ["one text"], "other": bad}), tmp_path / "a.parquet")
     stream = TextStream(tmp_path / "a.parquet", column="text")
     assert list(stream) == ["one text"]

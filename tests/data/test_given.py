@@ -1,4 +1,5 @@
-"""What people have: folders of documents, nested JSON, tables in memory, spreadsheets, addresses."""
+"""What people have: folders of documents, nested JSON, tables in memory, spreadsheets,
+addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def test_a_folder_of_documents_is_a_text_each(tmp_path: Path) -> None:
     (tmp_path / "deep" / "b.md").write_text("# three")
     (tmp_path / ".hidden.txt").write_text("not this")
     assert layerscope.load_corpus(tmp_path).texts == ("one\ntwo", "# three")
-    assert [row.others for row in TextStream(tmp_path).rows()] == [{"file": "a.txt"}, {"file": "deep/b.md"}]
+    assert [row.others for row in TextStream(tmp_path).rows()] == [
+        {"file": "a.txt"},
+        {"file": "deep/b.md"},
+    ]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x.csv").write_text("text\na")
     with pytest.raises(DataError, match=r"without documents.*It holds: x\.csv"):
@@ -29,7 +33,9 @@ def test_a_folder_of_documents_is_a_text_each(tmp_path: Path) -> None:
 
 def test_a_text_inside_an_object(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    file.write_text("\n".join(json.dumps({"doc": {"text": text}, "id": 1}) for text in ("one", "two")))
+    file.write_text(
+        "\n".join(json.dumps({"doc": {"text": text}, "id": 1}) for text in ("one", "two"))
+    )
     assert layerscope.load_corpus(file, column="doc.text").texts == ("one", "two")
     with pytest.raises(DataError, match=r"no column 'doc\.txt'"):
         layerscope.load_corpus(file, column="doc.txt")
@@ -46,7 +52,9 @@ def test_tables_of_polars_and_datasets() -> None:
 
 
 def test_an_address_is_a_clear_no() -> None:
-    with pytest.raises(DataError, match=r"nothing is downloaded.*curl -LO https://x\.org/a\.csv.*give a\.csv"):
+    with pytest.raises(
+        DataError, match=r"nothing is downloaded.*curl -LO https://x\.org/a\.csv.*give a\.csv"
+    ):
         layerscope.load_corpus("https://x.org/a.csv")
 
 

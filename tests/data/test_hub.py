@@ -24,7 +24,10 @@ class Table:
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self.columns = columns
-        kinds = {name: "string" if isinstance(values[0], str) else "int64" for name, values in columns.items()}
+        kinds = {
+            name: "string" if isinstance(values[0], str) else "int64"
+            for name, values in columns.items()
+        }
         self.features = {name: SimpleNamespace(dtype=kind) for name, kind in kinds.items()}
         self.info = SimpleNamespace(version="1.0.0", license="")
         self.cache_files = [{"filename": "/cache/wikitext/train.arrow"}]
@@ -38,8 +41,11 @@ class Table:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Answers load_dataset with `table` or raises `error`; `calls` holds what was asked for and whether offline."""
-    state = SimpleNamespace(table=Table({"id": [1, 2], "text": ["a text", "  "]}), error=None, calls=[])
+    """Answers load_dataset with `table` or raises `error`; `calls` holds what was asked for and
+    whether offline."""
+    state = SimpleNamespace(
+        table=Table({"id": [1, 2], "text": ["a text", "  "]}), error=None, calls=[]
+    )
     module: Any = ModuleType("datasets")
     module.config = SimpleNamespace(HF_HUB_OFFLINE=False)
 
@@ -84,7 +90,10 @@ def test_a_dataset_of_the_hub(hub: SimpleNamespace) -> None:
     assert corpus.source["kind"] == "hub"
     assert corpus.source["column"] == "text"
     assert load_corpus("hub:some-org/some-name").texts == ("a text",)
-    assert hub.calls == [("some-org/some-name", "conf", "test", False), ("some-org/some-name", None, "train", False)]
+    assert hub.calls == [
+        ("some-org/some-name", "conf", "test", False),
+        ("some-org/some-name", None, "train", False),
+    ]
 
 
 def test_columns(hub: SimpleNamespace) -> None:

@@ -57,11 +57,15 @@ def test_duplicates_and_what_was_left_out_are_told() -> None:
 
 def test_options_go_with_data_that_are_yet_to_be_read() -> None:
     assert len(open_items(["one", "two"], "texts", DataOptions(limit=1))) == 1
-    with pytest.raises(DataError, match="limit goes with texts that are yet to be read: pass it to load_corpus"):
+    with pytest.raises(
+        DataError, match="limit goes with texts that are yet to be read: pass it to load_corpus"
+    ):
         open_items(Corpus.of(["one"]), "texts", DataOptions(limit=1))
     with pytest.raises(DataError, match="text_filter is for texts"):
         open_items([np.zeros((2, 2), np.uint8)], "images", DataOptions(text_filter="paper"))
-    with pytest.raises(DataError, match="split is for data that have several splits; leave it out for texts"):
+    with pytest.raises(
+        DataError, match="split is for data that have several splits; leave it out for texts"
+    ):
         open_items(["one"], "texts", DataOptions(split="test"))
 
 

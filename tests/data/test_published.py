@@ -1,4 +1,5 @@
-"""Files of a hub's datasets: what they unpack to is counted before another library does, or they are refused."""
+"""Files of a hub's datasets: what they unpack to is counted before another library does, or they
+are refused."""
 
 from __future__ import annotations
 
@@ -56,11 +57,18 @@ def tarred(*members: tarfile.TarInfo, content: bytes = b"") -> bytes:
 
 def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.size, info.type, info.linkname = size, kind, "other.jsonl" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+    info.size, info.type, info.linkname = (
+        size,
+        kind,
+        "other.jsonl" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else "",
+    )
     return info
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda raw: lzma.compress(raw, lzma.FORMAT_ALONE)])
+@pytest.mark.parametrize(
+    "pack",
+    [gzip.compress, bz2.compress, lzma.compress, lambda raw: lzma.compress(raw, lzma.FORMAT_ALONE)],
+)
 def test_packed_streams(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     (tmp_path / "a").write_bytes(pack(LINES))
     check_published(tmp_path / "a")
@@ -77,7 +85,15 @@ def test_zeros_after_a_gzip_file_are_no_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "start", [b"7z\xbc\xaf'\x1c\0\4", b"Rar!\x1a\x07\0", b"Rar!\x1a\x07\1\0", b"\x89HDF\r\n\x1a\n", b"\x50\x2a\x4d\x18", b"VTXF"]
+    "start",
+    [
+        b"7z\xbc\xaf'\x1c\0\4",
+        b"Rar!\x1a\x07\0",
+        b"Rar!\x1a\x07\1\0",
+        b"\x89HDF\r\n\x1a\n",
+        b"\x50\x2a\x4d\x18",
+        b"VTXF",
+    ],
 )
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, start: bytes) -> None:
     (tmp_path / "a").write_bytes(start + bytes(100))
@@ -101,9 +117,13 @@ def test_a_file_with_holes_in_an_archive_counts_with_them(tmp_path: Path) -> Non
     refused(tmp_path / "a.tar.gz")
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
 def test_archives_hold_files_and_folders_only(tmp_path: Path, kind: bytes) -> None:
-    (tmp_path / "a.tar").write_bytes(tarred(member("inner", 0, tarfile.DIRTYPE), member("b.jsonl", len(LINES)), content=LINES))
+    (tmp_path / "a.tar").write_bytes(
+        tarred(member("inner", 0, tarfile.DIRTYPE), member("b.jsonl", len(LINES)), content=LINES)
+    )
     check_published(tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(tarred(member("a.jsonl", 0, kind)))
     refused(tmp_path / "a.tar", "'a.jsonl', which is a link, a pipe or a device")
@@ -130,7 +150,9 @@ def test_a_zip_with_bytes_before_it_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_parquet_file_whose_end_lies(tmp_path: Path) -> None:
-    pd.DataFrame({"text": ["a" * 3 * LEAST]}).to_parquet(tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
+    pd.DataFrame({"text": ["a" * 3 * LEAST]}).to_parquet(
+        tmp_path / "a.parquet", compression="zstd", use_dictionary=False
+    )
     lie(tmp_path / "a.parquet", small)
     refused(tmp_path / "a.parquet")
     raw = (tmp_path / "a.parquet").read_bytes()

@@ -53,7 +53,9 @@ def test_every_format_gives_the_same_texts(tmp_path: Path, name: str) -> None:
     json.dumps(corpus.source)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
 def test_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     table = pa.table({"n": [1, 2, 3, 4], "body": pa.array([*TEXTS, None], pa.string()).cast(kind)})
     pq.write_table(table, tmp_path / "t.parquet")
@@ -71,7 +73,10 @@ def test_parquet_written_by_pandas(tmp_path: Path) -> None:
 def test_the_last_ending_says_what_separates_columns(tmp_path: Path) -> None:
     (tmp_path / "export.tsv.csv").write_text("text,id\na b,1\n")
     (tmp_path / "export.csv.tsv").write_text("text\tid\na b\t1\n")
-    assert [load_corpus(tmp_path / name, column="text").texts for name in ("export.tsv.csv", "export.csv.tsv")] == [("a b",)] * 2
+    assert [
+        load_corpus(tmp_path / name, column="text").texts
+        for name in ("export.tsv.csv", "export.csv.tsv")
+    ] == [("a b",)] * 2
 
 
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
@@ -110,7 +115,10 @@ def test_rows_tell_where_several_could_separate_the_header(tmp_path: Path) -> No
         write(tmp_path / "a.csv", 'text;score, in points\n"one, two, three";1\nfour;2\n'),
         write(tmp_path / "b.csv", "text,notes; or none\none,two\nthree,four; five\n"),
     ]
-    assert [load_corpus(file, column="text").texts for file in read] == [("one, two, three", "four"), ("one", "three")]
+    assert [load_corpus(file, column="text").texts for file in read] == [
+        ("one, two, three", "four"),
+        ("one", "three"),
+    ]
 
 
 def test_csv_fields_may_hold_newlines_and_be_long(tmp_path: Path) -> None:
@@ -126,29 +134,79 @@ def test_other_encodings(tmp_path: Path, encoding: str) -> None:
 
 
 BAD = {
-    "not UTF-8": ("t.txt", b"good\nbad \xe9 byte\n", {}, r"0xe9 at offset 9 \(line 2\).*latin-1.*iconv -f LATIN-1"),
+    "not UTF-8": (
+        "t.txt",
+        b"good\nbad \xe9 byte\n",
+        {},
+        r"0xe9 at offset 9 \(line 2\).*latin-1.*iconv -f LATIN-1",
+    ),
     "UTF-16": ("t.txt", "abc".encode("utf-16"), {}, "encoding='utf-16'"),
     "wrong encoding": ("t.txt", b"ab\xff\n", {"encoding": "ascii"}, "is not ascii"),
     "unknown encoding": ("t.txt", b"ab", {"encoding": "klingon"}, "unknown encoding 'klingon'"),
     "empty file": ("t.txt", b"", {}, "is empty"),
-    "blank lines only": ("t.txt", b"\n  \n\t\n", {}, "no usable text: 3 read .1 empty, 2 whitespace"),
+    "blank lines only": (
+        "t.txt",
+        b"\n  \n\t\n",
+        {},
+        "no usable text: 3 read .1 empty, 2 whitespace",
+    ),
     "suffix": ("t.docx", b"abc", {}, r"'.docx'.*Valid: .txt"),
     "no suffix": ("texts", b"abc", {}, "(none)"),
     "parquet.gz": ("t.parquet.gz", b"abc", {}, "'.parquet.gz'"),
     "column in txt": ("t.txt", b"abc", {"column": "x"}, "no column 'x'"),
     "JSON line": ("t.jsonl", b'{"text": "a"}\n{"text": \n', {}, "line 2 is not valid JSON"),
     "JSON list": ("t.json", b'["a",\n"b"', {}, "line 2 is not valid JSON"),
-    "JSON number": ("t.jsonl", b'{"text": "a"}\n{"text": 3}\n', {}, "line 2 is not a string: int 3"),
-    "JSON key gone": ("t.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', {}, "line 2 has no 'text'. It has: 'txt'"),
-    "JSON mixed": ("t.jsonl", b'{"text": "a"}\n"b"\n', {}, "line 2 is not an object with the key 'text'"),
-    "JSON surrogate": ("t.jsonl", rb'"ok \ud800"', {}, "line 1 is not valid Unicode: lone surrogate"),
+    "JSON number": (
+        "t.jsonl",
+        b'{"text": "a"}\n{"text": 3}\n',
+        {},
+        "line 2 is not a string: int 3",
+    ),
+    "JSON key gone": (
+        "t.jsonl",
+        b'{"text": "a"}\n{"txt": "b"}\n',
+        {},
+        "line 2 has no 'text'. It has: 'txt'",
+    ),
+    "JSON mixed": (
+        "t.jsonl",
+        b'{"text": "a"}\n"b"\n',
+        {},
+        "line 2 is not an object with the key 'text'",
+    ),
+    "JSON surrogate": (
+        "t.jsonl",
+        rb'"ok \ud800"',
+        {},
+        "line 1 is not valid Unicode: lone surrogate",
+    ),
     "JSON several": ("t.jsonl", b'{"q": "a", "r": "b"}', {}, "2 columns of text.*'q', 'r'"),
-    "missing column": ("t.csv", b"review,label\na b,c\n", {"column": "reviews"}, "Did you mean 'review'.*'label'"),
-    "CSV several": ("t.csv", b"q,r\na,b\n", {}, "2 columns of text. Name the one to read with column=.*'q', 'r'"),
+    "missing column": (
+        "t.csv",
+        b"review,label\na b,c\n",
+        {"column": "reviews"},
+        "Did you mean 'review'.*'label'",
+    ),
+    "CSV several": (
+        "t.csv",
+        b"q,r\na,b\n",
+        {},
+        "2 columns of text. Name the one to read with column=.*'q', 'r'",
+    ),
     "CSV numbers": ("t.csv", b"q,r\n1,2\n", {}, "no column of text"),
     "CSV header only": ("t.csv", b"text\n", {}, "no usable text"),
-    "CSV ragged": ("t.csv", b"text,n\na,1\na, and b,1\n", {}, "line 3 has 3 fields, the header has 2"),
-    "CSV semicolons": ("t.csv", b"text;n\na;1\na; and b;1\n", {}, "line 3 has 3 fields, the header has 2.*hold ';'"),
+    "CSV ragged": (
+        "t.csv",
+        b"text,n\na,1\na, and b,1\n",
+        {},
+        "line 3 has 3 fields, the header has 2",
+    ),
+    "CSV semicolons": (
+        "t.csv",
+        b"text;n\na;1\na; and b;1\n",
+        {},
+        "line 3 has 3 fields, the header has 2.*hold ';'",
+    ),
     "CSV doubtful": ("t.csv", b"text;n,m\na;1,2\n", {}, "may be separated by ',' or by ';'"),
     "CSV quote": ("t.csv", b'text,n\n"a,1\n', {}, "not valid CSV"),
     "not parquet": ("t.parquet", b"plain", {}, "not a readable parquet file"),
@@ -174,7 +232,9 @@ def test_broken_gzip(tmp_path: Path) -> None:
 
 def test_parquet_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1], "a": ["x"], "b": ["y"]}), tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"column 'n' does not hold text\. Columns that do: 'a', 'b'"):
+    with pytest.raises(
+        DataError, match=r"column 'n' does not hold text\. Columns that do: 'a', 'b'"
+    ):
         load_corpus(tmp_path / "t.parquet", column="n")
     with pytest.raises(DataError, match="2 columns of text"):
         load_corpus(tmp_path / "t.parquet")
@@ -193,7 +253,10 @@ def test_columns_keep_their_places_and_their_names(tmp_path: Path) -> None:
     for row in (["n", None, "text"], [1, "a note", "some words"], [2], [3, None, "more"]):
         workbook.active.append(row)
     workbook.save(tmp_path / "a.xlsx")
-    assert list(TextStream(tmp_path / "a.xlsx").rows()) == [("some words", {"n": 1}), ("more", {"n": 3})]
+    assert list(TextStream(tmp_path / "a.xlsx").rows()) == [
+        ("some words", {"n": 1}),
+        ("more", {"n": 3}),
+    ]
     file = write(tmp_path / "a.csv", "text,,\nsome words,1,2\n")
     assert list(TextStream(file).rows()) == [("some words", {"column_2": "1", "column_3": "2"})]
     workbook.active.append(["x"])

@@ -53,7 +53,9 @@ def test_a_second_pass_gives_every_text_once_without_those_of_the_sample() -> No
 
 def test_a_file_is_read_anew_and_a_generator_is_held(tmp_path: Path) -> None:
     file = tmp_path / "texts.csv"
-    file.write_text("id,text\n" + "".join(f"{i},{text}\n" for i, text in enumerate([*TEXTS, "", " "])))
+    file.write_text(
+        "id,text\n" + "".join(f"{i},{text}\n" for i, text in enumerate([*TEXTS, "", " "]))
+    )
     stream = TextStream(file, column="text")
     assert list(stream) == list(stream) == TEXTS
     assert stream.name == "texts.csv"

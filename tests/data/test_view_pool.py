@@ -10,7 +10,9 @@ import pytest
 from layerscope.data.augment import ViewPool, ViewRequest, make_views
 from tests.tiny import tiny_model
 
-TEXTS = [f"Layers in the middle, number {i}, often hold more — naïve \ud800 or not." for i in range(11)]
+TEXTS = [
+    f"Layers in the middle, number {i}, often hold more — naïve \ud800 or not." for i in range(11)
+]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -40,7 +42,9 @@ def test_no_process_outlives_the_pool() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_token_ids_are_those_of_the_model(workers: int) -> None:
     model, texts = tiny_model("bert"), [text.replace("\ud800", "") for text in TEXTS]
-    wanted = model.tokenize([view for views in make_views(texts, 3, seed=5) for view in views], 7).ids
+    wanted = model.tokenize(
+        [view for views in make_views(texts, 3, seed=5) for view in views], 7
+    ).ids
     backend = model.tokenizer.backend_tokenizer.to_str()
     with ViewPool(ViewRequest(3, 5, tokenizer=backend, max_length=7), workers) as pool:
         assert [row.tolist() for row in pool.make_ids(texts)] == wanted
@@ -64,7 +68,9 @@ def test_a_tokenizer_may_come_after_the_workers() -> None:
     model, texts = tiny_model("gpt2"), [text.replace("\ud800", "") for text in TEXTS]
     with ViewPool(ViewRequest(2, 1), 2) as pool:
         pool.set_tokenizer(model.tokenizer.backend_tokenizer.to_str(), 9)
-        wanted = model.tokenize([view for views in make_views(texts, 2, seed=1) for view in views], 9).ids
+        wanted = model.tokenize(
+            [view for views in make_views(texts, 2, seed=1) for view in views], 9
+        ).ids
         assert [row.tolist() for row in pool.make_ids(texts)] == wanted
 
 

@@ -11,22 +11,35 @@ from layerscope.data.corpus import is_heading, make_text_filter
 from layerscope.errors import DataError, UnknownNameError
 
 PARAGRAPH = " Valkyria Chronicles III is a tactical role @-@ playing game " * 4
-TEXTS = [" = Title = \n", " = = Part = = \n", PARAGRAPH, " Short one . \n", " tiny \n", "x = y and y = z"]
+TEXTS = [
+    " = Title = \n",
+    " = = Part = = \n",
+    PARAGRAPH,
+    " Short one . \n",
+    " tiny \n",
+    "x = y and y = z",
+]
 
 
-@pytest.mark.parametrize("text", [" = A = \n", "= = Two words = =", "== Raw ==", " = = = a = b = = = "])
+@pytest.mark.parametrize(
+    "text", [" = A = \n", "= = Two words = =", "== Raw ==", " = = = a = b = = = "]
+)
 def test_headings(text: str) -> None:
     assert is_heading(text)
 
 
-@pytest.mark.parametrize("text", ["", "=", " = = ", "a = b", "= a", "a =", "= a ==", "= one =\n= two =", PARAGRAPH])
+@pytest.mark.parametrize(
+    "text", ["", "=", " = = ", "a = b", "= a", "a =", "= a ==", "= one =\n= two =", PARAGRAPH]
+)
 def test_not_headings(text: str) -> None:
     assert not is_heading(text)
 
 
 def kept(texts: list[str], name: str) -> tuple[list[str], Counter[str]]:
     why = [make_text_filter(name)(text) for text in texts]
-    return [text for text, reason in zip(texts, why, strict=True) if reason is None], Counter(filter(None, why))
+    return [text for text, reason in zip(texts, why, strict=True) if reason is None], Counter(
+        filter(None, why)
+    )
 
 
 def test_the_three_filters() -> None:

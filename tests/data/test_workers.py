@@ -1,4 +1,5 @@
-"""Child processes that answer requests: in order, whatever happens to them, and without surprises from the current folder."""
+"""Child processes that answer requests: in order, whatever happens to them, and without surprises
+from the current folder."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from layerscope.data.workers import WorkerError, WorkerPool
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = [path for path in sys.path if path.endswith("site-packages")]
-PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *INSTALLED])}  # so that workers find this very module
+PATHS = {
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *INSTALLED])
+}  # so that workers find this very module
 WAYS = pytest.mark.parametrize("imports", [None, ["json"]], ids=["each by itself", "forked"])
 
 
@@ -32,7 +35,10 @@ def answer(setup: int, request: Any) -> Any:
 def test_answers_come_in_the_order_of_the_requests(workers: int, imports: list[str] | None) -> None:
     with WorkerPool(answer, 7, workers, PATHS, imports) as pool:
         assert list(pool.map(range(20))) == [(7, i) for i in range(20)]
-        assert list(pool.map(["print", 1])) == [(7, "print"), (7, 1)]  # what is printed is not an answer
+        assert list(pool.map(["print", 1])) == [
+            (7, "print"),
+            (7, 1),
+        ]  # what is printed is not an answer
         assert all(child.poll() is None for child in pool.children)
         assert len(pool.children) == workers
 
@@ -105,7 +111,10 @@ def test_a_nursery_that_nobody_asked_for_ends_with_the_pool() -> None:
 
 @WAYS
 def test_an_error_in_a_worker_is_raised_with_its_reason(imports: list[str] | None) -> None:
-    with WorkerPool(answer, 1, 2, PATHS, imports) as pool, pytest.raises(WorkerError, match="ValueError: no such thing"):
+    with (
+        WorkerPool(answer, 1, 2, PATHS, imports) as pool,
+        pytest.raises(WorkerError, match="ValueError: no such thing"),
+    ):
         list(pool.map([1, "fail"]))
 
 
@@ -133,9 +142,13 @@ def test_a_script_without_a_guard_and_with_files_named_like_modules(tmp_path: Pa
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     for name in ("pickle", "struct", "random", "numpy"):
-        (folder / f"{name}.py").write_text("raise SystemExit('imported from the current folder')", encoding="utf-8")
+        (folder / f"{name}.py").write_text(
+            "raise SystemExit('imported from the current folder')", encoding="utf-8"
+        )
     command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.stdout == "started\ndone\n", done.stderr
     assert "worker" not in done.stderr
 

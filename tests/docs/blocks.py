@@ -1,9 +1,13 @@
 """The fenced blocks of the documentation: where they are, and how each kind is checked.
 
-- `python`, and commands of layerscope in `bash` and `console`: run, block after block of a page, in one folder and one namespace,
-  in a sandbox with tiny models (`sandbox.py`). A block after a comment `<!-- not run: reason -->` is compiled or parsed
-  instead; the names that it takes from layerscope must exist. A Python block with a title is a file (`test_extend.py`).
-- Every command is also parsed by the app itself (options, arguments, names of commands); scripts, make targets and extras must
+- `python`, and commands of layerscope in `bash` and `console`: run, block after block of a page, in
+  one folder and one namespace,
+  in a sandbox with tiny models (`sandbox.py`). A block after a comment `<!-- not run: reason -->`
+  is compiled or parsed
+  instead; the names that it takes from layerscope must exist. A Python block with a title is a file
+  (`test_extend.py`).
+- Every command is also parsed by the app itself (options, arguments, names of commands); scripts,
+  make targets and extras must
   exist. Commands of other programs are not run, nor are those that `beyond` gives a reason for.
 - `toml` and `yaml`: parsed; plans of sweeps and recipes are read as such.
 - `text`, `csv`, `json`: output or data, not code.
@@ -61,7 +65,16 @@ def blocks_of(page: Path) -> list[Block]:
             text = "\n".join(text[width:] for text in lines[start : number - 1])
             reason = mark["reason"] if mark else ""
             title = re.search(r'title="([^"]+)"', fence["more"])
-            found.append(Block(str(page.relative_to(ROOT)), start, fence["language"], text, reason, title[1] if title else ""))
+            found.append(
+                Block(
+                    str(page.relative_to(ROOT)),
+                    start,
+                    fence["language"],
+                    text,
+                    reason,
+                    title[1] if title else "",
+                )
+            )
             fence = None
     if fence is not None:
         raise ValueError(f"{page}:{start}: a block without an end")
@@ -74,8 +87,13 @@ def all_blocks() -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The commands of a block as words, without comments; a line that ends in a backslash goes on."""
-    text = re.sub(r"\\\n\s*", lambda match: "" if match.start() and text_glued(block.text, match) else " ", block.text)
+    """The commands of a block as words, without comments; a line that ends in a backslash goes
+    on."""
+    text = re.sub(
+        r"\\\n\s*",
+        lambda match: "" if match.start() and text_glued(block.text, match) else " ",
+        block.text,
+    )
     for line in text.splitlines():
         if block.language == "console":
             if not line.startswith("$ "):

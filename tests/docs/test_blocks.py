@@ -1,4 +1,5 @@
-"""Every block of code in the documentation is checked: Python is run, commands are parsed by the app, plans and settings read."""
+"""Every block of code in the documentation is checked: Python is run, commands are parsed by the
+app, plans and settings read."""
 
 from __future__ import annotations
 
@@ -27,8 +28,14 @@ from tests.docs.sandbox import deepest, fill_folder, given, stand_ins
 
 BLOCKS = all_blocks()
 SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
-PYTHON_PAGES = [page for page in pages() if any(block.language == "python" for block in blocks_of(page))]
-CODE_PAGES = [page for page in pages() if any(block.language in ("python", "bash", "console") for block in blocks_of(page))]
+PYTHON_PAGES = [
+    page for page in pages() if any(block.language == "python" for block in blocks_of(page))
+]
+CODE_PAGES = [
+    page
+    for page in pages()
+    if any(block.language in ("python", "bash", "console") for block in blocks_of(page))
+]
 # Programs of others that the pages name; only their being meant is checked.
 OTHERS = {
     "ray",
@@ -51,7 +58,8 @@ OTHERS = {
 
 @pytest.fixture(autouse=True)
 def forgotten_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions that a block makes metrics are forgotten after it: other tests look at all that are known."""
+    """Functions that a block makes metrics are forgotten after it: other tests look at all that are
+    known."""
     REGISTRY.load()
     monkeypatch.setattr(REGISTRY, "_things", dict(REGISTRY._things))
 
@@ -61,7 +69,9 @@ def name(page: Path) -> str:
 
 
 def test_every_block_names_its_language() -> None:
-    assert [f"{block} ```{block.language}" for block in BLOCKS if block.language not in LANGUAGES] == []
+    assert [
+        f"{block} ```{block.language}" for block in BLOCKS if block.language not in LANGUAGES
+    ] == []
 
 
 def test_a_block_that_is_not_run_says_why() -> None:
@@ -77,7 +87,9 @@ def test_python_blocks_are_python_and_name_what_exists(page: Path) -> None:
 
 @pytest.mark.slow  # `make docs`; quickly: what the blocks name exists
 @pytest.mark.parametrize("page", CODE_PAGES, ids=name)
-def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its Python and its commands, one after the other, as a reader would."""
     if not any(runs(block) for block in blocks_of(page)):
         return
@@ -95,7 +107,9 @@ def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             tree = ast.increment_lineno(ast.parse(block.text, str(ROOT / block.page)), block.line)
             exec(compile(tree, str(ROOT / block.page), "exec"), namespace)
             continue
-        for words in (words for words in commands(block) if beyond(without_variables(words)) is None):
+        for words in (
+            words for words in commands(block) if beyond(without_variables(words)) is None
+        ):
             for variable in words[: words.index("layerscope")]:
                 monkeypatch.setenv(*variable.split("=", 1))
             ended = run_main(monkeypatch, capsys, *without_variables(words)[1:])
@@ -108,12 +122,16 @@ def runs(block: Block) -> bool:
         return False
     if block.language == "python":
         return True
-    return block.language in ("bash", "console") and any(beyond(without_variables(words)) is None for words in commands(block))
+    return block.language in ("bash", "console") and any(
+        beyond(without_variables(words)) is None for words in commands(block)
+    )
 
 
 def without_variables(words: list[str]) -> list[str]:
     """A command without what is set for it alone."""
-    return list(itertools.dropwhile(lambda word: re.fullmatch(r"[A-Z_]+=\S*", word), words)) or words
+    return (
+        list(itertools.dropwhile(lambda word: re.fullmatch(r"[A-Z_]+=\S*", word), words)) or words
+    )
 
 
 def check_names(block: Block) -> None:
@@ -123,7 +141,11 @@ def check_names(block: Block) -> None:
             module = importlib.import_module(str(node.module))
             for alias in node.names:
                 assert hasattr(module, alias.name), f"{block}: {node.module} has no {alias.name}"
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "layerscope":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "layerscope"
+        ):
             assert hasattr(layerscope, node.attr), f"{block}: layerscope has no {node.attr}"
 
 
@@ -145,10 +167,14 @@ def check_command(block: Block, words: list[str]) -> None:
     elif program == "python":
         check_script(rest, line)
     elif program == "make":
-        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        targets = re.findall(
+            r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
         assert rest[0] in targets, f"{line}: the Makefile has no such target"
     elif program == "pip":
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+            "optional-dependencies"
+        ]
         for extras in re.findall(r"(?:layerscope|\.)\[([\w,-]+)\]", " ".join(rest)):
             assert set(extras.split(",")) <= set(known), f"{line}: an unknown extra"
     else:
@@ -166,7 +192,9 @@ def parse(words: list[str], line: str) -> None:
     context, left = None, words
     try:
         while True:
-            context = command.make_context(getattr(command, "name", None) or "layerscope", list(left), parent=context)
+            context = command.make_context(
+                getattr(command, "name", None) or "layerscope", list(left), parent=context
+            )
             if not hasattr(command, "resolve_command"):
                 return
             left = [*getattr(context, "_protected_args", []), *context.args]
@@ -193,7 +221,9 @@ def check_script(words: list[str], line: str) -> None:
     else:
         assert (ROOT / words[0]).is_file(), f"{line}: no such file"
         folder = (ROOT / words[0]).parent
-        if "    run_script(" in (ROOT / words[0]).read_text(encoding="utf-8"):  # a study, which takes the options of the command
+        if "    run_script(" in (ROOT / words[0]).read_text(
+            encoding="utf-8"
+        ):  # a study, which takes the options of the command
             parse(["study", Path(words[0]).stem.removeprefix("study_"), *words[1:]], line)
             return
         # options may be declared in a file beside it
@@ -202,13 +232,19 @@ def check_script(words: list[str], line: str) -> None:
         assert f'"{option}"' in source or source == "", f"{line}: no option {option}"
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "yaml")], ids=str)
-def test_settings_and_plans_are_read(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.language in ("toml", "yaml")], ids=str
+)
+def test_settings_and_plans_are_read(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-training" / "checkpoint-1").mkdir(parents=True)
     fill_folder(tmp_path)
     if block.language == "toml":
-        for group, points in tomllib.loads(block.text).get("project", {}).get("entry-points", {}).items():
+        for group, points in (
+            tomllib.loads(block.text).get("project", {}).get("entry-points", {}).items()
+        ):
             assert group.startswith("layerscope."), f"{block}: {group}"
             assert points
         return

@@ -1,8 +1,10 @@
-"""Numbers in the documentation rest on something that stays: a file of results, a benchmark, or the published data.
+"""Numbers in the documentation rest on something that stays: a file of results, a benchmark, or the
+published data.
 
-Each table of measured numbers names, in its own section, a file of benchmarks/results that holds them, at the precision that is
-printed. So do numbers in prose and in small tables; `PROSE` marks the files where the text does not name them, `STATED` single
-numbers that nobody measured. Decisions are left out: they say what was known when they were made.
+Each table of measured numbers names, in its own section, a file of benchmarks/results that holds
+them, at the precision that is printed. So do numbers in prose and in small tables; `PROSE` marks
+the files where the text does not name them, `STATED` single numbers that nobody measured. Decisions
+are left out: they say what was known when they were made.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CITED = re.compile(r"benchmarks/(?:results/)?[\w.-]+(?:/[\w.-]+)*")
-MEASURED = re.compile(r"(?<!arXiv )(?<![\w.,:])[+−-]?(?:\d[\d,]*\.\d+|\d+(?= ?%))(?!\w|\.\d)")  # such as 64.3, −0.72 or 47 %
+MEASURED = re.compile(
+    r"(?<!arXiv )(?<![\w.,:])[+−-]?(?:\d[\d,]*\.\d+|\d+(?= ?%))(?!\w|\.\d)"
+)  # such as 64.3, −0.72 or 47 %
 ENOUGH = 4  # numbers that make a table one of results
 FOUND = 0.9  # of them; a table may have a setting, a sum or a difference of its own
 MANY = 800  # numbers of a file: among more, any number is found
@@ -32,8 +36,15 @@ OTHERWISE = {
 PROSE = {
     "README.md#layerscope": ["improve.txt", "heads.md"],
     "README.md#How to choose": ["export.md"],
-    "index.md#The embedding model inside your language model": ["improve.txt", "improve-more.md", "heads.md"],
-    "improve.md#Improve: a better and lighter embedding model from your texts": ["improve.txt", "improve-more.md"],
+    "index.md#The embedding model inside your language model": [
+        "improve.txt",
+        "improve-more.md",
+        "heads.md",
+    ],
+    "improve.md#Improve: a better and lighter embedding model from your texts": [
+        "improve.txt",
+        "improve-more.md",
+    ],
     "improve.md#Heads": ["heads.md"],
     "improve-results.md#How well it works": [],
     "improve-results.md#A blind test": [],
@@ -80,15 +91,27 @@ STATED = {
     "comparison.md#The same texts, other tools": ("83.2 83.7", "published: `layerscope atlas`"),
     "conventions.md#Views": ("30", "a setting"),
     "correlation.md#What chance is": ("0.82", "what was simulated"),
-    "correlation.md#Over tasks and over models": ("45 0.05 7 80", "tests/correlation/test_pooled.py simulates them"),
+    "correlation.md#Over tasks and over models": (
+        "45 0.05 7 80",
+        "tests/correlation/test_pooled.py simulates them",
+    ),
     "correlation.md#What each column is": ("0.05", "a level"),
     "few-labels.md#What it does": ("0.5", "a setting"),
-    "improve-results.md#Other tasks": ("71.4 93.8 93.9", "measured before outputs were kept; the page says so"),
+    "improve-results.md#Other tasks": (
+        "71.4 93.8 93.9",
+        "measured before outputs were kept; the page says so",
+    ),
     "integrations.md#Use the exported folder elsewhere": ("6.2", "a version"),
     "label-free.md#How the rule works": ("0.3", "a setting"),
-    "label-free.md#How well label-free rules do": ("+11.6 15.0 16.9", "differences, computed below"),
+    "label-free.md#How well label-free rules do": (
+        "+11.6 15.0 16.9",
+        "differences, computed below",
+    ),
     "metrics.md#What is measured": ("0.1", "a setting"),
-    "metrics.md#Effective rank and entropy rank are not the same, and Theorem 1 is reversed": ("1.65 1.89", "arithmetic"),
+    "metrics.md#Effective rank and entropy rank are not the same, and Theorem 1 is reversed": (
+        "1.65 1.89",
+        "arithmetic",
+    ),
     "probing.md#Memory, and resuming a run": ("60", "a setting"),
     "files.md#The profile's table": ("0.4", "an example"),
     "report.md#What the page says": ("+35.8 +1.0", "an example of what a page says"),
@@ -113,7 +136,8 @@ SETTINGS = re.compile(
 
 
 def sections(text: str) -> list[tuple[str, str]]:
-    """Heading and text of each section. Of code, the benchmarks that it names stay: commands are evidence, output is no table."""
+    """Heading and text of each section. Of code, the benchmarks that it names stay: commands are
+    evidence, output is no table."""
     text = re.sub(r"```.*?```", lambda code: " ".join(CITED.findall(code[0])), text, flags=re.S)
     parts = re.split(r"^#{1,6} +", text, flags=re.M)
     return [(part.partition("\n")[0].strip(), part) for part in parts[1:]]
@@ -134,7 +158,11 @@ def prose(text: str) -> str:
 
 def cited(text: str) -> set[str]:
     """Files and folders of benchmarks that a text names."""
-    return {name.rstrip(".") for name in CITED.findall(text) if name.rstrip("./") != "benchmarks/results"}
+    return {
+        name.rstrip(".")
+        for name in CITED.findall(text)
+        if name.rstrip("./") != "benchmarks/results"
+    }
 
 
 def number(text: str) -> float:
@@ -146,17 +174,26 @@ def number(text: str) -> float:
 def held(name: str) -> np.ndarray:
     """The size of every number in a file of results, or in those of a folder."""
     place = ROOT / name
-    kept = [file for file in sorted(place.rglob("*")) if file.suffix in (".csv", ".json", ".jsonl", ".md", ".txt")]
+    kept = [
+        file
+        for file in sorted(place.rglob("*"))
+        if file.suffix in (".csv", ".json", ".jsonl", ".md", ".txt")
+    ]
     values: set[float] = set()
     for file in [place] if place.is_file() else kept:
         text = file.read_text(encoding="utf-8")
-        plain = text if file.suffix != ".md" else re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,030 where people read it
-        values |= {abs(float(found)) for found in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?", plain)}
+        plain = (
+            text if file.suffix != ".md" else re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+        )  # 1,030 where people read it
+        values |= {
+            abs(float(found)) for found in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?", plain)
+        }
     return np.array(sorted(values))
 
 
 def missing(text: str, files: set[str]) -> list[str]:
-    """The numbers that no file has at their precision, as they are or as a share printed in percent (in a table: anywhere)."""
+    """The numbers that no file has at their precision, as they are or as a share printed in percent
+    (in a table: anywhere)."""
     known = np.concatenate([held(name) for name in files])
     shares, out = np.concatenate([known, 100 * known]), []
     for found in re.finditer(rf"({MEASURED.pattern})(?: ?(%))?", text):
@@ -168,7 +205,11 @@ def missing(text: str, files: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_results_exist(page: Path) -> None:
-    assert not [name for name in cited(page.read_text(encoding="utf-8")) if "NAME" not in name and not (ROOT / name).exists()]
+    assert not [
+        name
+        for name in cited(page.read_text(encoding="utf-8"))
+        if "NAME" not in name and not (ROOT / name).exists()
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -177,8 +218,14 @@ def test_every_table_names_the_file_that_holds_its_numbers(page: Path) -> None:
         measured = [table for table in tables(text) if len(MEASURED.findall(table)) >= ENOUGH]
         if not measured or f"{page.name}#{heading}" in OTHERWISE:
             continue
-        files = {name for name in cited(text) if name.startswith("benchmarks/results/") and len(held(name)) <= MANY}
-        assert files, f"section {heading!r} has a table of numbers and names no file of benchmarks/results"
+        files = {
+            name
+            for name in cited(text)
+            if name.startswith("benchmarks/results/") and len(held(name)) <= MANY
+        }
+        assert files, (
+            f"section {heading!r} has a table of numbers and names no file of benchmarks/results"
+        )
         for table in measured:
             lacking, count = missing(table, files), len(MEASURED.findall(table))
             assert len(lacking) <= (1 - FOUND) * count, (
@@ -186,39 +233,70 @@ def test_every_table_names_the_file_that_holds_its_numbers(page: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name != "decisions"], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if p.parent.name != "decisions"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_numbers_in_prose_are_in_a_file_of_results(page: Path) -> None:
     """All of them: there is no share that may be missing."""
     for heading, text in sections(page.read_text(encoding="utf-8")):
         place = f"{page.name}#{heading}"
         stated = STATED.get(place, ("", ""))[0].split()
-        said = MEASURED.sub(lambda found, stated=stated: "" if found[0] in stated else found[0], prose(text))
+        said = MEASURED.sub(
+            lambda found, stated=stated: "" if found[0] in stated else found[0], prose(text)
+        )
         if not MEASURED.search(said):
             continue
-        files = {name for name in cited(text) if name.startswith("benchmarks/results/") and len(held(name)) <= MANY}
+        files = {
+            name
+            for name in cited(text)
+            if name.startswith("benchmarks/results/") and len(held(name)) <= MANY
+        }
         files |= {f"benchmarks/results/{name}" for name in PROSE.get(place, ())}
-        assert files, f"{place} has numbers ({MEASURED.findall(said)}) and names no file of benchmarks/results"
-        assert not missing(said, files), f"{place}: {missing(said, files)} are in none of {sorted(files)}"
+        assert files, (
+            f"{place} has numbers ({MEASURED.findall(said)}) and names no file of benchmarks/results"
+        )
+        assert not missing(said, files), (
+            f"{place}: {missing(said, files)} are in none of {sorted(files)}"
+        )
 
 
 def test_differences_between_layers_are_those_of_the_stored_scores() -> None:
     table = pd.read_csv(ROOT / "benchmarks/results/factorial-mteb.csv")
     plain = table[(table["task"] == "STSBenchmark") & (table["readout"] == "mean")]
-    large, small = (plain[plain["model"] == name].set_index("layer")["score"] for name in ("smollm2-135m", "minilm-l6"))
+    large, small = (
+        plain[plain["model"] == name].set_index("layer")["score"]
+        for name in ("smollm2-135m", "minilm-l6")
+    )
     found = [large[24] - large[30], large.max() - large[30], small[6] - small[5]]
     assert [f"{value:.1f}" for value in found] == ["11.6", "15.0", "16.9"]
 
 
 def test_what_is_excused_is_there() -> None:
-    known = {f"{page.name}#{heading}" for page in PAGES for heading, _ in sections(page.read_text(encoding="utf-8"))}
+    known = {
+        f"{page.name}#{heading}"
+        for page in PAGES
+        for heading, _ in sections(page.read_text(encoding="utf-8"))
+    }
     assert set(OTHERWISE) | set(PROSE) | set(STATED) <= known
     text = {
-        f"{page.name}#{heading}": prose(part) for page in PAGES for heading, part in sections(page.read_text(encoding="utf-8"))
+        f"{page.name}#{heading}": prose(part)
+        for page in PAGES
+        for heading, part in sections(page.read_text(encoding="utf-8"))
     }
     assert not [
-        (place, n) for place, (several, _) in STATED.items() for n in several.split() if n not in MEASURED.findall(text[place])
+        (place, n)
+        for place, (several, _) in STATED.items()
+        for n in several.split()
+        if n not in MEASURED.findall(text[place])
     ]
-    assert not [name for names in PROSE.values() for name in names if len(held(f"benchmarks/results/{name}")) > MANY]
+    assert not [
+        name
+        for names in PROSE.values()
+        for name in names
+        if len(held(f"benchmarks/results/{name}")) > MANY
+    ]
 
 
 def test_a_number_is_looked_for_at_its_precision() -> None:
@@ -234,8 +312,13 @@ def test_every_result_says_where_it_comes_from() -> None:
     index = (folder / "README.md").read_text()
     rows = [line.split("|")[1:5] for line in index.splitlines() if line.startswith("| `")]
     told = {name for files, *_ in rows for name in re.findall("`(.+?)`", files)}
-    assert all(re.search(r"`.+`", row[1]) and re.search(r"\d{4}-\d\d-\d\d, [0-9a-f]{8}", row[3]) for row in rows)
-    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"README.md"}
+    assert all(
+        re.search(r"`.+`", row[1]) and re.search(r"\d{4}-\d\d-\d\d, [0-9a-f]{8}", row[3])
+        for row in rows
+    )
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {
+        "README.md"
+    }
     assert told <= files
     for name in sorted(files - told):
         text = (folder / name).read_text()

@@ -1,4 +1,5 @@
-"""The page on adding things is a package from outside: its files and entry points are installed as pip would, and used."""
+"""The page on adding things is a package from outside: its files and entry points are installed as
+pip would, and used."""
 
 from __future__ import annotations
 
@@ -59,12 +60,17 @@ def site(tmp_path: Path) -> Path:
     (tmp_path / "site" / "my_package" / "__init__.py").touch()
     info = tmp_path / "site" / "my_package-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n", encoding="utf-8"
+    )
     points = []
     for block in blocks:
         if block.language == "toml":
             for group, entries in tomllib.loads(block.text)["project"]["entry-points"].items():
-                points += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+                points += [
+                    f"[{group}]",
+                    *(f"{name} = {target}" for name, target in entries.items()),
+                ]
     (info / "entry_points.txt").write_text("\n".join(points) + "\n", encoding="utf-8")
     return tmp_path / "site"
 
@@ -74,7 +80,12 @@ def test_everything_on_the_page_works_from_outside(site: Path, tmp_path: Path) -
     path = os.pathsep.join([str(site), str(ROOT), *(entry for entry in sys.path if entry)])
     environment = {**os.environ, "PYTHONPATH": path, "LAYERSCOPE_CACHE": str(tmp_path / "cache")}
     ended = subprocess.run(
-        [sys.executable, "-c", USE], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        [sys.executable, "-c", USE],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
     )
     assert "RESULT" in ended.stdout, ended.stderr
     found = json.loads(ended.stdout.split("RESULT", 1)[1])

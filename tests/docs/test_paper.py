@@ -1,7 +1,7 @@
 """docs/paper.md claim by claim, read against what the commands gave.
 
-Every number beside an item of `atlas reproduce` is one that the command gives. What lies beyond the paper is read against the
-results that are kept.
+Every number beside an item of `atlas reproduce` is one that the command gives. What lies beyond the
+paper is read against the results that are kept.
 """
 
 from __future__ import annotations
@@ -22,26 +22,38 @@ NUMBER = re.compile(r"(?<![\w.])[+−-]?\d[\d,]*(?:\.\d+)?")
 
 
 def claims() -> list[tuple[str, str, str]]:
-    """(claim, what is found, item) of every row whose item is recomputed from the published data."""
+    """(claim, what is found, item) of every row whose item is recomputed from the published
+    data."""
     cells = [
-        [cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGE.read_text().splitlines() if line[:1] == "|"
+        [cell.strip() for cell in line.strip("|\n ").split("|")]
+        for line in PAGE.read_text().splitlines()
+        if line[:1] == "|"
     ]
     return [
-        (row[0], row[1], re.findall(r"`(\w+)`", row[2])[0]) for row in cells if len(row) == 3 and row[2].strip("`") in items()
+        (row[0], row[1], re.findall(r"`(\w+)`", row[2])[0])
+        for row in cells
+        if len(row) == 3 and row[2].strip("`") in items()
     ]
 
 
 @cache
 def said(item: str) -> tuple[tuple[Row, ...], frozenset[str]]:
-    """The rows of an item and every number in them: values, also in per cent, rounded in all ways, and those of notes."""
+    """The rows of an item and every number in them: values, also in per cent, rounded in all ways,
+    and those of notes."""
     rows = tuple(reproduce(item, "both" if item == "table2" else "english"))
-    values = [v for row in rows for v in (row.ours, row.printed, row.tasks, row.power) if v is not None]
-    text = " ".join(f"{row.model} {row.column} {row.note}" for row in rows) + " " + items()[item].claim
+    values = [
+        v for row in rows for v in (row.ours, row.printed, row.tasks, row.power) if v is not None
+    ]
+    text = (
+        " ".join(f"{row.model} {row.column} {row.note}" for row in rows) + " " + items()[item].claim
+    )
     values += [float(n.replace("−", "-").replace(",", "")) for n in NUMBER.findall(text)]
     # how many rows have a verdict, and out of how many
     for verdict in {row.verdict for row in rows}:
         values.append(sum(row.verdict == verdict for row in rows))
-    return rows, frozenset(f"{abs(v) * scale:.{digits}f}" for v in values for scale in (1, 100) for digits in (0, 1, 2))
+    return rows, frozenset(
+        f"{abs(v) * scale:.{digits}f}" for v in values for scale in (1, 100) for digits in (0, 1, 2)
+    )
 
 
 def test_there_are_claims() -> None:
@@ -54,14 +66,20 @@ LONG = ("fig3", "fig8", "fig9")  # thousands of surrogates
 @pytest.mark.parametrize(
     ("claim", "found", "item"),
     [
-        pytest.param(*each, id=f"{each[2]}-{each[0][:40]}", marks=[pytest.mark.slow] if each[2] in LONG else [])
+        pytest.param(
+            *each,
+            id=f"{each[2]}-{each[0][:40]}",
+            marks=[pytest.mark.slow] if each[2] in LONG else [],
+        )
         for each in claims()
     ],
 )
 def test_a_claim_says_what_the_command_says(claim: str, found: str, item: str) -> None:
     rows, numbers = said(item)
     without_layers = re.sub(r"\d+ of \d+|0\.\d+ to 0\.\d+ depth", "", found)
-    missing = [n for n in NUMBER.findall(without_layers) if n.strip("+−-").replace(",", "") not in numbers]
+    missing = [
+        n for n in NUMBER.findall(without_layers) if n.strip("+−-").replace(",", "") not in numbers
+    ]
     assert not missing, f"{missing} of {found!r}"
     verdicts = {row.verdict for row in rows}
     for word in ("not supported", "not shown"):
@@ -73,11 +91,20 @@ def test_a_claim_says_what_the_command_says(claim: str, found: str, item: str) -
 
 def beyond() -> dict[str, str]:
     """The answers of the second table, by the studies that they link."""
-    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ") and "](studies/" in line]
-    return {f"{re.findall('studies/(.*?).md', row[2] + row[-2])[0]} {row[1].strip()}": row[2] for row in rows}
+    rows = [
+        line.split("|")
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| ") and "](studies/" in line
+    ]
+    return {
+        f"{re.findall('studies/(.*?).md', row[2] + row[-2])[0]} {row[1].strip()}": row[2]
+        for row in rows
+    }
 
 
-@pytest.mark.parametrize("place", [key for key in beyond() if not key.startswith(("alpha", "theory"))])
+@pytest.mark.parametrize(
+    "place", [key for key in beyond() if not key.startswith(("alpha", "theory"))]
+)
 def test_what_lies_beyond_the_paper_has_results_that_hold_its_numbers(place: str) -> None:
     study, found = place.split()[0], beyond()[place]
     kept = (RESULTS / f"{study}.md").read_text()
@@ -89,12 +116,22 @@ def test_what_lies_beyond_the_paper_has_results_that_hold_its_numbers(place: str
 
 def test_readout_and_layer_are_as_the_factorial_found_them() -> None:
     kept = (RESULTS / "factorial.md").read_text()
-    text, answer = PAGE.read_text(), next(v for k, v in beyond().items() if k.startswith("factorial"))
-    clear = {name: int(count) for name, count in re.findall(r"(mean|head) (\d)", re.search("In short.*", kept)[0])}  # type: ignore[index]
+    text, answer = (
+        PAGE.read_text(),
+        next(v for k, v in beyond().items() if k.startswith("factorial")),
+    )
+    clear = {
+        name: int(count)
+        for name, count in re.findall(r"(mean|head) (\d)", re.search("In short.*", kept)[0])
+    }  # type: ignore[index]
     models = int(re.search(r"models of (\d)", kept)[1])  # type: ignore[index]
-    assert f"in {WORDS[clear['head']]} of {WORDS[models]} models, in {WORDS[clear['mean']]} by the mean" in answer
-    assert f"it holds in {WORDS[clear['mean']]} by the mean, in {WORDS[clear['head']]} by a learned head" in " ".join(
-        text.split()
+    assert (
+        f"in {WORDS[clear['head']]} of {WORDS[models]} models, in {WORDS[clear['mean']]} by the mean"
+        in answer
+    )
+    assert (
+        f"it holds in {WORDS[clear['mean']]} by the mean, in {WORDS[clear['head']]} by a learned head"
+        in " ".join(text.split())
     )
     ratios, prompts = [], []
     for model in ("smollm2", "gemma3"):
@@ -105,7 +142,10 @@ def test_readout_and_layer_are_as_the_factorial_found_them() -> None:
         ratios.append(readout / layer)
         prompts.append(float(re.search(rf"read by prompt.*{model}\S+ \+([\d.]+)", kept)[1]))  # type: ignore[index]
     least, most = sorted(ratios)
-    assert f"gains {WORDS[round(least)]} to {WORDS[round(most)]} times as much as the layer" in " ".join(text.split())
+    assert (
+        f"gains {WORDS[round(least)]} to {WORDS[round(most)]} times as much as the layer"
+        in " ".join(text.split())
+    )
     assert f"+{min(prompts):.1f} to +{max(prompts):.1f}" in text
 
 
@@ -118,7 +158,11 @@ def test_compression_is_told_as_its_table_has_it() -> None:
     assert doses.loc[("held_out_loss", "compress, per step of strength"), "low"] > 0
     compressed = doses[doses.index.get_level_values("arm").str.startswith("compress")]
     assert len(compressed.loc["held_out_loss"]) == 6
-    scored = [name for name in set(doses.index.get_level_values("quantity")) if re.match("probe|similarity|found_again", name)]
+    scored = [
+        name
+        for name in set(doses.index.get_level_values("quantity"))
+        if re.match("probe|similarity|found_again", name)
+    ]
     assert len(scored) == 6
     assert not (compressed.loc[scored, "low"] > 0).any()
     single = doses.loc[scored].drop(["none"], level="arm")
@@ -130,13 +174,17 @@ def test_compression_is_told_as_its_table_has_it() -> None:
     assert "heads with a sink 52 %" in (RESULTS / "doses/longer.txt").read_text()
     assert f"{none['first_longest']:.1f} times as long" in page
     assert rows.loc["held_out_loss", "difference_low"] > 0
-    scores = rows[rows.index.str.contains("probe|similarity|found_again") & ~rows.index.str.contains("layer")]
+    scores = rows[
+        rows.index.str.contains("probe|similarity|found_again") & ~rows.index.str.contains("layer")
+    ]
     assert not (scores["difference_low"] > 0).any()
 
 
 def test_robustness_is_counted_as_its_table_has_it() -> None:
     decoder = (RESULTS / "robustness.md").read_text().split("## A sentence encoder")[0]
-    changed = [line for line in decoder.splitlines() if line.startswith(("| found again", "| TREC:"))]
+    changed = [
+        line for line in decoder.splitlines() if line.startswith(("| found again", "| TREC:"))
+    ]
     clear = sum("**+" in line for line in changed)
     answer = next(v for k, v in beyond().items() if k.startswith("robustness"))
     assert f"{clear} of {len(changed)} cases" in answer

@@ -1,4 +1,5 @@
-"""The site: every page has its place, terms are linked once, and the command line's page holds every command."""
+"""The site: every page has its place, terms are linked once, and the command line's page holds
+every command."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def load(name: str) -> ModuleType:
 def leaves(nav: Any) -> list[str]:
     if isinstance(nav, str):
         return [nav]
-    return [leaf for part in (nav.values() if isinstance(nav, dict) else nav) for leaf in leaves(part)]
+    return [
+        leaf for part in (nav.values() if isinstance(nav, dict) else nav) for leaf in leaves(part)
+    ]
 
 
 def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
@@ -43,13 +46,22 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
     assert len(listed) == len(set(listed))
     assert set(listed) - pages == GENERATED | tutorials
     # decisions have a list of their own, and new studies are added by the site itself
-    assert {page for page in pages - set(listed) if not page.startswith(("decisions/", "studies/"))} == set()
+    assert {
+        page for page in pages - set(listed) if not page.startswith(("decisions/", "studies/"))
+    } == set()
 
 
 def test_relative_links_lead_somewhere() -> None:
     broken = []
-    generated = {DOCS / name for name in GENERATED} | {script.with_suffix(".md") for script in (DOCS / "tutorials").glob("*.py")}
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS.rglob("*.md")]:
+    generated = {DOCS / name for name in GENERATED} | {
+        script.with_suffix(".md") for script in (DOCS / "tutorials").glob("*.py")
+    }
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *DOCS.rglob("*.md"),
+    ]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             place = Path((page.parent / target).resolve())
             if "://" not in target and not place.exists() and place not in generated:
@@ -70,7 +82,10 @@ def test_a_term_is_linked_where_it_first_comes() -> None:
 def test_every_linked_term_is_in_the_glossary() -> None:
     hooks = load("hooks")
     known = {
-        hooks._slug(term) for term in re.findall(r"\*\*([A-Z][\w -]+)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"))
+        hooks._slug(term)
+        for term in re.findall(
+            r"\*\*([A-Z][\w -]+)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8")
+        )
     }
     assert set(hooks.TERMS.values()) <= known
 
@@ -90,44 +105,70 @@ def test_the_first_pages_name_files_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_links_to_the_repository_wait_for_its_publication(published: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_to_the_repository_wait_for_its_publication(
+    published: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hooks = load("hooks")
-    monkeypatch.setattr(hooks, "repository", lambda: "https://github.com/some/where" if published else None)
+    monkeypatch.setattr(
+        hooks, "repository", lambda: "https://github.com/some/where" if published else None
+    )
     page = SimpleNamespace(file=SimpleNamespace(src_uri="export.md"))
     text = "[the script](../benchmarks/improve.py), [Makefile](../Makefile), [metrics](metrics.md#sink), ![x](images/improve.png)"
-    made = hooks.on_page_markdown(text, page, None, SimpleNamespace(get_file_from_path=lambda path: None))
+    made = hooks.on_page_markdown(
+        text, page, None, SimpleNamespace(get_file_from_path=lambda path: None)
+    )
     tutorial = hooks.tutorial(DOCS / "tutorials" / "read-a-profile.ipynb")
     assert "[metrics](metrics.md#sink), ![x](images/improve.png)" in made
     assert "[Download the notebook](read-a-profile.ipynb)" in tutorial
     assert ("colab.research.google.com/github/some/where/blob" in tutorial) is published
     if published:
-        assert made.startswith("[the script](https://github.com/some/where/blob/main/benchmarks/improve.py), ")
+        assert made.startswith(
+            "[the script](https://github.com/some/where/blob/main/benchmarks/improve.py), "
+        )
     else:
-        assert made.startswith("the script (`benchmarks/improve.py` in the repository), `Makefile`, ")
+        assert made.startswith(
+            "the script (`benchmarks/improve.py` in the repository), `Makefile`, "
+        )
 
 
 def test_every_picture_is_shown_and_has_a_source() -> None:
     pictures = {path.name for path in (DOCS / "images").glob("*.png")}
-    heads = [line.partition(": ")[0] for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:]]
+    heads = [
+        line.partition(": ")[0]
+        for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:]
+    ]
     assert sorted(name for head in heads for name in head.split(", ")) == sorted(pictures)
     pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
     links = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|\bsrc(?:set)?=\"([^\"]+)\"")
-    shown = {Path(a or b).name for page in pages for a, b in links.findall(page.read_text(encoding="utf-8"))}
+    shown = {
+        Path(a or b).name
+        for page in pages
+        for a, b in links.findall(page.read_text(encoding="utf-8"))
+    }
     assert pictures - shown == set()
 
 
 def test_pictures_that_the_build_draws_are_drawn_as_their_list_says() -> None:
     made = load("pictures")
-    drawn = {*(name for names in made.SCRIPTS.values() for name in names), *made.COMMANDS, *made.STUDIES}
+    drawn = {
+        *(name for names in made.SCRIPTS.values() for name in names),
+        *made.COMMANDS,
+        *made.STUDIES,
+    }
     assert drawn <= {path.name for path in (DOCS / "images").glob("*.png")}
-    told = dict(line.split(": ", 1) for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:])
+    told = dict(
+        line.split(": ", 1)
+        for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:]
+    )
     for script, names in made.SCRIPTS.items():
         assert told[", ".join(names)] == f"python docs/{script}"
     for name, words in (made.COMMANDS | made.STUDIES).items():
         assert " ".join(words) in told[name]
 
 
-def test_a_script_draws_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_draws_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = load("pictures")
     monkeypatch.setattr(made, "SCRIPTS", {"draw_improve.py": ["improve.png"]})
     monkeypatch.setattr(made, "STUDIES", {"study-x.png": ["x"]})
@@ -140,7 +181,11 @@ def test_a_script_draws_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.
         file.write_bytes(b"png")
 
     monkeypatch.setattr(made, "_run", run)
-    assert [path.name for path in made.draw(tmp_path / "images")] == ["improve.png", "atlas-correlation.png", "study-x.png"]
+    assert [path.name for path in made.draw(tmp_path / "images")] == [
+        "improve.png",
+        "atlas-correlation.png",
+        "study-x.png",
+    ]
     assert (tmp_path / "images" / "improve.png").read_bytes()[:4] == b"\x89PNG"
     assert asked == [["correlate", "--atlas"], ["study", "x"]]
 
@@ -152,16 +197,38 @@ def test_cost_is_drawn_from_the_results_alone(tmp_path: Path) -> None:
     script = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = script
     spec.loader.exec_module(script)
-    middle = {"device": "cuda", "prompts": 1000, "tokens": 128, "width": 1024, "blocks": 12, "views": 0}
-    varied = {"prompts": [100, 1000], "million": [10, 40], "width": [256, 512], "blocks": [3, 6], "views": [0, 2, 8]}
-    sizes = [(axis, {"prompts" if axis == "million" else axis: n}) for axis, some in varied.items() for n in some]
+    middle = {
+        "device": "cuda",
+        "prompts": 1000,
+        "tokens": 128,
+        "width": 1024,
+        "blocks": 12,
+        "views": 0,
+    }
+    varied = {
+        "prompts": [100, 1000],
+        "million": [10, 40],
+        "width": [256, 512],
+        "blocks": [3, 6],
+        "views": [0, 2, 8],
+    }
+    sizes = [
+        (axis, {"prompts" if axis == "million" else axis: n})
+        for axis, some in varied.items()
+        for n in some
+    ]
     sizes += [("tokens", {"tokens": n, "prompts": 4096 // n}) for n in (32, 64)]
     lines: list[dict[str, Any]] = [{"machine": "NVIDIA X", "on": "cuda"}]
     for axis, size in sizes:
         point = script.Point.of({**middle, **size})
         work = script.cost_model.products(point)
-        lines.append({"axis": axis, **middle, **size, "profile_s": 3e-15 * work, "bare_s": 2e-15 * work})
-    lines += [{"workers": n, "prompts": 9, "seconds": 8 / max(n, 1), "texts_per_s": n + 1, "all_s": 9} for n in (0, 1, 2)]
+        lines.append(
+            {"axis": axis, **middle, **size, "profile_s": 3e-15 * work, "bare_s": 2e-15 * work}
+        )
+    lines += [
+        {"workers": n, "prompts": 9, "seconds": 8 / max(n, 1), "texts_per_s": n + 1, "all_s": 9}
+        for n in (0, 1, 2)
+    ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     made = load("pictures").SCRIPTS["draw_scaling.py"]
     assert [path.name for path in script.draw(tmp_path, tmp_path)] == made

@@ -1,4 +1,5 @@
-"""The tutorials: every cell runs (on tiny models here), and the notebooks are made from the scripts."""
+"""The tutorials: every cell runs (on tiny models here), and the notebooks are made from the
+scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 @pytest.fixture(scope="module")
 def tutorials() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tutorials", ROOT / "docs" / "site" / "tutorials.py")
+    spec = importlib.util.spec_from_file_location(
+        "tutorials", ROOT / "docs" / "site" / "tutorials.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -30,7 +33,9 @@ def tutorials() -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_every_cell_runs(script: Path, tutorials: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_runs(
+    script: Path, tutorials: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_ins(monkeypatch, tmp_path / "stand-ins")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -44,7 +49,9 @@ def test_the_notebook_is_made_from_the_script(script: Path, tutorials: ModuleTyp
     notebook = script.with_suffix(".ipynb")
     content = json.loads(notebook.read_text(encoding="utf-8"))
     sources = ["".join(cell["source"]) for cell in content["cells"]]
-    assert sources == [cell.text for cell in tutorials.read(script)], f"run: python docs/site/tutorials.py {script.stem}"
+    assert sources == [cell.text for cell in tutorials.read(script)], (
+        f"run: python docs/site/tutorials.py {script.stem}"
+    )
     assert any(cell.get("outputs") for cell in content["cells"]), "a notebook without results"
     assert notebook.stat().st_size < 600_000
 

@@ -8,7 +8,10 @@ PAGE, ALL, README = 1_200, 38_000, 110
 
 
 def test_no_page_is_long() -> None:
-    words = {str(page.relative_to(ROOT)): len(page.read_text(encoding="utf-8").split()) for page in (ROOT / "docs").rglob("*.md")}
+    words = {
+        str(page.relative_to(ROOT)): len(page.read_text(encoding="utf-8").split())
+        for page in (ROOT / "docs").rglob("*.md")
+    }
     assert {page: count for page, count in words.items() if count > PAGE} == {}
     assert sum(words.values()) <= ALL
 

@@ -1,4 +1,5 @@
-"""Which of several models to use: by labels where there are any, and a trained encoder first where there are none."""
+"""Which of several models to use: by labels where there are any, and a trained encoder first where
+there are none."""
 
 from __future__ import annotations
 
@@ -19,7 +20,16 @@ from tests.tiny import tiny_model
 
 def way(name: str, right: float, ready: bool = False, read: str = "improved") -> _Way:
     items = (np.arange(100) < 100 * right).astype(float)
-    return _Way(name, read, lambda texts: np.zeros((len(texts), 2)), 1e6, ready, ready, np.zeros((3, 2)), items)
+    return _Way(
+        name,
+        read,
+        lambda texts: np.zeros((len(texts), 2)),
+        1e6,
+        ready,
+        ready,
+        np.zeros((3, 2)),
+        items,
+    )
 
 
 def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
@@ -29,11 +39,23 @@ def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
     pick, said = _by_labels(found, labeled, speeds)
     assert pick is found[1]
     assert said.startswith("Use quick: 79.0 %")
-    assert "the best within the noise (slow, improved has 80.0); it is 12.0 × as fast as slow, improved." in said
-    pick, close = _by_labels(found, labeled, {**speeds, "quick": 11.0})  # hardly faster is no reason to take the lower score
+    assert (
+        "the best within the noise (slow, improved has 80.0); it is 12.0 × as fast as slow, improved."
+        in said
+    )
+    pick, close = _by_labels(
+        found, labeled, {**speeds, "quick": 11.0}
+    )  # hardly faster is no reason to take the lower score
     assert pick is found[0]
-    assert "quick has 79.0, which these labels cannot tell from it. It is 1.1 × slower than quick." in close
-    _, best = _by_labels([way("slow", 0.9), way("poor", 0.3)], labeled, {"slow, improved": 10.0, "poor, improved": 5.0})
+    assert (
+        "quick has 79.0, which these labels cannot tell from it. It is 1.1 × slower than quick."
+        in close
+    )
+    _, best = _by_labels(
+        [way("slow", 0.9), way("poor", 0.3)],
+        labeled,
+        {"slow, improved": 10.0, "poor, improved": 5.0},
+    )
     assert best.startswith("Use slow, improved: 90.0 %")
     assert "poor, improved has 30.0" in best
 
@@ -53,7 +75,9 @@ def test_pairs_tie_by_the_same_rule() -> None:
 
 def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
     found = [way("lm", 0.5, read="today"), way("lm", 0.5), way("encoder", 0.5, ready=True)]
-    _, said = _without_labels(found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0})
+    _, said = _without_labels(
+        found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0}
+    )
     assert said.startswith("Use encoder, unless labels say otherwise")
     assert "10.0 × as fast as lm, improved" in said
     found[2].trained = False  # an export of a language model, or one that does not know the words
@@ -63,7 +87,10 @@ def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_righ
 def test_labels_of_classes_and_of_pairs() -> None:
     classes = build("classification", [((f"t{i}",), "ab"[i % 2]) for i in range(20)])
     side = classes.sides[0]
-    near = {text: np.array([1.0, 0.01 * i]) if classes.targets[i] else np.array([0.01 * i, 1.0]) for i, text in enumerate(side)}
+    near = {
+        text: np.array([1.0, 0.01 * i]) if classes.targets[i] else np.array([0.01 * i, 1.0])
+        for i, text in enumerate(side)
+    }
     assert label_items(classes, near).mean() == 1
     pairs = build("scores", [((f"a{i}", f"b{i}"), float(i)) for i in range(20)])
     found = label_items(pairs, {text: np.eye(2)[0] for text in pairs.texts})
@@ -73,11 +100,18 @@ def test_labels_of_classes_and_of_pairs() -> None:
 @pytest.mark.usefixtures("here")
 def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = some_texts(60)
-    (tmp_path / "labels.csv").write_text("text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20])))
-    improve, quick = comparing.improve, {"judge": "none", "templates": ["one-word"], "max_length": 96}
+    (tmp_path / "labels.csv").write_text(
+        "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20]))
+    )
+    improve, quick = (
+        comparing.improve,
+        {"judge": "none", "templates": ["one-word"], "max_length": 96},
+    )
 
     def improved(model, seen, **ways):
-        assert not {text.strip() for text in seen} & set(texts[:20])  # those with labels are not fitted on
+        assert not {text.strip() for text in seen} & set(
+            texts[:20]
+        )  # those with labels are not fitted on
         better = improve(model, seen, **{**ways, **quick})
         better.manifest["evidence"]["judge"] = "agreement with minilm-l6"
         better.choice = replace(better.choice, abstained=False)
@@ -87,14 +121,20 @@ def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ready = tiny_model("bert", seed=3)
     ready.identity["sentence_encoder"] = True
     spaced = [f" {text} " for text in texts]
-    found = layerscope.compare_models([tiny_model("llama"), ready], spaced, labels=tmp_path / "labels.csv", progress=False)
+    found = layerscope.compare_models(
+        [tiny_model("llama"), ready], spaced, labels=tmp_path / "labels.csv", progress=False
+    )
     assert found.verdict.startswith("Use ")
     assert set(found.table["read"]) <= {"today", "improved", "as it comes"}
     assert found.table[found.measure].is_monotonic_decreasing
     assert np.allclose(np.diag(found.agreement), 1, atol=1e-5)
     assert (found.table["texts per second"] > 0).all()
     assert "was fitted to agree with minilm-l6" in " ".join(found.notes)
-    monkeypatch.setattr(comparing, "improve", lambda *_, **__: pytest.fail("improved before the names were looked at"))
+    monkeypatch.setattr(
+        comparing,
+        "improve",
+        lambda *_, **__: pytest.fail("improved before the names were looked at"),
+    )
     with pytest.raises(InvalidValueError, match="same name"):
         layerscope.compare_models([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
     with pytest.raises(InvalidValueError, match="two models"):

@@ -1,4 +1,5 @@
-"""`encode`, `embed` and `search`: the same vectors however they are asked for, kept columns, and runs that were stopped."""
+"""`encode`, `embed` and `search`: the same vectors however they are asked for, kept columns, and
+runs that were stopped."""
 
 from __future__ import annotations
 
@@ -38,14 +39,20 @@ def test_all_layers_in_one_pass_are_what_each_gives_alone(model) -> None:
     every = layerscope.encode(model, TEXTS, layers="all", progress=False)
     assert every.shape == (4, 30, 32)
     for layer in (0, 2, -1):
-        assert np.allclose(layerscope.encode(model, TEXTS, layers=layer, progress=False), every[layer], atol=1e-5)
+        assert np.allclose(
+            layerscope.encode(model, TEXTS, layers=layer, progress=False), every[layer], atol=1e-5
+        )
     ids = model.tokenize(TEXTS).ids
     assert np.allclose(pooled_vectors(model, ids, 2, Readout()), every[2], atol=1e-5)
-    assert np.allclose(layerscope.encode(model, TEXTS, layers=[3, 1], progress=False), every[[3, 1]], atol=1e-5)
+    assert np.allclose(
+        layerscope.encode(model, TEXTS, layers=[3, 1], progress=False), every[[3, 1]], atol=1e-5
+    )
 
 
 def test_a_centered_readout_subtracts_the_mean_of_the_texts(model) -> None:
-    found = layerscope.encode(model, TEXTS, layers=1, readout="plain/mean/raw/keep/corpus", progress=False)
+    found = layerscope.encode(
+        model, TEXTS, layers=1, readout="plain/mean/raw/keep/corpus", progress=False
+    )
     assert np.abs(found.mean(0)).max() < 1e-5
 
 
@@ -62,8 +69,13 @@ def test_layers_that_do_not_exist(model, layers) -> None:
         layerscope.encode(model, TEXTS, layers=layers, progress=False)
 
 
-def test_a_file_of_vectors_keeps_columns_and_resumes(model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"doc": {"text": text}, "stars": i if i < 25 else "many", "when": None} for i, text in enumerate(TEXTS)]
+def test_a_file_of_vectors_keeps_columns_and_resumes(
+    model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"doc": {"text": text}, "stars": i if i < 25 else "many", "when": None}
+        for i, text in enumerate(TEXTS)
+    ]
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setattr(Parts, "__init__", _small(Parts.__init__))
@@ -106,7 +118,9 @@ def _small(make):
     return init
 
 
-def test_texts_that_are_cut_are_counted_and_told_once(model, tmp_path: Path, monkeypatch, caplog, here) -> None:
+def test_texts_that_are_cut_are_counted_and_told_once(
+    model, tmp_path: Path, monkeypatch, caplog, here
+) -> None:
     monkeypatch.setattr("layerscope.embedding.writing.BLOCK", 10)
     texts = [*TEXTS[:25], *(f"{text} and more of it" for text in TEXTS[25:])]
     long = sum(len(ids) > 50 for ids in model.tokenizer(texts)["input_ids"])
@@ -123,7 +137,9 @@ def test_texts_that_are_cut_are_counted_and_told_once(model, tmp_path: Path, mon
     assert not caplog.text
 
 
-def test_search_finds_what_is_there_and_reads_vectors_that_are_there(model, tmp_path: Path, monkeypatch) -> None:
+def test_search_finds_what_is_there_and_reads_vectors_that_are_there(
+    model, tmp_path: Path, monkeypatch
+) -> None:
     file = tmp_path / "vectors.parquet"
     ways = {"layers": 2, "readout": "plain/mean/raw", "progress": False}
     layerscope.embed(model, pd.DataFrame({"text": TEXTS, "n": range(30)}), file, **ways)
@@ -150,7 +166,9 @@ def test_search_finds_what_is_there_and_reads_vectors_that_are_there(model, tmp_
         layerscope.search(model, " ", TEXTS)
 
 
-def test_rows_without_a_text_are_left_out_and_vectors_need_a_parquet_file(model, tmp_path: Path) -> None:
+def test_rows_without_a_text_are_left_out_and_vectors_need_a_parquet_file(
+    model, tmp_path: Path
+) -> None:
     out = layerscope.embed(model, ["one", "", "two words"], tmp_path / "v.parquet", progress=False)
     assert pq.read_table(out).column("text").to_pylist() == ["one", "two words"]
     with pytest.raises(InvalidValueError, match=r"\.parquet"):
@@ -160,7 +178,8 @@ def test_rows_without_a_text_are_left_out_and_vectors_need_a_parquet_file(model,
 
 
 class Away(LocalEngine):
-    """Workers as they are elsewhere: what they are sent is pickled, and they load the model themselves."""
+    """Workers as they are elsewhere: what they are sent is pickled, and they load the model
+    themselves."""
 
     remote = True
 
@@ -174,7 +193,9 @@ def test_workers_give_the_same_vectors(model_folder: Path, tmp_path: Path) -> No
     there = layerscope.encode(str(model_folder), TEXTS, **ways, engine=Away())
     assert np.allclose(here, there, atol=1e-5)
     out = layerscope.embed(str(model_folder), TEXTS, tmp_path / "v.parquet", **ways, engine=Away())
-    assert np.allclose(np.stack(pq.read_table(out).column("layer_3").to_pylist()), here[1], atol=1e-5)
+    assert np.allclose(
+        np.stack(pq.read_table(out).column("layer_3").to_pylist()), here[1], atol=1e-5
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -182,10 +203,14 @@ def test_an_exported_folder_is_read_as_it_says_itself(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     layerscope.export(tiny_model("llama"), 2, readout="plain/mean/raw", out=folder, normalize=True)
     found = layerscope.encode(str(folder), TEXTS, progress=False)
-    expected = layerscope.encode(tiny_model("llama"), TEXTS, layers=2, readout="plain/mean/raw", progress=False)
+    expected = layerscope.encode(
+        tiny_model("llama"), TEXTS, layers=2, readout="plain/mean/raw", progress=False
+    )
     assert np.allclose(found, unit(expected), atol=1e-4)
     out = layerscope.embed(str(folder), TEXTS, tmp_path / "v.parquet", progress=False)
-    assert layerscope.search(str(folder), TEXTS[3], out, top=1, progress=False)["text"][0] == TEXTS[3]
+    assert (
+        layerscope.search(str(folder), TEXTS[3], out, top=1, progress=False)["text"][0] == TEXTS[3]
+    )
 
 
 KILLED = """
@@ -216,17 +241,31 @@ def test_a_run_that_is_killed_goes_on_to_the_same_file(model_folder: Path, tmp_p
     assert not parts.exists()
 
 
-def test_other_texts_or_columns_are_never_taken_for_those_of_a_file(model, tmp_path: Path, monkeypatch) -> None:
+def test_other_texts_or_columns_are_never_taken_for_those_of_a_file(
+    model, tmp_path: Path, monkeypatch
+) -> None:
     out = tmp_path / "v.parquet"
     layerscope.embed(model, TEXTS[:4], out, progress=False)
     for other in (TEXTS[4:8], pd.DataFrame({"text": TEXTS[:4], "n": range(4)})):
         with pytest.raises(RunFolderError, match="other vectors or texts"):
             layerscope.embed(model, other, out, progress=False)
-    with monkeypatch.context() as patched:  # a run that is stopped at its end, then other values beside the same texts
+    with (
+        monkeypatch.context() as patched
+    ):  # a run that is stopped at its end, then other values beside the same texts
         patched.setattr(Parts, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            layerscope.embed(model, pd.DataFrame({"text": TEXTS[:4], "n": range(4)}), tmp_path / "w.parquet", progress=False)
-    layerscope.embed(model, pd.DataFrame({"text": TEXTS[:4], "n": [7] * 4}), tmp_path / "w.parquet", progress=False)
+            layerscope.embed(
+                model,
+                pd.DataFrame({"text": TEXTS[:4], "n": range(4)}),
+                tmp_path / "w.parquet",
+                progress=False,
+            )
+    layerscope.embed(
+        model,
+        pd.DataFrame({"text": TEXTS[:4], "n": [7] * 4}),
+        tmp_path / "w.parquet",
+        progress=False,
+    )
     assert pq.read_table(tmp_path / "w.parquet")["n"].to_pylist() == [7] * 4
 
 
@@ -236,11 +275,29 @@ def test_columns_of_any_name_and_value_are_kept(model, tmp_path: Path, monkeypat
     monkeypatch.setattr(Parts, "__init__", _small(Parts.__init__))
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    table = pq.read_table(layerscope.embed(model, file, tmp_path / "w.parquet", coordinates=True, progress=False))
-    assert table.column_names == ["text", "x_given", "vector_given", "vector_given_given", "odd", "n", "vector", "x", "y"]
+    table = pq.read_table(
+        layerscope.embed(model, file, tmp_path / "w.parquet", coordinates=True, progress=False)
+    )
+    assert table.column_names == [
+        "text",
+        "x_given",
+        "vector_given",
+        "vector_given_given",
+        "odd",
+        "n",
+        "vector",
+        "x",
+        "y",
+    ]
     assert table["x_given"].to_pylist() == list(range(16))
-    assert (table["vector_given"][0].as_py(), table["vector_given_given"][0].as_py(), table["odd"][0].as_py()) == ("a", "b", "?")
-    assert table["n"].to_pylist() == [float(row["n"]) for row in rows]  # whole numbers in one block, others in the next
+    assert (
+        table["vector_given"][0].as_py(),
+        table["vector_given_given"][0].as_py(),
+        table["odd"][0].as_py(),
+    ) == ("a", "b", "?")
+    assert table["n"].to_pylist() == [
+        float(row["n"]) for row in rows
+    ]  # whole numbers in one block, others in the next
 
 
 def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -> None:
@@ -253,7 +310,9 @@ def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -
 def test_a_search_reads_its_texts_once_to_count_and_once_to_find(model, monkeypatch) -> None:
     opened = []
     read = TextStream._read
-    monkeypatch.setattr(TextStream, "_read", lambda self, whole: opened.append(whole) or read(self, whole))
+    monkeypatch.setattr(
+        TextStream, "_read", lambda self, whole: opened.append(whole) or read(self, whole)
+    )
     layerscope.search(model, TEXTS[4], TEXTS, layers=1, progress=False)
     assert opened == [False, True]
 
@@ -262,7 +321,9 @@ def test_a_file_of_several_layers_is_searched_at_one_of_them(model, tmp_path: Pa
     file = layerscope.embed(model, TEXTS, tmp_path / "v.parquet", layers=[0, 2], progress=False)
     for layer in (0, [2]):
         found = layerscope.search(model, TEXTS[4], file, layers=layer, top=3, progress=False)
-        assert list(found["text"]) == list(layerscope.search(model, TEXTS[4], TEXTS, layers=layer, top=3, progress=False)["text"])
+        assert list(found["text"]) == list(
+            layerscope.search(model, TEXTS[4], TEXTS, layers=layer, top=3, progress=False)["text"]
+        )
     with pytest.raises(InvalidValueError, match="one layer"):
         layerscope.search(model, TEXTS[4], TEXTS, layers=[0, 2], progress=False)
     with pytest.raises(DataError, match="and other settings"):
@@ -279,5 +340,7 @@ def test_vectors_that_are_not_finite_are_not_written():
         def encode(self, texts, advance):
             return [np.array([[1.0, 2.0], [np.nan, 0.0]])]
 
-    with pytest.raises(LayerscopeError, match=r"1 of 2 vectors \(vector\) are not finite; the first is of 'second'"):
+    with pytest.raises(
+        LayerscopeError, match=r"1 of 2 vectors \(vector\) are not finite; the first is of 'second'"
+    ):
         Broken().vectors(LocalEngine(), ["first", "second"], lambda n: None)

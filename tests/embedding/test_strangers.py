@@ -38,7 +38,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_tokenizer().save_pretrained(home / "bare")
     words = models.Transformer(str(home / "bare"))
     width = words.get_embedding_dimension()
-    SentenceTransformer(modules=[words, models.Pooling(width), models.Dense(width, 8)]).save(str(home / "model"))
+    SentenceTransformer(modules=[words, models.Pooling(width), models.Dense(width, 8)]).save(
+        str(home / "model")
+    )
     return home / "model"
 
 
@@ -59,7 +61,9 @@ def replaced(table: pa.Table, column: pa.Array) -> pa.Table:
 
 CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "no vectors": lambda table: table.drop(["vector"]),
-    "short ones": lambda table: replaced(table, pa.array([[1.0, 2.0]] * 20, pa.list_(pa.float32(), 2))),
+    "short ones": lambda table: replaced(
+        table, pa.array([[1.0, 2.0]] * 20, pa.list_(pa.float32(), 2))
+    ),
     "texts": lambda table: replaced(table, pa.array(["x"] * 20)),
     "nothing": lambda table: replaced(table, pa.nulls(20, table.schema.field("vector").type)),
     "no numbers": nans,
@@ -67,17 +71,28 @@ CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_only_says_that_embed_wrote_it(encoder: Path, vectors: Path, tmp_path: Path, change: str) -> None:
+def test_a_file_that_only_says_that_embed_wrote_it(
+    encoder: Path, vectors: Path, tmp_path: Path, change: str
+) -> None:
     table = pq.read_table(vectors)
-    pq.write_table(CHANGES[change](table).replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet")
+    pq.write_table(
+        CHANGES[change](table).replace_schema_metadata(table.schema.metadata),
+        tmp_path / "a.parquet",
+    )
     with pytest.raises(LayerscopeError, match="does not hold the vectors") as caught:
         search(encoder, "words", tmp_path / "a.parquet", progress=False)
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("told", [b'{"model": 3}', b'{"model": {"name": "\\u001b[31m"}}', b"[" * 100_000, b"{"])
-def test_what_a_file_says_of_itself_may_be_anything(encoder: Path, vectors: Path, tmp_path: Path, told: bytes) -> None:
-    pq.write_table(pq.read_table(vectors).replace_schema_metadata({META: told}), tmp_path / "a.parquet")
+@pytest.mark.parametrize(
+    "told", [b'{"model": 3}', b'{"model": {"name": "\\u001b[31m"}}', b"[" * 100_000, b"{"]
+)
+def test_what_a_file_says_of_itself_may_be_anything(
+    encoder: Path, vectors: Path, tmp_path: Path, told: bytes
+) -> None:
+    pq.write_table(
+        pq.read_table(vectors).replace_schema_metadata({META: told}), tmp_path / "a.parquet"
+    )
     with pytest.raises(LayerscopeError) as caught:
         search(encoder, "words", tmp_path / "a.parquet", progress=False)
     assert "\x1b" not in str(caught.value)
@@ -89,7 +104,11 @@ def test_vectors_beside_a_text_that_fills_the_memory(
     monkeypatch.setattr(bounds, "_LEAST", 2**20)
     table = pq.read_table(vectors)
     long = table.set_column(0, "text", pa.array(["a" * 2**20] * 20))
-    pq.write_table(long.replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet", compression="zstd")
+    pq.write_table(
+        long.replace_schema_metadata(table.schema.metadata),
+        tmp_path / "a.parquet",
+        compression="zstd",
+    )
     with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
         search(encoder, "words", tmp_path / "a.parquet", progress=False)
 
@@ -101,7 +120,9 @@ def test_vectors_beside_a_text_that_fills_the_memory(
         ("config.json", {"vocab_size": 10**9}), ("2_Dense/config.json", {"out_features": 10**9}),
     ],
 )  # fmt: skip
-def test_a_folder_that_asks_for_all_memory(encoder: Path, tmp_path: Path, file: str, change: dict[str, Any]) -> None:
+def test_a_folder_that_asks_for_all_memory(
+    encoder: Path, tmp_path: Path, file: str, change: dict[str, Any]
+) -> None:
     folder = Path(shutil.copytree(encoder, tmp_path / "model"))
     (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **change}))
     with pytest.raises(LayerscopeError, match=r"which cannot be|its weights do not have"):
@@ -112,7 +133,9 @@ def test_code_and_pickles_of_a_folder_are_not_run(encoder: Path, tmp_path: Path)
     folder = Path(shutil.copytree(encoder, tmp_path / "model"))
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass")
     modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([*modules, {"idx": 3, "name": "3", "path": "", "type": "evil.Evil"}]))
+    (folder / "modules.json").write_text(
+        json.dumps([*modules, {"idx": 3, "name": "3", "path": "", "type": "evil.Evil"}])
+    )
     with pytest.raises(LayerscopeError, match="code of the folder's own is not run"):
         embed(folder, LINES, tmp_path / "v.parquet", progress=False)
     assert not (tmp_path / "ran").exists()
@@ -122,21 +145,27 @@ def test_code_and_pickles_of_a_folder_are_not_run(encoder: Path, tmp_path: Path)
         embed(folder, LINES, tmp_path / "v.parquet", progress=False)
 
 
-def test_a_damaged_part_is_read_again(encoder: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_part_is_read_again(
+    encoder: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a run that was killed: one bit of one number, which parquet by itself would not notice."""
     with monkeypatch.context() as patched:
         patched.setattr(writing.Parts, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
     (part,) = tmp_path.rglob("part-*.parquet")
-    whole = np.asarray(pq.read_table(vectors)["vector"].combine_chunks().flatten(), dtype=np.float32)
+    whole = np.asarray(
+        pq.read_table(vectors)["vector"].combine_chunks().flatten(), dtype=np.float32
+    )
     raw = bytearray(part.read_bytes())
     place = raw.find(whole[:4].tobytes())
     assert place > 0
     raw[place + 2] ^= 0x40
     part.write_bytes(raw)
     done = embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
-    np.testing.assert_allclose(pq.read_table(done)["vector"].combine_chunks().flatten().to_numpy(), whole, atol=1e-6)
+    np.testing.assert_allclose(
+        pq.read_table(done)["vector"].combine_chunks().flatten().to_numpy(), whole, atol=1e-6
+    )
 
 
 def test_documents_of_a_folder_are_its_own(tmp_path: Path) -> None:
@@ -165,13 +194,23 @@ def test_mutated_workbooks(tmp_path: Path) -> None:
             load_corpus(tmp_path / "b.xlsx")
 
 
-def test_a_folder_with_another_head_or_tokenizer_is_another_model(encoder: Path, vectors: Path, tmp_path: Path) -> None:
+def test_a_folder_with_another_head_or_tokenizer_is_another_model(
+    encoder: Path, vectors: Path, tmp_path: Path
+) -> None:
     for name in ("2_Dense/model.safetensors", "tokenizer.json"):
         folder = Path(shutil.copytree(encoder, tmp_path / name.replace("/", "-") / encoder.name))
         if name.startswith("2"):
-            save_file({key: 2 * one for key, one in load_file(folder / name).items()}, folder / name, {"format": "pt"})
+            save_file(
+                {key: 2 * one for key, one in load_file(folder / name).items()},
+                folder / name,
+                {"format": "pt"},
+            )
         else:
-            (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), "truncation": None}, indent=1))
+            (folder / name).write_text(
+                json.dumps(
+                    {**json.loads((folder / name).read_text()), "truncation": None}, indent=1
+                )
+            )
         with pytest.raises(LayerscopeError, match="and other settings"):
             search(folder, "words", vectors, progress=False)
 
@@ -186,7 +225,9 @@ def test_what_a_folder_takes_of_how_a_model_is_read(encoder: Path) -> None:
             encode(encoder, LINES, progress=False, **ways)
 
 
-def test_a_folder_whose_transformer_is_in_a_folder_of_its_own(encoder: Path, tmp_path: Path) -> None:
+def test_a_folder_whose_transformer_is_in_a_folder_of_its_own(
+    encoder: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(encoder, tmp_path / "model"))
     (folder / "0_Transformer").mkdir()
     for file in [file for file in folder.iterdir() if file.is_file()]:
@@ -195,7 +236,9 @@ def test_a_folder_whose_transformer_is_in_a_folder_of_its_own(encoder: Path, tmp
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(modules))
-    np.testing.assert_allclose(encode(folder, LINES, progress=False), encode(encoder, LINES, progress=False), atol=1e-5)
+    np.testing.assert_allclose(
+        encode(folder, LINES, progress=False), encode(encoder, LINES, progress=False), atol=1e-5
+    )
 
 
 def test_layers_as_any_numbers(encoder: Path) -> None:
@@ -220,7 +263,9 @@ def numbers(file: Path) -> np.ndarray:
 
 def edited_part(work: Path) -> None:
     part = work / "part-000000.parquet"
-    pq.write_table(replaced(pq.read_table(part), pa.array([[1.0, 2.0]] * 20, pa.list_(pa.float32(), 2))), part)
+    pq.write_table(
+        replaced(pq.read_table(part), pa.array([[1.0, 2.0]] * 20, pa.list_(pa.float32(), 2))), part
+    )
 
 
 def linked_part(work: Path) -> None:
@@ -232,7 +277,9 @@ def linked_part(work: Path) -> None:
 def told_to_remove(work: Path) -> None:
     (work.parent / "mine.txt").write_text("mine")
     parts = {"../mine.txt": ["", sha256_of(work.parent / "mine.txt")]}
-    (work / "parts.json").write_text(json.dumps({"parts": parts, "checksum": checksum({"parts": parts})}))
+    (work / "parts.json").write_text(
+        json.dumps({"parts": parts, "checksum": checksum({"parts": parts})})
+    )
 
 
 MEDDLING: dict[str, Callable[[Path], Any]] = {
@@ -246,24 +293,39 @@ MEDDLING: dict[str, Callable[[Path], Any]] = {
     ),
     "a record that names other files": told_to_remove,
     "no record": lambda work: (work / "parts.json").unlink(),
-    "a folder for a part": lambda work: ((work / "part-000000.parquet").unlink(), (work / "part-000000.parquet").mkdir()),
-    "what a killed writer left": lambda work: (work / ".parts.json.12345678-9-0a1b2c3d.part").write_text("{"),
-    "files of the user": lambda work: [(work / name).write_text("mine") for name in ("notes.txt", "part-mine.parquet")],
+    "a folder for a part": lambda work: (
+        (work / "part-000000.parquet").unlink(),
+        (work / "part-000000.parquet").mkdir(),
+    ),
+    "what a killed writer left": lambda work: (
+        work / ".parts.json.12345678-9-0a1b2c3d.part"
+    ).write_text("{"),
+    "files of the user": lambda work: [
+        (work / name).write_text("mine") for name in ("notes.txt", "part-mine.parquet")
+    ],
 }
 
 
 @pytest.mark.parametrize("how", MEDDLING)
-def test_a_stopped_run_that_somebody_meddled_with(encoder: Path, vectors: Path, tmp_path: Path, how: str) -> None:
+def test_a_stopped_run_that_somebody_meddled_with(
+    encoder: Path, vectors: Path, tmp_path: Path, how: str
+) -> None:
     work = stopped(encoder, tmp_path / "v.parquet")
     MEDDLING[how](work)
-    mine = {path: path.read_bytes() for path in tmp_path.rglob("*") if "mine" in path.name or path.name == "notes.txt"}
+    mine = {
+        path: path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if "mine" in path.name or path.name == "notes.txt"
+    }
     done = embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
     np.testing.assert_allclose(numbers(done), numbers(vectors), atol=1e-6)
     assert {path: path.read_bytes() for path in mine} == mine
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_run_that_was_killed_at_its_very_end_leaves_nothing(encoder: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_at_its_very_end_leaves_nothing(
+    encoder: Path, tmp_path: Path
+) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writing.Parts, "clear", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

@@ -20,7 +20,8 @@ def engine(cluster: Any) -> Iterator[RayEngine]:
 
 @pytest.fixture
 def free_cluster(cluster: Any, engine: RayEngine) -> Any:
-    """The cluster with all its cores free, for tests that start another engine. The shared one connects again when it is used."""
+    """The cluster with all its cores free, for tests that start another engine. The shared one
+    connects again when it is used."""
     engine.close()
     return cluster
 

@@ -1,4 +1,5 @@
-"""A profile on a cluster in a process of its own; after two shards it says so and waits to be killed."""
+"""A profile on a cluster in a process of its own; after two shards it says so and waits to be
+killed."""
 
 from __future__ import annotations
 

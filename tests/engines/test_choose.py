@@ -61,7 +61,9 @@ def test_map_keeps_the_order() -> None:
 
 
 def test_an_unknown_engine() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown engine 'rays'. Did you mean 'ray'\? Valid: local, ray"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown engine 'rays'. Did you mean 'ray'\? Valid: local, ray"
+    ):
         open_engine(EngineOptions("rays"))
 
 
@@ -92,7 +94,9 @@ def test_no_cluster_answers() -> None:
         mapped(RayEngine("127.0.0.1:1"), len, ["a"])
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:
+def test_without_the_package_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, texts: list[str]
+) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *rest: Any) -> Any:
@@ -109,7 +113,9 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch,
         evaluate("no-such-model", "small", out="nowhere", engine="ray")
 
 
-@pytest.mark.parametrize("command", [["profile", "smollm2-135m"], ["evaluate", "smollm2-135m"], ["sweep", "f.yaml"]])
+@pytest.mark.parametrize(
+    "command", [["profile", "smollm2-135m"], ["evaluate", "smollm2-135m"], ["sweep", "f.yaml"]]
+)
 def test_commands_take_an_engine(command: list[str]) -> None:
     load_commands()
     wrong = CliRunner().invoke(app, [*command, "--engine", "rays"])

@@ -22,8 +22,16 @@ def machine(cpus: int, gpus: int = 0, memory: int = 64) -> Machine:
         ([machine(8)], {}, Placement(8, 1, 0, 1)),
         ([machine(8), machine(4)], {"workers": 3}, Placement(3, 4, 0, 4)),
         ([machine(2), machine(2)], {"workers": 1}, Placement(1, 2, 0, 2)),
-        ([machine(2)], {"workers": 5}, Placement(5, 0, 0, 1)),  # more than there are cores: they share
-        ([machine(64, memory=8)], {"memory": 3 * GB}, Placement(2, 32, 0, 32)),  # no more copies of the model than fit
+        (
+            [machine(2)],
+            {"workers": 5},
+            Placement(5, 0, 0, 1),
+        ),  # more than there are cores: they share
+        (
+            [machine(64, memory=8)],
+            {"memory": 3 * GB},
+            Placement(2, 32, 0, 32),
+        ),  # no more copies of the model than fit
         ([machine(64, memory=1)], {"memory": 3 * GB}, Placement(1, 64, 0, 64)),
         ([machine(8, gpus=4), machine(8)], {}, Placement(4, 1, 1, 2)),
         ([machine(8, gpus=4)], {"gpus": 2}, Placement(2, 1, 2, 4)),
@@ -31,7 +39,9 @@ def machine(cpus: int, gpus: int = 0, memory: int = 64) -> Machine:
         ([machine(8, gpus=4)], {"gpus": 0}, Placement(8, 1, 0, 1)),
     ],
 )
-def test_known_clusters(machines: list[Machine], asked: dict[str, float], wanted: Placement) -> None:
+def test_known_clusters(
+    machines: list[Machine], asked: dict[str, float], wanted: Placement
+) -> None:
     request = {"workers": None, "gpus": None, **asked}
     assert place(machines, items=100, **request) == wanted  # type: ignore[arg-type]
 
@@ -54,7 +64,9 @@ def test_wrong_requests(workers: int | None, gpus: float | None, message: str) -
         place([machine(4, gpus=1)], 10, workers, gpus)
 
 
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=5), st.integers(1, 200), st.integers(1, 100))
+@given(
+    st.lists(st.integers(1, 64), min_size=1, max_size=5), st.integers(1, 200), st.integers(1, 100)
+)
 def test_workers_fit_where_they_are_asked_for(cores: list[int], workers: int, items: int) -> None:
     found = place([machine(n) for n in cores], items, workers, None)
     assert found.workers == min(workers, items)

@@ -1,4 +1,5 @@
-"""Workers that are given GPUs, on a node that only says it has two: who gets which, and what a worker does without CUDA."""
+"""Workers that are given GPUs, on a node that only says it has two: who gets which, and what a
+worker does without CUDA."""
 
 from __future__ import annotations
 
@@ -23,12 +24,16 @@ def gpu_engine(cluster: Any) -> Iterator[RayEngine]:
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("these GPUs are not real, and a worker that takes them for those of this machine would use them")
+        pytest.skip(
+            "these GPUs are not real, and a worker that takes them for those of this machine would use them"
+        )
     with fake_gpus(cluster, 2), RayEngine(cluster.address, workers=3, gpus_per_worker=1) as opened:
         yield opened
 
 
-def test_every_worker_has_one_gpu_of_its_own(gpu_engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_worker_has_one_gpu_of_its_own(
+    gpu_engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "layerscope"):
         found = mapped(gpu_engine, meet, [tmp_path] * 6)
     by_process = {process: (given, visible) for process, given, visible in found}
@@ -37,7 +42,10 @@ def test_every_worker_has_one_gpu_of_its_own(gpu_engine: RayEngine, tmp_path: Pa
     assert gpu_engine.facts()["workers"] == 2
     assert gpu_engine.facts()["gpus_per_worker"] == 1
     few, no_cuda = (record.getMessage() for record in caplog.records)
-    assert "3 workers with 1 GPUs each were asked for, and the cluster has 2 GPUs: 2 workers are started. Lower workers=" in few
+    assert (
+        "3 workers with 1 GPUs each were asked for, and the cluster has 2 GPUs: 2 workers are started. Lower workers="
+        in few
+    )
     assert "was given a GPU, but its torch" in no_cuda
     assert "it uses the CPU" in no_cuda
 
@@ -45,7 +53,10 @@ def test_every_worker_has_one_gpu_of_its_own(gpu_engine: RayEngine, tmp_path: Pa
 def test_more_gpus_than_a_machine_has(gpu_engine: RayEngine, cluster: Any) -> None:
     with (
         RayEngine(cluster.address, gpus_per_worker=3) as asked,
-        pytest.raises(LayerscopeError, match=r"3 GPUs per worker were asked for.* more than 2\. Lower gpus_per_worker= \(0: use"),
+        pytest.raises(
+            LayerscopeError,
+            match=r"3 GPUs per worker were asked for.* more than 2\. Lower gpus_per_worker= \(0: use",
+        ),
     ):
         mapped(asked, len, ["a"])
 
@@ -55,13 +66,16 @@ def test_gpus_that_others_use(gpu_engine: RayEngine, cluster: Any, tmp_path: Pat
     with (
         RayEngine(cluster.address, gpus_per_worker=1, start_timeout=1) as waiting,
         pytest.raises(
-            LayerscopeError, match=r"no worker could start .* needs 1 cores and 1 GPUs, .* and 0 GPUs are free\. End what"
+            LayerscopeError,
+            match=r"no worker could start .* needs 1 cores and 1 GPUs, .* and 0 GPUs are free\. End what",
         ),
     ):
         mapped(waiting, len, ["a"])
 
 
-def test_a_worker_without_cuda_uses_its_cpu_and_says_so(gpu_engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
+def test_a_worker_without_cuda_uses_its_cpu_and_says_so(
+    gpu_engine: RayEngine, model_folder: Path, prompts: list[str]
+) -> None:
     given: dict[str, Any] = {"max_length": 16, "views": 2, "permutations": 2}
     here = profile(model_folder, prompts[:24], **given)
     there = profile(model_folder, prompts[:24], engine=gpu_engine, **given)

@@ -20,7 +20,9 @@ def assert_close(one: pd.DataFrame, other: pd.DataFrame) -> None:
     numbers = list(one.select_dtypes("number").columns)
     rest = [name for name in one.columns if name not in numbers]
     pd.testing.assert_frame_equal(one[rest], other[rest])
-    np.testing.assert_allclose(one[numbers].to_numpy(float), other[numbers].to_numpy(float), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        one[numbers].to_numpy(float), other[numbers].to_numpy(float), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -33,7 +35,14 @@ def test_a_study(engine: RayEngine, model_folder: Path, prompts: list[str]) -> N
 @pytest.mark.slow
 def test_probes(engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
     labels = ["odd" if i % 2 else "even" for i in range(len(prompts))]
-    given = {"data": prompts, "labels": labels, "heads": ["mean", "knn"], "epochs": 2, "trial": 1, "max_length": 32}
+    given = {
+        "data": prompts,
+        "labels": labels,
+        "heads": ["mean", "knn"],
+        "epochs": 2,
+        "trial": 1,
+        "max_length": 32,
+    }
     here = probe(model_folder, **given)
     there = probe(model_folder, engine=engine, **given)
     assert_close(here.table, there.table)
@@ -44,17 +53,33 @@ def test_images(engine: RayEngine) -> None:
     model, images = tiny_image_model("vit"), pictures(40)
     here = layerscope.profile(model, data=images, views=2, permutations=2)
     there = layerscope.profile(model, data=images, views=2, permutations=2, engine=engine)
-    assert_same_numbers(here.table, there.table, 1e-5)  # BLAS may round another way for another number of rows
+    assert_same_numbers(
+        here.table, there.table, 1e-5
+    )  # BLAS may round another way for another number of rows
 
 
 @pytest.mark.slow  # quickly: an evaluation, whose workers encode in the same way
 def test_improve(engine: RayEngine, model_folder: Path, prompts: list[str], tmp_path: Path) -> None:
-    given = {"judge": "none", "templates": ["one-word"], "max_length": 64, "sample": 60, "center_on": "all", "progress": False}
+    given = {
+        "judge": "none",
+        "templates": ["one-word"],
+        "max_length": 64,
+        "sample": 60,
+        "center_on": "all",
+        "progress": False,
+    }
     here = layerscope.improve(model_folder, prompts, store=tmp_path / "here", **given)
-    there = layerscope.improve(model_folder, prompts, store=tmp_path / "there", engine=engine, **given)
+    there = layerscope.improve(
+        model_folder, prompts, store=tmp_path / "there", engine=engine, **given
+    )
     assert (there.choice.layer, there.choice.readout) == (here.choice.layer, here.choice.readout)
     assert there.manifest["key"] == here.manifest["key"]
     assert there.manifest["texts"] == here.manifest["texts"]
     order = ["readout", "layer"]
-    assert_close(*(run.table.sort_values(order, ignore_index=True)[[*order, "site", "cost"]] for run in (here, there)))
+    assert_close(
+        *(
+            run.table.sort_values(order, ignore_index=True)[[*order, "site", "cost"]]
+            for run in (here, there)
+        )
+    )
     np.testing.assert_allclose(there.encode(prompts[:5]), here.encode(prompts[:5]), atol=1e-5)

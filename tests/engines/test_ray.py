@@ -1,4 +1,5 @@
-"""A cluster gives the numbers of one process, whatever dies on the way: a worker, a node, the driver."""
+"""A cluster gives the numbers of one process, whatever dies on the way: a worker, a node, the
+driver."""
 
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ class Bar:
 
 @pytest.mark.slow  # quickly: an item that kills its workers
 def test_a_worker_killed_in_the_middle_changes_nothing(
-    engine: RayEngine, local: Profile, model_folder: Path, prompts: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+    engine: RayEngine,
+    local: Profile,
+    model_folder: Path,
+    prompts: list[str],
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed = []
 
@@ -88,20 +94,27 @@ def test_a_node_lost_in_the_middle_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # three nodes for three workers; when one is gone, its worker's successor finds no room and the other two go on
+    # three nodes for three workers; when one is gone, its worker's successor finds no room and the
+    # other two go on
     third = cluster.add_node(**NODE)
     cluster.wait_for_nodes()
     writes = Writes(monkeypatch, lambda: cluster.remove_node(third, allow_graceful=False))
-    run = profile(tiny_model(), prompts, engine=engine, **settings)  # a model that exists only here is sent to the workers
+    run = profile(
+        tiny_model(), prompts, engine=engine, **settings
+    )  # a model that exists only here is sent to the workers
     assert writes.seen == Counter(range(7))
     assert_same_numbers(local.table, run.table, 1e-6)
-    while len(engine._machines(require_ray())) > 2:  # until the node is missed: later tests count on two
+    while (
+        len(engine._machines(require_ray())) > 2
+    ):  # until the node is missed: later tests count on two
         time.sleep(0.2)
     time.sleep(1)
     assert capsys.readouterr().out == ""  # Ray tells of the node now, and `--json` prints there
 
 
-def test_an_evaluation_has_the_same_scores(engine: RayEngine, model_folder: Path, tmp_path: Path) -> None:
+def test_an_evaluation_has_the_same_scores(
+    engine: RayEngine, model_folder: Path, tmp_path: Path
+) -> None:
     data = write_tasks(tmp_path / "data", pairs=40, texts=60)
     given: dict[str, Any] = {
         "tasks": ["Pairs", "Topics"],
@@ -111,7 +124,9 @@ def test_an_evaluation_has_the_same_scores(engine: RayEngine, model_folder: Path
         "scoring_workers": 0,
     }
     here = evaluate(model_folder, out=tmp_path / "here", store=tmp_path / "store-here", **given)
-    there = evaluate(model_folder, out=tmp_path / "there", store=tmp_path / "store-there", engine=engine, **given)
+    there = evaluate(
+        model_folder, out=tmp_path / "there", store=tmp_path / "store-there", engine=engine, **given
+    )
     assert there.manifest["counts"]["encoded"] == here.manifest["counts"]["encoded"] > 0
     assert there.manifest["engine"]["name"] == "ray"
     assert there.manifest["key"] == here.manifest["key"]  # the same run: either resumes the other
@@ -128,7 +143,10 @@ def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngin
 
 
 def test_workers_without_a_gpu_of_their_own_see_none(engine: RayEngine) -> None:
-    assert mapped(engine, visible_gpus, [0, 1]) == ["", ""]  # or all of them would compute on the first one of their machine
+    assert mapped(engine, visible_gpus, [0, 1]) == [
+        "",
+        "",
+    ]  # or all of them would compute on the first one of their machine
 
 
 # The tests from here on go by what the one before has left: a worker takes seconds to start.
@@ -136,7 +154,9 @@ def test_workers_without_a_gpu_of_their_own_see_none(engine: RayEngine) -> None:
 
 def test_workers_stay_for_the_next_piece_of_work(engine: RayEngine) -> None:
     processes = {pid for _ in range(3) for pid in mapped(engine, process_of, range(8))}
-    assert len(processes) <= 2  # one worker may do all of a map; workers started for each map would be three or more
+    assert (
+        len(processes) <= 2
+    )  # one worker may do all of a map; workers started for each map would be three or more
     assert len(engine._idle) == 2
     assert mapped(engine, stumble, [5]) == [25]  # fewer items: one of them is enough
     assert len(engine._idle) == 1
@@ -149,7 +169,9 @@ def test_an_item_that_kills_its_workers_does_not_stop_the_others(
     monkeypatch.setattr(engine, "attempts", 2)
     found = dict(engine.run(Deadly(stumble), [3, 0, 1, 2]))
     assert found == {0: -1, 1: 0, 2: 1, 3: 4}
-    assert engine.facts()["replaced"] == 2  # the item that was with it the first time was not blamed
+    assert (
+        engine.facts()["replaced"] == 2
+    )  # the item that was with it the first time was not blamed
     assert capsys.readouterr().out == ""  # where `--json` prints
 
 
@@ -174,7 +196,9 @@ def test_a_worker_that_was_stopped_is_replaced_and_a_slow_one_is_not(
         assert engine.facts()["replaced"] == 1
         assert any("it was stopped or is out of reach" in said for said in caplog.messages)
         limit = time.monotonic() + 30
-        while psutil.pid_exists(stopped[0]) and time.monotonic() < limit:  # it holds a core that others need
+        while (
+            psutil.pid_exists(stopped[0]) and time.monotonic() < limit
+        ):  # it holds a core that others need
             time.sleep(0.1)
         assert not psutil.pid_exists(stopped[0])
     finally:
@@ -183,13 +207,20 @@ def test_a_worker_that_was_stopped_is_replaced_and_a_slow_one_is_not(
 
 
 def test_errors_in_a_worker(engine: RayEngine) -> None:
-    with pytest.raises(LayerscopeError, match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept"):
+    with pytest.raises(
+        LayerscopeError,
+        match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept",
+    ):
         mapped(engine, stumble, [0, 3])
-    with pytest.raises(UnknownNameError, match="unknown thing 'four'"):  # trying again would change nothing
+    with pytest.raises(
+        UnknownNameError, match="unknown thing 'four'"
+    ):  # trying again would change nothing
         mapped(engine, stumble, [4, 0])
 
 
-def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
+def test_a_folder_that_a_worker_cannot_see(
+    engine: RayEngine, model_folder: Path, texts: list[str]
+) -> None:
     from layerscope.engines.base import ModelRecipe
 
     work = MapWork(len)
@@ -218,12 +249,29 @@ def test_gpus_that_are_not_there(cluster: Any) -> None:
 
 @pytest.mark.slow
 def test_a_driver_that_was_killed_is_resumed(
-    free_cluster: Any, engine: RayEngine, local: Profile, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
+    free_cluster: Any,
+    engine: RayEngine,
+    local: Profile,
+    model_folder: Path,
+    prompts: list[str],
+    settings: Any,
+    tmp_path: Path,
 ) -> None:
     address = free_cluster.address
-    given = {"model": str(model_folder), "data": prompts, "out": str(tmp_path / "run"), "address": address, **settings}
+    given = {
+        "model": str(model_folder),
+        "data": prompts,
+        "out": str(tmp_path / "run"),
+        "address": address,
+        **settings,
+    }
     mark = tmp_path / "mark"
-    command = [sys.executable, "-m", "tests.engines.driver", json.dumps({**given, "mark": str(mark)})]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engines.driver",
+        json.dumps({**given, "mark": str(mark)}),
+    ]
     driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     try:
         while not mark.exists():

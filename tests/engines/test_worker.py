@@ -16,7 +16,10 @@ def fail(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize("error", [UnknownNameError("site", "x", ["y"]), MissingExtraError("it", "ray"), LayerscopeError("no")])
+@pytest.mark.parametrize(
+    "error",
+    [UnknownNameError("site", "x", ["y"]), MissingExtraError("it", "ray"), LayerscopeError("no")],
+)
 def test_an_error_of_ours_keeps_its_class_and_words(error: LayerscopeError) -> None:
     outcome = pickle.loads(pickle.dumps(attempt(fail, error)))
     found = outcome.error()
@@ -30,9 +33,14 @@ def test_another_error_may_be_tried_again() -> None:
     assert "Traceback" in outcome.trace
 
 
-def test_calls_that_overtake_each_other_do_not_bring_back_earlier_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that was still opening one piece of work when that ended is given the next: both calls are on their way."""
-    monkeypatch.setattr("layerscope.engines.dispatch._location", lambda: {"node": "here", "gpus": []})
+def test_calls_that_overtake_each_other_do_not_bring_back_earlier_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that was still opening one piece of work when that ended is given the next: both
+    calls are on their way."""
+    monkeypatch.setattr(
+        "layerscope.engines.dispatch._location", lambda: {"node": "here", "gpus": []}
+    )
     worker = Actor()
     assert worker.open(MapWork(str), 7, VERSION, 1).reason is None
     late = worker.open(MapWork(abs), 6, VERSION, 1)

@@ -1,4 +1,5 @@
-"""Work that goes wrong, in a file of its own: workers import it, and should not have to import all that tests need."""
+"""Work that goes wrong, in a file of its own: workers import it, and should not have to import all
+that tests need."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ class MapWork(Work[Any, Any]):
 
 
 def mapped(
-    engine: Engine, function: Callable[[Any], Any], items: Sequence[Any], advance: Advance = lambda units: None
+    engine: Engine,
+    function: Callable[[Any], Any],
+    items: Sequence[Any],
+    advance: Advance = lambda units: None,
 ) -> list[Any]:
     """A function's results for many items, in their order."""
     found = dict(engine.run(MapWork(function), items, advance))
@@ -62,7 +66,8 @@ def visible_gpus(_item: int) -> str | None:
 
 
 def meet(folder: Path) -> tuple[int, list[Any], str | None]:
-    """A worker's process, the GPUs that Ray gave to it, and those that CUDA shows to it. Waits for a second worker."""
+    """A worker's process, the GPUs that Ray gave to it, and those that CUDA shows to it. Waits for
+    a second worker."""
     import ray
 
     (folder / str(os.getpid())).touch()

@@ -1,7 +1,9 @@
-"""Evaluations in processes of their own that note their work and, at a chosen point, wait to be killed.
+"""Evaluations in processes of their own that note their work and, at a chosen point, wait to be
+killed.
 
-Run as a program it imports everything, then starts a run for every line it reads: imports take longer than these runs do.
-Scoring processes import this file too, so that they note and wait likewise.
+Run as a program it imports everything, then starts a run for every line it reads: imports take
+longer than these runs do. Scoring processes import this file too, so that they note and wait
+likewise.
 """
 
 from __future__ import annotations

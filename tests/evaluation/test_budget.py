@@ -20,7 +20,13 @@ NEEDED = 120 * 26 * 32 * 4  # texts, kinds (12 + 12 + 2), features, bytes at one
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Any]:
     data = write_tasks(tmp_path / "data", pairs=120, texts=120)
-    return {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
+    return {
+        "out": tmp_path / "run",
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [-1],
+        "scoring_workers": 0,
+    }
 
 
 def test_a_grid_that_does_not_fit_is_refused_before_anything_is_encoded(
@@ -28,11 +34,19 @@ def test_a_grid_that_does_not_fit_is_refused_before_anything_is_encoded(
 ) -> None:
     seen = watch(monkeypatch)
     with pytest.raises(
-        LayerscopeError, match=rf"{len(all_readouts())} readouts of 120 texts take 390 KB.*332 KB\. Raise store_size="
+        LayerscopeError,
+        match=rf"{len(all_readouts())} readouts of 120 texts take 390 KB.*332 KB\. Raise store_size=",
     ):
         evaluate(tiny_model(), ["Pairs"], readouts="all", store_size=int(0.85 * NEEDED), **given)
     assert len(seen) == 0
-    part = evaluate(tiny_model(), ["Pairs"], readouts="all", store_size=int(0.85 * NEEDED), sample=20, **{**given, "out": None})
+    part = evaluate(
+        tiny_model(),
+        ["Pairs"],
+        readouts="all",
+        store_size=int(0.85 * NEEDED),
+        sample=20,
+        **{**given, "out": None},
+    )
     assert part.manifest["tasks"]["Pairs"]["items"] == 20
 
 
@@ -45,17 +59,32 @@ def test_more_room_later_goes_on(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("scoring", ["mteb", "device"])
 def test_what_does_not_fit_at_once_is_encoded_and_scored_in_turns(
-    given: dict[str, Any], scoring: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    given: dict[str, Any],
+    scoring: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     given = {**given, "layers": None, "readouts": ["plain/mean", "plain/last"], "scoring": scoring}
-    tasks = ["Pairs", "Sets", "Ranking"] if scoring == "device" else ["Pairs"]  # mteb takes its time
+    tasks = (
+        ["Pairs", "Sets", "Ranking"] if scoring == "device" else ["Pairs"]
+    )  # mteb takes its time
     whole = evaluate(tiny_model(), tasks, **{**given, "out": None})
     store = sum(path.stat().st_size for path in given["store"].rglob("*") if path.is_file())
     text = 2 * 32 * 4  # bytes of a text at one layer
-    in_turns = evaluate(tiny_model(), tasks, store_size=2 * 120 * text, **{**given, "store": given["out"].parent / "other"})
+    in_turns = evaluate(
+        tiny_model(),
+        tasks,
+        store_size=2 * 120 * text,
+        **{**given, "store": given["out"].parent / "other"},
+    )
     assert "turns of at most" in caplog.text
-    assert any("turns" in warning and "no map is kept" in warning for warning in in_turns.manifest["warnings"])
-    assert "no map is kept" in in_turns.report(given["out"].parent / "page.html").read_text(encoding="utf-8")
+    assert any(
+        "turns" in warning and "no map is kept" in warning
+        for warning in in_turns.manifest["warnings"]
+    )
+    assert "no map is kept" in in_turns.report(given["out"].parent / "page.html").read_text(
+        encoding="utf-8"
+    )
     assert in_turns.find_map() is None
     assert whole.find_map().texts is not None
     bare = evaluate(tiny_model(), tasks, texts=False, **{**given, "out": None})
@@ -67,12 +96,22 @@ def test_what_does_not_fit_at_once_is_encoded_and_scored_in_turns(
     assert (both["score"] - both["score_turns"]).abs().max() < 1e-6
     assert store > 2 * 120 * text
     seen = watch(monkeypatch)
-    assert len(evaluate(tiny_model(), tasks, store_size=2 * 120 * text, **given).scores) == len(whole.scores)
+    assert len(evaluate(tiny_model(), tasks, store_size=2 * 120 * text, **given).scores) == len(
+        whole.scores
+    )
     assert len(seen) == 0  # it was complete
 
 
-def test_a_run_in_turns_goes_on_where_it_stopped(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {**given, "layers": None, "readouts": ["plain/mean"], "store_size": 130 * 32 * 4, "scoring": "device"}
+def test_a_run_in_turns_goes_on_where_it_stopped(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        **given,
+        "layers": None,
+        "readouts": ["plain/mean"],
+        "store_size": 130 * 32 * 4,
+        "scoring": "device",
+    }
     stopped: list[int] = []
     own = DeviceScoring.run
 
@@ -90,4 +129,6 @@ def test_a_run_in_turns_goes_on_where_it_stopped(given: dict[str, Any], monkeypa
     run = evaluate(tiny_model(), ["Pairs"], **given)
     layers = run.scores["layer"].nunique()
     assert len(run.scores) == layers == tiny_model().n_blocks + 1
-    assert len(seen) == 120 * (layers - 3)  # a turn per layer: two were scored, the third was encoded
+    assert len(seen) == 120 * (
+        layers - 3
+    )  # a turn per layer: two were scored, the third was encoded

@@ -45,7 +45,17 @@ def test_every_type_of_task_is_scored_as_by_mteb(tmp_path: Path) -> None:
     }  # fmt: skip
     by_mteb = evaluate(tiny_model(), TASKS, scoring="mteb", **given)
     ours = evaluate(tiny_model(), TASKS, scoring="device", **given)
-    keys = ["task", "split", "subset", "template", "pooling", "final_norm", "sink", "centering", "layer"]
+    keys = [
+        "task",
+        "split",
+        "subset",
+        "template",
+        "pooling",
+        "final_norm",
+        "sink",
+        "centering",
+        "layer",
+    ]
     both = by_mteb.scores.merge(ours.scores, on=keys, suffixes=("_mteb", ""))
     assert len(both) == len(by_mteb.scores) == len(ours.scores) == len(TASKS) * 6
     apart = (both["score"] - both["score_mteb"]).abs()
@@ -69,7 +79,10 @@ def test_a_folder_is_not_filled_by_both(tmp_path: Path) -> None:
     evaluate(tiny_model(), ["Pairs"], scoring="device", **given)
     files = sorted((tmp_path / "run" / "results").glob("*/*.json"))
     assert [json.loads(file.read_text())["scoring"] for file in files] == ["device"]
-    assert evaluate(tiny_model(), ["Pairs"], scoring="device", **given).manifest["scoring"]["by"] == "device"
+    assert (
+        evaluate(tiny_model(), ["Pairs"], scoring="device", **given).manifest["scoring"]["by"]
+        == "device"
+    )
     with pytest.raises(RunFolderError):
         evaluate(tiny_model(), ["Pairs"], scoring="mteb", **given)
     with pytest.raises(LayerscopeError, match="scoring"):
@@ -77,14 +90,31 @@ def test_a_folder_is_not_filled_by_both(tmp_path: Path) -> None:
 
 
 def ranked_task(joined: bool, listed: bool, score: str = "map_at_1000") -> Any:
-    """A small search: documents of two topics, some with a title, one that is judged but not there, two that are the same."""
-    documents = [{"id": f"d{i}", "title": "t" * (i % 3), "text": f"document {i % 29}"} for i in range(30)]
-    queries = [{"id": f"q{i // 2}_{i % 2}" if joined else f"q{i}", "text": f"query {i}"} for i in range(8)]
-    relevant = {query["id"]: {f"d{(3 * i) % 30}": 1, f"d{i + 10}": 2, "gone": 1} for i, query in enumerate(queries)}
-    ranked = {query["id"]: [f"d{(i * 7 + k) % 30}" for k in range(12)] for i, query in enumerate(queries)} if listed else None
+    """A small search: documents of two topics, some with a title, one that is judged but not there,
+    two that are the same."""
+    documents = [
+        {"id": f"d{i}", "title": "t" * (i % 3), "text": f"document {i % 29}"} for i in range(30)
+    ]
+    queries = [
+        {"id": f"q{i // 2}_{i % 2}" if joined else f"q{i}", "text": f"query {i}"} for i in range(8)
+    ]
+    relevant = {
+        query["id"]: {f"d{(3 * i) % 30}": 1, f"d{i + 10}": 2, "gone": 1}
+        for i, query in enumerate(queries)
+    }
+    ranked = (
+        {
+            query["id"]: [f"d{(i * 7 + k) % 30}" for k in range(12)]
+            for i, query in enumerate(queries)
+        }
+        if listed
+        else None
+    )
     if joined:
         relevant = {query: relevant[query[:3] + "1"] for query in relevant}
-    task = task_class("Search", "Reranking", lambda _: None, description="made up", origin="tests", version="1")()
+    task = task_class(
+        "Search", "Reranking", lambda _: None, description="made up", origin="tests", version="1"
+    )()
     task.metadata = task.metadata.model_copy(update={"main_score": score})
     data = {"queries": Dataset.from_list(queries), "corpus": Dataset.from_list(documents)}
     task.dataset = {"default": {"test": {**data, "relevant_docs": relevant, "top_ranked": ranked}}}
@@ -103,7 +133,9 @@ def both_ways(task: Any, score: str, width: int = 8) -> tuple[float, float]:
 
     reseed(task)
     view = LayerView(lambda some: vectors[rows(some)], model_meta("made-up", None, width, None))
-    found = mteb.evaluate(view, task, cache=None, show_progress_bar=False, co2_tracker=False).task_results[0]
+    found = mteb.evaluate(
+        view, task, cache=None, show_progress_bar=False, co2_tracker=False
+    ).task_results[0]
     reseed(task)
     (part,) = parts_of(task, rows)
     ours = score_problem(torch.as_tensor(vectors[None, : len(texts)]), part.problem)[0]
@@ -140,7 +172,13 @@ def test_the_newer_kind_of_clustering_draws_the_same_documents() -> None:
 
     task = Drawn()
     labels = [[f"a{i % 3}", f"b{i % 7}"] if i % 4 else [f"a{i % 3}"] for i in range(200)]
-    task.dataset = DatasetDict({"test": Dataset.from_dict({"sentences": [f"text {i}" for i in range(200)], "labels": labels})})
+    task.dataset = DatasetDict(
+        {
+            "test": Dataset.from_dict(
+                {"sentences": [f"text {i}" for i in range(200)], "labels": labels}
+            )
+        }
+    )
     task.data_loaded = True
     wanted, ours = both_ways(task, "v_measure")
     assert ours == pytest.approx(wanted, abs=1e-4)
@@ -212,7 +250,9 @@ def test_a_readout_that_is_the_same_for_all_texts_is_told_from_one_that_differs_
     assert not scoring._alike(vectors)
 
 
-def test_readers_and_their_memory_are_bounded_by_the_largest_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_and_their_memory_are_bounded_by_the_largest_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(device_scoring.os, "cpu_count", lambda: 16)
     scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
     assert [scorer.readers(size) for size in (2**20, 2**30, 2**33)] == [4, 2, 1]
@@ -221,6 +261,9 @@ def test_readers_and_their_memory_are_bounded_by_the_largest_task(monkeypatch: p
 
 
 def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:
-    made = [{"task": "a", "status": "scored", "scoring": "device", "converged": share} for share in (0.0, 0.0, 0.0, 1.0)]
+    made = [
+        {"task": "a", "status": "scored", "scoring": "device", "converged": share}
+        for share in (0.0, 0.0, 0.0, 1.0)
+    ]
     scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
     assert scorer.facts(made)["fits_converged"] == {"a": 0.25}

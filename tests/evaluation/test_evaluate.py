@@ -1,4 +1,5 @@
-"""`evaluate` from data to tables: mteb's scores of a plain encoder, tables and files, undefined readouts, failures."""
+"""`evaluate` from data to tables: mteb's scores of a plain encoder, tables and files, undefined
+readouts, failures."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ from layerscope.evaluation import pool, scoring
 from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models.prefix import common_tokens
-from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
+from tests.evaluation.support import (
+    TASKS,
+    Listener,
+    PlainEncoder,
+    fill_by_hand,
+    mteb_score,
+    watch,
+    write_tasks,
+)
 from tests.evaluation.tasks.support import write_rows
 from tests.tiny import tiny_model
 
@@ -33,7 +42,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]  # scikit-learn on tiny classifiers
 
-READOUTS = ["plain/mean/applied/keep/none", "echo/wmean/raw/drop/corpus", "one-word/last/applied/keep/none"]
+READOUTS = [
+    "plain/mean/applied/keep/none",
+    "echo/wmean/raw/drop/corpus",
+    "one-word/last/applied/keep/none",
+]
 KEYS = ["template", "pooling", "final_norm", "sink", "centering"]
 COLUMNS = [
     "task",
@@ -100,7 +113,9 @@ def test_each_text_is_encoded_once_for_all_tasks_layers_and_readouts(whole: Whol
     assert Counter(whole.seen) == wanted
     assert whole.run.manifest["counts"]["texts"] == len(every)
     assert whole.run.manifest["counts"]["encoded"] == 3 * len(every)
-    assert sum(len(texts) for texts in whole.texts.values()) > 2 * len(every)  # the tasks do share texts
+    assert sum(len(texts) for texts in whole.texts.values()) > 2 * len(
+        every
+    )  # the tasks do share texts
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +124,9 @@ def plain() -> PlainEncoder:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_scores_are_those_of_a_plain_encoder_per_layer(whole: Whole, plain: PlainEncoder, name: str) -> None:
+def test_scores_are_those_of_a_plain_encoder_per_layer(
+    whole: Whole, plain: PlainEncoder, name: str
+) -> None:
     rows = whole.run.scores[whole.run.scores["task"] == name]
     assert len(rows) == 9
     task = resolve_tasks(name, data_dir=whole.data)[0].load()
@@ -129,9 +146,15 @@ def test_the_tables(whole: Whole) -> None:
     assert list(scores.columns) == COLUMNS
     assert len(scores) == 5 * 3 * 3
     assert not scores.duplicated(subset=[c for c in COLUMNS if c != "score"]).any()
-    assert dict(zip(scores["layer"], scores["site"], strict=True)) == {0: "embed", 2: "block.1", 3: "block.2"}
+    assert dict(zip(scores["layer"], scores["site"], strict=True)) == {
+        0: "embed",
+        2: "block.1",
+        3: "block.2",
+    }
     assert np.allclose(scores["depth"], scores["layer"] / 3)
-    types = dict(zip(scores["task"], zip(scores["task_type"], scores["metric"], strict=True), strict=True))
+    types = dict(
+        zip(scores["task"], zip(scores["task_type"], scores["metric"], strict=True), strict=True)
+    )
     assert types == {
         "Pairs": ("STS", "cosine_spearman"),
         "Topics": ("Classification", "accuracy"),
@@ -142,7 +165,9 @@ def test_the_tables(whole: Whole) -> None:
     for name in ("scores", "gains"):
         table = pd.read_parquet(folder / f"{name}.parquet")
         pd.testing.assert_frame_equal(table, getattr(whole.run, name))
-        pd.testing.assert_frame_equal(table, pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""]))
+        pd.testing.assert_frame_equal(
+            table, pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
+        )
     again = Evaluation.load(folder)
     assert again.manifest == json.loads((folder / "manifest.json").read_text())
     assert again.summary() == whole.run.summary()
@@ -158,9 +183,19 @@ def test_gains_are_against_the_last_layer_on_the_same_items(whole: Whole) -> Non
         assert group[["ci_low", "ci_high"]].notna().all().all()
     assert not gains["tied_best"].all()
     for _, group in gains.groupby("task"):
-        default = group[(group["template"] == "plain") & (group["final_norm"] == "applied") & (group["layer"] == 3)].iloc[0]
-        assert (default["gain_over_default"], default["default_ci_low"], default["default_ci_high"]) == (0, 0, 0)
-        np.testing.assert_allclose(group["gain_over_default"], group["score"] - default["score"], atol=1e-12)
+        default = group[
+            (group["template"] == "plain")
+            & (group["final_norm"] == "applied")
+            & (group["layer"] == 3)
+        ].iloc[0]
+        assert (
+            default["gain_over_default"],
+            default["default_ci_low"],
+            default["default_ci_high"],
+        ) == (0, 0, 0)
+        np.testing.assert_allclose(
+            group["gain_over_default"], group["score"] - default["score"], atol=1e-12
+        )
         same = group[(group[KEYS] == default[KEYS]).all(axis=1)]
         np.testing.assert_allclose(same["default_ci_low"], same["ci_low"])
         assert (group["default_ci_low"] <= group["default_ci_high"]).all()
@@ -206,10 +241,16 @@ def test_mteb_reads_its_own_results(whole: Whole) -> None:
                 key = (result.task_name, kwargs["layer"], *(kwargs[k] for k in KEYS))
                 found[key] = result.scores["test"][0]["main_score"]
     scores = whole.run.scores.dropna(subset=["score"])
-    wanted = {(row["task"], row["layer"], *(row[k] for k in KEYS)): row["score"] for row in scores.to_dict(orient="records")}
+    wanted = {
+        (row["task"], row["layer"], *(row[k] for k in KEYS)): row["score"]
+        for row in scores.to_dict(orient="records")
+    }
     assert found == pytest.approx(wanted, abs=1e-6)  # mteb writes six digits
     by_mteb = [
-        (r.task_name, s["test"][0]["main_score"]) for m in loaded.model_results for r in m.task_results for s in [r.scores]
+        (r.task_name, s["test"][0]["main_score"])
+        for m in loaded.model_results
+        for r in m.task_results
+        for s in [r.scores]
     ]
     assert len(by_mteb) == len(wanted)
     assert Counter((task, round(score, 5)) for task, score in by_mteb) == Counter(
@@ -224,7 +265,10 @@ def test_undefined_readouts_are_marked_and_not_averaged(whole: Whole) -> None:
     assert missing[["task_type", "metric", "split", "subset"]].notna().all().all()
     assert len(whole.run.manifest["undefined"]) == 5
     for line in whole.run.manifest["undefined"]:
-        assert line.split(": ")[1] == "one-word/last/applied/keep/none at embed gives every text the same vector"
+        assert (
+            line.split(": ")[1]
+            == "one-word/last/applied/keep/none at embed gives every text the same vector"
+        )
     gains = whole.run.gains
     assert not ((gains["template"] == "one-word") & (gains["layer"] == 0)).any()
     assert gains["score"].notna().all()
@@ -247,11 +291,15 @@ def test_manifest(whole: Whole) -> None:
     assert manifest["status"] == "complete"
     assert manifest["failed"] == []
     assert manifest["counts"]["truncated"] == {"plain": 0, "echo": 0, "one-word": 0}
-    assert manifest["conventions"]["max_length"] == 128  # what the model takes, not the 256 asked for
+    assert (
+        manifest["conventions"]["max_length"] == 128
+    )  # what the model takes, not the 256 asked for
     assert manifest["conventions"]["readouts"] == READOUTS
     assert {facts["source"] for facts in manifest["tasks"].values()} == {"local"}
     assert all(len(facts["fingerprint"]) == 64 for facts in manifest["tasks"].values())
-    assert any("TwitterSemEval2015 is not MTEB's own split" in line for line in manifest["warnings"])
+    assert any(
+        "TwitterSemEval2015 is not MTEB's own split" in line for line in manifest["warnings"]
+    )
 
 
 def test_the_same_again_returns_at_once(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,17 +342,38 @@ def test_another_configuration_is_refused(whole: Whole, tmp_path: Path) -> None:
         evaluate(tiny_model(), TASKS, out=tmp_path / "out", **given)
 
 
-def test_a_later_run_reuses_the_store(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_run_reuses_the_store(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = watch(monkeypatch)
-    given: dict[str, Any] = {"data_dir": whole.data, "store": whole.store, "layers": [2], "scoring_workers": 0}
-    run = evaluate(tiny_model(), ["Ranking", "Pairs"], out=tmp_path / "a", readouts=["one-word", "plain/mean/applied"], **given)
+    given: dict[str, Any] = {
+        "data_dir": whole.data,
+        "store": whole.store,
+        "layers": [2],
+        "scoring_workers": 0,
+    }
+    run = evaluate(
+        tiny_model(),
+        ["Ranking", "Pairs"],
+        out=tmp_path / "a",
+        readouts=["one-word", "plain/mean/applied"],
+        **given,
+    )
     assert len(seen) == 0
     assert run.manifest["counts"]["encoded"] == 0
     old = whole.run.scores.set_index(["task", *KEYS, "layer"])["score"]
     new = run.scores.set_index(["task", *KEYS, "layer"])["score"]
     pd.testing.assert_series_equal(new, old.loc[new.index])
-    evaluate(tiny_model(), ["Pairs"], out=tmp_path / "b", readouts=["plain", "one-word/last/raw"], **given)
-    assert len(seen) == len(whole.texts["Pairs"])  # the raw state under one template is new, nothing else
+    evaluate(
+        tiny_model(),
+        ["Pairs"],
+        out=tmp_path / "b",
+        readouts=["plain", "one-word/last/raw"],
+        **given,
+    )
+    assert len(seen) == len(
+        whole.texts["Pairs"]
+    )  # the raw state under one template is new, nothing else
 
 
 def test_float16_changes_scores_by_less_than_a_hundredth(whole: Whole, tmp_path: Path) -> None:
@@ -333,7 +402,9 @@ def test_an_encoder_with_cls(tmp_path: Path) -> None:
     plain = PlainEncoder(tiny_model("bert"), "bert", 0, readouts[0])
     for pooling, readout, layers in (("cls", readouts[0], [3]), ("max", readouts[1], [0, 3])):
         for layer in layers:
-            assert scores[pooling, layer] == pytest.approx(mteb_score(task, plain.at(layer, readout)), abs=1e-4)
+            assert scores[pooling, layer] == pytest.approx(
+                mteb_score(task, plain.at(layer, readout)), abs=1e-4
+            )
 
 
 def test_nothing_but_undefined(tmp_path: Path) -> None:
@@ -342,7 +413,12 @@ def test_nothing_but_undefined(tmp_path: Path) -> None:
         layers=[0], readouts="one-word", scoring_workers=0,
     )  # fmt: skip
     row = run.scores.iloc[0]
-    assert (row["task_type"], row["metric"], row["split"], row["subset"]) == ("STS", "cosine_spearman", "test", "default")
+    assert (row["task_type"], row["metric"], row["split"], row["subset"]) == (
+        "STS",
+        "cosine_spearman",
+        "test",
+        "default",
+    )
     assert math.isnan(row["score"])
     assert len(run.gains) == len(run.best()) == 0
     assert run.summary()["tasks"] == []
@@ -363,7 +439,12 @@ def test_a_custom_template_of_any_characters(tmp_path: Path) -> None:
 def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
     (data / "Topics" / "test.jsonl").write_text('{"text": "a", "label": 1}\n{oops')
-    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
+    given: dict[str, Any] = {
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [-1],
+        "scoring_workers": 0,
+    }
     run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
     assert [failure["task"] for failure in run.failed] == ["Topics"]
     assert "line 2 is not valid JSON" in run.failed[0]["reason"]
@@ -376,7 +457,9 @@ def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> 
     assert run.scores["task"].tolist() == ["Pairs", "Topics"]
 
 
-def test_a_layer_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_fails_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write_tasks(tmp_path / "data")
     given: dict[str, Any] = {
         "out": tmp_path / "run",
@@ -396,7 +479,11 @@ def test_a_layer_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch:
         patched.setattr(scoring, "_lookup", broken)
         run = evaluate(tiny_model(), ["Pairs", "Ranking"], **given)
     assert run.failed == [{"task": "Pairs", "reason": "MemoryError: no room"}]
-    assert run.scores[["task", "layer"]].to_numpy().tolist() == [["Pairs", 1], ["Ranking", 1], ["Ranking", 2]]
+    assert run.scores[["task", "layer"]].to_numpy().tolist() == [
+        ["Pairs", 1],
+        ["Ranking", 1],
+        ["Ranking", 2],
+    ]
     run = evaluate(tiny_model(), ["Pairs", "Ranking"], **given)
     assert run.failed == []
     assert len(run.scores) == 4
@@ -404,7 +491,12 @@ def test_a_layer_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch:
 
 def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
+    given: dict[str, Any] = {
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [-1],
+        "scoring_workers": 0,
+    }
     alone = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "alone", **given)
     first = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
     second = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
@@ -430,19 +522,30 @@ def test_a_run_goes_on_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
     first = evaluate(tiny_model(), ["Pairs"], **given)
     monkeypatch.setattr(mteb, "evaluate", lambda *_, **__: pytest.fail("scored again"))
-    pd.testing.assert_frame_equal(evaluate(tiny_model(), ["Pairs"], offline=True, **given).scores, first.scores)
+    pd.testing.assert_frame_equal(
+        evaluate(tiny_model(), ["Pairs"], offline=True, **given).scores, first.scores
+    )
 
 
 def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "scoring_workers": 0}
+    given: dict[str, Any] = {
+        "data_dir": write_tasks(tmp_path / "data"),
+        "store": tmp_path / "store",
+        "scoring_workers": 0,
+    }
     for layer in (4, -5):
         with pytest.raises(LayerscopeError, match=r"does not exist: tiny-llama has layers 0 to 3"):
             evaluate(tiny_model(), ["Pairs"], out=tmp_path / "no", layers=[0, layer], **given)
     assert not (tmp_path / "no").exists()
-    run = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", layers=[-1], max_length=28, **given)
+    run = evaluate(
+        tiny_model(), ["Pairs"], out=tmp_path / "run", layers=[-1], max_length=28, **given
+    )
     cut = run.manifest["counts"]["truncated"]["plain"]
     assert 0 < cut < run.manifest["counts"]["texts"]
-    assert any(line.startswith(f"{cut} of ") and "cut to 28 tokens" in line for line in run.manifest["warnings"])
+    assert any(
+        line.startswith(f"{cut} of ") and "cut to 28 tokens" in line
+        for line in run.manifest["warnings"]
+    )
 
 
 def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> None:
@@ -455,20 +558,35 @@ def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> N
         "out": tmp_path / "run",
     }
     before = evaluate(tiny_model(), ["Ranking", "Pairs"], **given)
-    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results" / "Ranking").iterdir()}
+    kept = {
+        file: file.stat().st_mtime_ns
+        for file in (tmp_path / "run" / "results" / "Ranking").iterdir()
+    }
     file = data / "Pairs" / "test.jsonl"
     rows = file.read_text().splitlines()
     file.write_text("\n".join(rows[: len(rows) // 2]) + "\n")
     after = evaluate(tiny_model(), ["Ranking", "Pairs"], **given)
-    assert after.manifest["tasks"]["Pairs"]["fingerprint"] != before.manifest["tasks"]["Pairs"]["fingerprint"]
+    assert (
+        after.manifest["tasks"]["Pairs"]["fingerprint"]
+        != before.manifest["tasks"]["Pairs"]["fingerprint"]
+    )
     assert len(list((tmp_path / "run" / "results" / "Pairs").glob("*.json"))) == 2
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results" / "Ranking").iterdir()} == kept
+    assert {
+        file: file.stat().st_mtime_ns
+        for file in (tmp_path / "run" / "results" / "Ranking").iterdir()
+    } == kept
 
 
-def test_without_a_folder_the_run_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_the_run_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "scoring_workers": 0}
+    given: dict[str, Any] = {
+        "data_dir": write_tasks(tmp_path / "data"),
+        "store": tmp_path / "store",
+        "scoring_workers": 0,
+    }
     kept = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
     run = evaluate(tiny_model(), ["Pairs"], **given)
     assert run.path is None
@@ -478,7 +596,11 @@ def test_without_a_folder_the_run_is_in_memory(tmp_path: Path, monkeypatch: pyte
     pd.testing.assert_frame_equal(run.gains, kept.gains)
     assert run.items().keys() == kept.items().keys() == {("Pairs", "test", "default")}
     choice, same = select(run), select(kept)
-    assert (choice.layer, choice.readout, choice.expected_gain) == (same.layer, same.readout, same.expected_gain)
+    assert (choice.layer, choice.readout, choice.expected_gain) == (
+        same.layer,
+        same.readout,
+        same.expected_gain,
+    )
     assert not any("not stored" in warning for warning in choice.warnings)
 
 
@@ -486,14 +608,20 @@ def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
     mine = tmp_path / "run" / "results" / "thesis.tex"
     mine.parent.mkdir(parents=True)
     mine.write_text("important")
-    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "scoring_workers": 0}
+    given: dict[str, Any] = {
+        "data_dir": write_tasks(tmp_path / "data"),
+        "store": tmp_path / "store",
+        "scoring_workers": 0,
+    }
     with pytest.raises(RunFolderError, match="results is in the way"):
         evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
     assert mine.read_text() == "important"
 
 
 @pytest.mark.slow
-def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_import_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write_tasks(tmp_path / "data")
     hostile = tmp_path / "hostile"
     hostile.mkdir()
@@ -513,7 +641,9 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("suffix", [".json", ".npz"])
 @pytest.mark.parametrize("how", ["flip", "empty"])
-def test_damaged_results_are_scored_again(tmp_path: Path, suffix: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_results_are_scored_again(
+    tmp_path: Path, suffix: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     given: dict[str, Any] = {
         "tasks": ["Pairs"], "data_dir": write_tasks(tmp_path / "data"), "out": tmp_path / "run", "store": tmp_path / "store",
         "readouts": READOUTS[:1], "scoring_workers": 0,
@@ -532,19 +662,32 @@ def test_damaged_results_are_scored_again(tmp_path: Path, suffix: str, how: str,
     pd.testing.assert_frame_equal(again.gains, first.gains)
 
 
-def test_vectors_are_not_pruned_while_a_run_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_not_pruned_while_a_run_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, store = write_tasks(tmp_path / "data"), tmp_path / "store"
     script = "import sys; from pathlib import Path; from layerscope.store.embeddings import EmbeddingStore as E; "
     script += "print(len(E(Path(sys.argv[1]), None).prune(keep_bytes=0)))"
     own, pruned = pool.ScoringPool.score, []
 
-    def score(*arguments: Any) -> Any:  # another process prunes the store between encoding and scoring
-        ended = subprocess.run([sys.executable, "-c", script, str(store)], capture_output=True, text=True, check=True)
+    def score(
+        *arguments: Any,
+    ) -> Any:  # another process prunes the store between encoding and scoring
+        ended = subprocess.run(
+            [sys.executable, "-c", script, str(store)], capture_output=True, text=True, check=True
+        )
         pruned.append(int(ended.stdout))
         return own(*arguments)
 
     monkeypatch.setattr(pool.ScoringPool, "score", score)
-    run = evaluate(tiny_model(), ["Pairs"], data_dir=data, store=store, readouts=READOUTS[:1], scoring_workers=0)
+    run = evaluate(
+        tiny_model(),
+        ["Pairs"],
+        data_dir=data,
+        store=store,
+        readouts=READOUTS[:1],
+        scoring_workers=0,
+    )
     assert pruned == [0]
     assert run.failed == []
 
@@ -554,10 +697,22 @@ def test_gold_values_that_are_all_the_same_are_told(tmp_path: Path) -> None:
     rows = [{"sentence1": f"text {i}", "sentence2": f"other {i}", "score": 3.0} for i in range(8)]
     write_rows(data / "Same" / "test.jsonl", rows)
     run = evaluate(
-        tiny_model(), ["Pairs", "Same"], data_dir=data, store=tmp_path / "store", readouts=READOUTS[:1], scoring_workers=0
+        tiny_model(),
+        ["Pairs", "Same"],
+        data_dir=data,
+        store=tmp_path / "store",
+        readouts=READOUTS[:1],
+        scoring_workers=0,
     )
     assert [one["task"] for one in run.failed] == ["Same"]
     assert "all 8 items of split 'test' have the same gold value, 3.0" in run.failed[0]["reason"]
     assert set(run.scores["task"]) == {"Pairs"}
     with pytest.raises(LayerscopeError, match="have the same gold value"):
-        evaluate(tiny_model(), ["Same"], data_dir=data, store=tmp_path / "store", readouts=READOUTS[:1], scoring_workers=0)
+        evaluate(
+            tiny_model(),
+            ["Same"],
+            data_dir=data,
+            store=tmp_path / "store",
+            readouts=READOUTS[:1],
+            scoring_workers=0,
+        )

@@ -1,4 +1,5 @@
-"""Items from mteb's predictions give mteb's score back, also where scores tie or another measure than the cosine wins."""
+"""Items from mteb's predictions give mteb's score back, also where scores tie or another measure
+than the cosine wins."""
 
 from __future__ import annotations
 
@@ -22,27 +23,41 @@ class Given(AbsEncoder):
     """Vectors from a function of the text."""
 
     def __init__(self, vector: Callable[[str], list[float]]) -> None:
-        self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "tests/given", "revision": "1"})
+        self.mteb_model_meta = ModelMeta.create_empty(
+            overwrites={"name": "tests/given", "revision": "1"}
+        )
         self.vector = vector
 
     def encode(self, inputs: Any, **_: Any) -> np.ndarray:
-        return np.array([self.vector(text) for batch in inputs for text in batch["text"]], dtype=np.float32)
+        return np.array(
+            [self.vector(text) for batch in inputs for text in batch["text"]], dtype=np.float32
+        )
 
 
-def scored(name: str, data: Path, folder: Path, model: AbsEncoder) -> tuple[Any, dict[str, Any], Any]:
+def scored(
+    name: str, data: Path, folder: Path, model: AbsEncoder
+) -> tuple[Any, dict[str, Any], Any]:
     """The items of a task, mteb's scores, and mteb's predictions."""
     import mteb
 
     task = resolve_tasks(name, data_dir=data)[0].load()
     options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
-    entry = mteb.evaluate(model, task, prediction_folder=folder, **options).task_results[0].scores["test"][0]
-    told = json.loads((folder / task.prediction_file_name).read_text()).get("default", {}).get("test")
+    entry = (
+        mteb.evaluate(model, task, prediction_folder=folder, **options)
+        .task_results[0]
+        .scores["test"][0]
+    )
+    told = (
+        json.loads((folder / task.prediction_file_name).read_text()).get("default", {}).get("test")
+    )
     return items_of(task, "test", entry, told), entry, told
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_items_give_mtebs_score_back(name: str, tmp_path: Path) -> None:
-    items, entry, _ = scored(name, write_tasks(tmp_path / "data"), tmp_path / "told", WordHashEncoder())
+    items, entry, _ = scored(
+        name, write_tasks(tmp_path / "data"), tmp_path / "told", WordHashEncoder()
+    )
     counts = {"Pairs": 24, "Topics": 12, "Sets": 2, "TwitterSemEval2015": 24, "Ranking": 6}
     assert len(items.values) == counts[name]
     # mteb rounds a mean average precision to five digits
@@ -51,7 +66,10 @@ def test_items_give_mtebs_score_back(name: str, tmp_path: Path) -> None:
 
 
 def test_equal_scores_are_ranked_as_mteb_ranks_them(tmp_path: Path) -> None:
-    rows = [{"query": f"q {i}", "positive": ["same", f"p{i}"], "negative": ["same", "other", f"n{i}"]} for i in range(5)]
+    rows = [
+        {"query": f"q {i}", "positive": ["same", f"p{i}"], "negative": ["same", "other", f"n{i}"]}
+        for i in range(5)
+    ]
     write_rows(tmp_path / "data" / "Ranking" / "test.jsonl", rows)
     model = Given(lambda text: [1.0, 0.1 * (text[0] == "q"), 0.5 * (text[0] == "o")])
     items, entry, told = scored("Ranking", tmp_path / "data", tmp_path / "told", model)

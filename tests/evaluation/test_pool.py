@@ -12,8 +12,11 @@ from layerscope.evaluation import pool
 from tests.forking import run_python
 
 
-def test_a_process_that_is_ended_while_it_starts_up_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mteb is imported for seconds: an exit raised there would be printed, the system's way of ending a process is not."""
+def test_a_process_that_is_ended_while_it_starts_up_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """mteb is imported for seconds: an exit raised there would be printed, the system's way of
+    ending a process is not."""
     before, threads, seen = signal.getsignal(signal.SIGTERM), torch.get_num_threads(), []
     monkeypatch.setattr(pool, "quiet_mteb", lambda: seen.append(signal.getsignal(signal.SIGTERM)))
     try:
@@ -27,7 +30,9 @@ def test_a_process_that_is_ended_while_it_starts_up_prints_no_traceback(monkeypa
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals cannot be blocked there")
-def test_ctrl_c_is_for_the_run_alone_also_when_the_tracker_of_semaphores_starts_with_the_first_processes() -> None:
+def test_ctrl_c_is_for_the_run_alone_also_when_the_tracker_of_semaphores_starts_with_the_first_processes() -> (
+    None
+):
     done = run_python("""
 import multiprocessing, signal
 from layerscope.evaluation import pool

@@ -1,4 +1,5 @@
-"""Real weights on real tasks: published scores, every layer against a plain encoder, and the quick tasks."""
+"""Real weights on real tasks: published scores, every layer against a plain encoder, and the quick
+tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def one_fit_thread() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("task", "published"), [("STS17", 87.59), pytest.param("STSBenchmark", 82.03, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("task", "published"),
+    [("STS17", 87.59), pytest.param("STSBenchmark", 82.03, marks=pytest.mark.slow)],
+)
 def test_published_scores_of_the_last_layer(task: str, published: float, tmp_path: Path) -> None:
     run = evaluate(
         "minilm-l6", [task], out=tmp_path / "run", data_dir=shared_data(), store=tmp_path / "store",
@@ -43,21 +47,28 @@ class Read(AbsEncoder):
     """Vectors that were read before."""
 
     def __init__(self, vectors: dict[str, np.ndarray]) -> None:
-        self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "tests/read", "revision": "1"})
+        self.mteb_model_meta = ModelMeta.create_empty(
+            overwrites={"name": "tests/read", "revision": "1"}
+        )
         self.vectors = vectors
 
     def encode(self, inputs: Any, **_: Any) -> np.ndarray:
         return np.stack([self.vectors[text] for batch in inputs for text in batch["text"]])
 
 
-def means_by_hand(model: LoadedModel, texts: set[str], layers: list[int]) -> dict[tuple[int, str], dict[str, np.ndarray]]:
-    """Mean vectors of texts by layer and norm; texts of one length go together, so that nothing is padded."""
+def means_by_hand(
+    model: LoadedModel, texts: set[str], layers: list[int]
+) -> dict[tuple[int, str], dict[str, np.ndarray]]:
+    """Mean vectors of texts by layer and norm; texts of one length go together, so that nothing is
+    padded."""
     by_length: dict[int, list[tuple[str, list[int]]]] = {}
     for text in sorted(texts):
         ids = model.tokenizer(text)["input_ids"]
         assert len(ids) <= 256
         by_length.setdefault(len(ids), []).append((text, ids))
-    found: dict[tuple[int, str], dict[str, np.ndarray]] = {(k, norm): {} for k in layers for norm in ("applied", "raw")}
+    found: dict[tuple[int, str], dict[str, np.ndarray]] = {
+        (k, norm): {} for k in layers for norm in ("applied", "raw")
+    }
     caught: list[torch.Tensor] = []
     handle = model.module.norm.register_forward_pre_hook(lambda _m, args: caught.append(args[0]))
     with torch.no_grad():
@@ -69,7 +80,9 @@ def means_by_hand(model: LoadedModel, texts: set[str], layers: list[int]) -> dic
             for layer in layers:
                 both = {"raw": states[layer], "applied": model.module.norm(states[layer])}
                 for norm, state in both.items():
-                    found[layer, norm].update(zip((text for text, _ in rows), state.mean(1).numpy(), strict=True))
+                    found[layer, norm].update(
+                        zip((text for text, _ in rows), state.mean(1).numpy(), strict=True)
+                    )
     handle.remove()
     return found
 
@@ -89,14 +102,22 @@ def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
     scores = run.scores.set_index(["layer", "final_norm"])["score"]
     assert len(scores) == 6
     for place, vectors in means_by_hand(model, listener.texts, layers).items():
-        assert 100 * scores[place] == pytest.approx(100 * mteb_score(task, Read(vectors)), abs=0.01), place
+        assert 100 * scores[place] == pytest.approx(
+            100 * mteb_score(task, Read(vectors)), abs=0.01
+        ), place
     assert scores.round(3).nunique() == 6
 
 
 @pytest.mark.slow
 def test_the_quick_tasks(tmp_path: Path) -> None:
     run = evaluate(
-        "minilm-l6", "small", out=tmp_path / "run", store=tmp_path / "store", layers=[0, -1], sample=100, scoring_workers=0
+        "minilm-l6",
+        "small",
+        out=tmp_path / "run",
+        store=tmp_path / "store",
+        layers=[0, -1],
+        sample=100,
+        scoring_workers=0,
     )
     assert run.failed == []
     scores = run.scores.set_index(["task", "layer"])["score"]

@@ -1,4 +1,5 @@
-"""Metrics on a task's own texts: as a corpus that is profiled, and through `correlate` and `select`."""
+"""Metrics on a task's own texts: as a corpus that is profiled, and through `correlate` and
+`select`."""
 
 from __future__ import annotations
 
@@ -37,7 +38,14 @@ def model() -> LoadedModel:
 def scored(data: Path, model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     place = tmp_path_factory.mktemp("scores")
     return evaluate(
-        model, TASKS, data_dir=data, out=place / "run", store=place / "store", scoring_workers=0, progress=False, max_length=64
+        model,
+        TASKS,
+        data_dir=data,
+        out=place / "run",
+        store=place / "store",
+        scoring_workers=0,
+        progress=False,
+        max_length=64,
     )
 
 
@@ -45,7 +53,14 @@ def scored(data: Path, model: LoadedModel, tmp_path_factory: pytest.TempPathFact
 def profiles(data: Path, model: LoadedModel) -> list[Profile]:
     metrics = ["dataset_entropy", "prompt_entropy", "effective_rank"]
     return [
-        profile(model, task_corpus(task, data_dir=data), metrics=metrics, final_norm="applied", max_length=64, progress=False)
+        profile(
+            model,
+            task_corpus(task, data_dir=data),
+            metrics=metrics,
+            final_norm="applied",
+            max_length=64,
+            progress=False,
+        )
         for task in TASKS
     ]
 
@@ -54,7 +69,9 @@ def test_a_task_is_a_corpus(data: Path) -> None:
     corpus = task_corpus("Topics", data_dir=data)
     assert corpus.name == "Topics"
     assert (corpus.source["kind"], corpus.source["task"]) == ("task", "Topics")
-    assert len(corpus.texts) == len(set(corpus.texts)) == 12  # the test split; the training texts are others'
+    assert (
+        len(corpus.texts) == len(set(corpus.texts)) == 12
+    )  # the test split; the training texts are others'
     fewer = task_corpus("Topics", data_dir=data, sample=9, seed=1)
     assert len(fewer) == 9
     assert set(fewer.texts) < set(corpus.texts)
@@ -67,22 +84,30 @@ def test_a_task_is_a_corpus(data: Path) -> None:
         task_corpus("small", data_dir=data, offline=False)
 
 
-def test_profiles_of_tasks_give_each_task_its_own_values(scored: Evaluation, profiles: list[Profile]) -> None:
+def test_profiles_of_tasks_give_each_task_its_own_values(
+    scored: Evaluation, profiles: list[Profile]
+) -> None:
     tables = from_runs(profiles, scored)
     assert tables.facts["metrics_on"] == "each task's own texts"
     assert tables.notes == []
     assert set(tables.metrics["task"]) == set(TASKS)
-    own = tables.metrics[(tables.metrics["task"] == "Topics") & (tables.metrics["metric"] == "dataset_entropy")]
+    own = tables.metrics[
+        (tables.metrics["task"] == "Topics") & (tables.metrics["metric"] == "dataset_entropy")
+    ]
     curve = profiles[1].curve("dataset_entropy").set_index("layer")["value"]
     assert own.set_index("layer")["value"].to_dict() == pytest.approx(curve.to_dict())
     assert "no profile of the texts of Topics" in from_runs(profiles[:1], scored).notes[0]
 
 
-def test_what_does_not_fit_is_refused(scored: Evaluation, profiles: list[Profile], model: LoadedModel, texts: list[str]) -> None:
+def test_what_does_not_fit_is_refused(
+    scored: Evaluation, profiles: list[Profile], model: LoadedModel, texts: list[str]
+) -> None:
     with pytest.raises(LayerscopeError, match="more than one profile of the texts of Pairs"):
         from_runs([profiles[0], profiles[0]], scored)
     general = profile(model, texts, metrics="dataset_entropy", max_length=64, progress=False)
-    with pytest.raises(LayerscopeError, match="several profiles are taken only if each is of one task's texts"):
+    with pytest.raises(
+        LayerscopeError, match="several profiles are taken only if each is of one task's texts"
+    ):
         from_runs([profiles[0], general], scored)
 
 
@@ -93,7 +118,9 @@ def test_a_rule_chooses_for_one_task(profiles: list[Profile]) -> None:
         assert select(run, rule="lowest_dataset_entropy").layer == expected
 
 
-def test_dataset_entropy_of_a_task_against_the_reference(profiles: list[Profile], data: Path, model: LoadedModel) -> None:
+def test_dataset_entropy_of_a_task_against_the_reference(
+    profiles: list[Profile], data: Path, model: LoadedModel
+) -> None:
     import torch
 
     texts = task_corpus("Topics", data_dir=data).texts
@@ -103,4 +130,6 @@ def test_dataset_entropy_of_a_task_against_the_reference(profiles: list[Profile]
         with torch.no_grad():
             pooled.append(model.module(input_ids=ids).last_hidden_state[0].mean(0).double().numpy())
     last = profiles[1].curve("dataset_entropy")["value"].iloc[-1]
-    assert last == pytest.approx(ref.dataset_entropy(np.array(pooled), 1.0, "centered-unit"), abs=1e-4)
+    assert last == pytest.approx(
+        ref.dataset_entropy(np.array(pooled), 1.0, "centered-unit"), abs=1e-4
+    )

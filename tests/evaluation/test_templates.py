@@ -20,7 +20,9 @@ TEXTS = ["a dog", "naïve café", "日本語", "🙂 and 👩‍👩‍👧", " 
 @pytest.mark.parametrize("model", [DECODER, ENCODER], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_spans_by_hand(model: LoadedModel, name: str) -> None:
-    for text, encoded in zip(TEXTS, encode_template(model, get_template(name), TEXTS, 128), strict=True):
+    for text, encoded in zip(
+        TEXTS, encode_template(model, get_template(name), TEXTS, 128), strict=True
+    ):
         ids, span = fill_by_hand(model.tokenizer, name, text, model is ENCODER)
         assert encoded.ids == ids
         assert encoded.span == span
@@ -32,7 +34,9 @@ def test_spans_by_hand(model: LoadedModel, name: str) -> None:
 def test_one_word_ends_with_its_question() -> None:
     (encoded,) = encode_template(DECODER, get_template("one-word"), ["a dog"], 128)
     assert encoded.span[1] == len(encoded.ids)
-    assert DECODER.tokenizer.decode(encoded.ids[1:]) == 'This sentence: "a dog" means in one word: "'
+    assert (
+        DECODER.tokenizer.decode(encoded.ids[1:]) == 'This sentence: "a dog" means in one word: "'
+    )
 
 
 @pytest.mark.parametrize("name", ["echo", "one-word", "[{text}] = {text} = ({text})"])
@@ -44,7 +48,9 @@ def test_one_word_ends_with_its_question() -> None:
 @example(text="{text}", room=20)
 def test_the_text_is_cut_never_the_template(name: str, text: str, room: int) -> None:
     template = get_template(name)
-    frame = len(template.pattern.replace("{text}", "").encode()) + 1  # and the beginning-of-text token
+    frame = (
+        len(template.pattern.replace("{text}", "").encode()) + 1
+    )  # and the beginning-of-text token
     limit = frame + template.copies * room
     (encoded,) = encode_template(DECODER, template, [text], limit)
     assert len(encoded.ids) <= limit
@@ -75,7 +81,9 @@ def test_plain_texts_are_cut_to_the_length(text: str, limit: int) -> None:
 def test_no_room_for_a_text(name: str) -> None:
     template = get_template(name)
     frame = len(template.pattern.replace("{text}", "")) + 1
-    with pytest.raises(LayerscopeError, match=rf"{name}.*takes {frame} of max_length={frame}.*Raise max_length="):
+    with pytest.raises(
+        LayerscopeError, match=rf"{name}.*takes {frame} of max_length={frame}.*Raise max_length="
+    ):
         encode_template(DECODER, template, ["a"], frame)
     (encoded,) = encode_template(DECODER, template, ["abc"], frame + 2 * template.copies)
     assert len(encoded.ids) == frame + template.copies
@@ -83,7 +91,9 @@ def test_no_room_for_a_text(name: str) -> None:
 
 def test_names_and_patterns() -> None:
     assert get_template("echo") is TEMPLATES.get("echo")
-    assert {name: template.pattern for name, template in TEMPLATES.all().items() if template.in_all} == PATTERNS
+    assert {
+        name: template.pattern for name, template in TEMPLATES.all().items() if template.in_all
+    } == PATTERNS
     own = get_template("Summary of {text}:")
     assert (own.pattern, own.copies) == ("Summary of {text}:", 1)
     with pytest.raises(UnknownNameError, match=r"one-word.*\{text\}"):
@@ -99,10 +109,19 @@ def test_a_slow_tokenizer_is_refused_with_the_reason() -> None:
 
 @pytest.mark.real
 def test_spans_of_a_real_tokenizer() -> None:
-    """A word's token takes the space before it along, so the span begins with the token that holds both."""
+    """A word's token takes the space before it along, so the span begins with the token that holds
+    both."""
     model = load("smollm2-135m")
-    texts = ["A man is playing a flute.", "naïve café 🙂", "日本語", "two\nlines", "A" + " long text" * 200]
-    for text, encoded in zip(texts, encode_template(model, get_template("echo"), texts, 128), strict=True):
+    texts = [
+        "A man is playing a flute.",
+        "naïve café 🙂",
+        "日本語",
+        "two\nlines",
+        "A" + " long text" * 200,
+    ]
+    for text, encoded in zip(
+        texts, encode_template(model, get_template("echo"), texts, 128), strict=True
+    ):
         assert len(encoded.ids) <= 128
         assert encoded.truncated == (len(text) > 200)
         kept = text
@@ -111,7 +130,9 @@ def test_spans_of_a_real_tokenizer() -> None:
             kept = filled.rsplit("sentence: ", 1)[1]
             assert text.startswith(kept)
             assert len(encoded.ids) > 120
-        before = model.tokenizer(f"Rewrite the sentence: {kept}\nThe rewritten sentence:")["input_ids"]
+        before = model.tokenizer(f"Rewrite the sentence: {kept}\nThe rewritten sentence:")[
+            "input_ids"
+        ]
         assert encoded.ids == before + model.tokenizer(f" {kept}")["input_ids"]
         assert encoded.span == (len(before), len(encoded.ids))
     for encoded in encode_template(model, get_template("one-word"), texts, 128):

@@ -28,15 +28,23 @@ def some_pairs(seed: int, count: int, ties: bool) -> tuple[np.ndarray, np.ndarra
 def test_spearman_and_average_precision(seed: int, count: int, ties: bool) -> None:
     values, gold = some_pairs(seed, count, ties)
     if len(set(values)) > 1 and len(set(gold)) > 1:
-        assert ItemScores("spearman", values, gold).score() == pytest.approx(spearmanr(values, gold).statistic, abs=1e-12)
+        assert ItemScores("spearman", values, gold).score() == pytest.approx(
+            spearmanr(values, gold).statistic, abs=1e-12
+        )
     labels = (gold > 2).astype(float)
     if labels.any():
-        assert ItemScores("ap", values, labels).score() == pytest.approx(average_precision_score(labels, values), abs=1e-12)
-    chosen = np.random.default_rng(seed).integers(0, count, count)  # a resample repeats items: ties in any case
+        assert ItemScores("ap", values, labels).score() == pytest.approx(
+            average_precision_score(labels, values), abs=1e-12
+        )
+    chosen = np.random.default_rng(seed).integers(
+        0, count, count
+    )  # a resample repeats items: ties in any case
     assert ItemScores("mean", values).score(chosen) == pytest.approx(values[chosen].mean())
     if labels[chosen].any():
         drawn = ItemScores("ap", values, labels).score(chosen)
-        assert drawn == pytest.approx(average_precision_score(labels[chosen], values[chosen]), abs=1e-12)
+        assert drawn == pytest.approx(
+            average_precision_score(labels[chosen], values[chosen]), abs=1e-12
+        )
 
 
 def test_what_has_no_score_has_none() -> None:
@@ -45,7 +53,8 @@ def test_what_has_no_score_has_none() -> None:
 
 
 def layers_of(noise: list[float], count: int = 300, seed: int = 0) -> list[ItemScores]:
-    """Layers that share most of their errors, as layers of one model do, and differ in a little more noise each."""
+    """Layers that share most of their errors, as layers of one model do, and differ in a little
+    more noise each."""
     rng = np.random.default_rng(seed)
     gold = rng.normal(size=count)
     shared = gold + rng.normal(size=count)
@@ -67,7 +76,10 @@ def test_gains_are_paired() -> None:
 @pytest.mark.parametrize("rule", ["mean", "spearman", "ap"])
 def test_draws_are_the_scores_of_the_drawn_items(rule: str) -> None:
     values, gold = some_pairs(0, 40, ties=True)
-    items = [ItemScores(rule, one, None if rule == "mean" else (gold > 2).astype(float)) for one in (values, -values)]  # type: ignore[arg-type]
+    items = [
+        ItemScores(rule, one, None if rule == "mean" else (gold > 2).astype(float))
+        for one in (values, -values)
+    ]  # type: ignore[arg-type]
     rows = bootstrap_rows(40, 20, [3, 40])
     expected = [[item.score(row) for row in rows] for item in items]
     np.testing.assert_allclose(resampled(items, seed=3, draws=20), expected, atol=1e-12)
@@ -87,7 +99,10 @@ def test_an_interval_covers_the_truth() -> None:
     for seed in range(60):
         rng = np.random.default_rng(seed)
         base = rng.normal(size=120)
-        items = [ItemScores("mean", base + 0.1 + rng.normal(size=120) * 0.4), ItemScores("mean", base)]
+        items = [
+            ItemScores("mean", base + 0.1 + rng.normal(size=120) * 0.4),
+            ItemScores("mean", base),
+        ]
         _, low, high = scored(items).gains((1,))
         held += low[0] <= 0.1 <= high[0]
     assert 51 <= held <= 60

@@ -1,4 +1,5 @@
-"""Many tasks as one plan: the order and what goes on at the same time change no number, and a task that fails stops no other."""
+"""Many tasks as one plan: the order and what goes on at the same time change no number, and a task
+that fails stops no other."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ pytestmark = [pytest.mark.usefixtures("few_experiments"), pytest.mark.filterwarn
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Any]:
     data = write_tasks(tmp_path / "data", pairs=36, texts=36)
-    return {"data_dir": data, "store": tmp_path / "store", "layers": [0, -1], "scoring_workers": 0, "scoring": "device"}
+    return {
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [0, -1],
+        "scoring_workers": 0,
+        "scoring": "device",
+    }
 
 
 @pytest.fixture
@@ -81,7 +88,8 @@ def test_steps_side_by_side_give_the_scores_of_one_after_the_other(
     log = noted(in_steps)
     run = evaluate(tiny_model(), TASKS, **given)
     assert sorted(name for what, name, _ in log if what == "encode") == sorted(TASKS)
-    # the first task is scored after it was encoded, in another thread, and the encoding is at most one task ahead
+    # the first task is scored after it was encoded, in another thread, and the encoding is at most
+    # one task ahead
     for i, (what, name, thread) in enumerate(log):
         assert (thread == threading.get_ident()) == (what == "encode")
         if what == "score":
@@ -102,19 +110,36 @@ def test_steps_side_by_side_give_the_scores_of_one_after_the_other(
 def test_the_longest_task_comes_first_and_small_ones_go_together() -> None:
     turn: Any = type("Turn", (), {"tasks": ("a", "b", "c", "d"), "sites": ()})()
     texts = {"a": ["x"] * 5, "b": ["x" * 50] * 13_000, "c": ["x"] * 13_000, "d": ["x"] * 20}
-    assert [step.tasks for step in steps.steps_of([turn], texts, 256)] == [("b",), ("c",), ("d", "a")]
+    assert [step.tasks for step in steps.steps_of([turn], texts, 256)] == [
+        ("b",),
+        ("c",),
+        ("d", "a"),
+    ]
     kinds = {"a": "STS", "b": "STS", "c": "Clustering", "d": "Clustering"}
     assert set(steps.first_of(texts, kinds, 256)) == {"d", "a"}
-    assert [step.tasks for step in steps.steps_of([turn], texts, 256, ("d", "a"))] == [("a", "d"), ("b",), ("c",)]
-    assert set(steps.first_of(texts, {**kinds, "c": "Ranking"}, 256)) == {"c", "d", "a"}  # 13,000 characters of 663,025
+    assert [step.tasks for step in steps.steps_of([turn], texts, 256, ("d", "a"))] == [
+        ("a", "d"),
+        ("b",),
+        ("c",),
+    ]
+    assert set(steps.first_of(texts, {**kinds, "c": "Ranking"}, 256)) == {
+        "c",
+        "d",
+        "a",
+    }  # 13,000 characters of 663,025
     assert steps.first_of(texts, {**kinds, "b": "Ranking"}, 256) == ()  # nearly all
     assert steps.first_of({"a": texts["a"], "d": texts["d"]}, kinds, 256) == ()  # not worth it
 
 
 def test_what_scores_take_follows_from_those_of_their_kinds() -> None:
     size = steps.Size
-    took = [(size("STS", 100, 100), 1.0), (size("Clustering", 100, 500), 6.0)]  # 10 ms to read a text, 10 ms for an item
-    assert steps.seconds_of([size("STS", 300, 300), size("Clustering", 200, 400)], took) == pytest.approx(3 + 2 + 4)
+    took = [
+        (size("STS", 100, 100), 1.0),
+        (size("Clustering", 100, 500), 6.0),
+    ]  # 10 ms to read a text, 10 ms for an item
+    assert steps.seconds_of(
+        [size("STS", 300, 300), size("Clustering", 200, 400)], took
+    ) == pytest.approx(3 + 2 + 4)
     assert steps.seconds_of([size("Reranking", 1, 1)], took) is None
     assert steps.seconds_of([], []) == 0
 
@@ -138,7 +163,11 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
     again = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     assert again.failed == []
     assert set(again.scores["task"]) == set(TASKS)
-    monkeypatch.setattr(walk.Walk, "_encode", lambda self, *rest: (_ for _ in ()).throw(RunFolderError("the store is full")))
+    monkeypatch.setattr(
+        walk.Walk,
+        "_encode",
+        lambda self, *rest: (_ for _ in ()).throw(RunFolderError("the store is full")),
+    )
     with pytest.raises(RunFolderError, match="full"):
         evaluate(tiny_model(), TASKS, **given)
 
@@ -175,7 +204,11 @@ def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
     bad, cut, read = set[str](), walk.steps_of, TextEncoder.read
 
     def cuts(turns: Any, texts: Any, *rest: Any) -> Any:
-        bad.update(set(texts["Ranking"]).difference(*(some for name, some in texts.items() if name != "Ranking")))
+        bad.update(
+            set(texts["Ranking"]).difference(
+                *(some for name, some in texts.items() if name != "Ranking")
+            )
+        )
         return cut(turns, texts, *rest)
 
     def reads(self: TextEncoder, texts: Any) -> Any:
@@ -204,28 +237,41 @@ def test_the_smallest_task_of_each_kind_tells_what_the_others_take(
     run = evaluate(tiny_model(), tasks, **given)
     assert log[0][:2] == ("encode", "Pairs")  # with the two others
     done = [what for what, *_ in log].index("score")
-    assert {name for what, name, _ in log[done : done + 3] if what == "score"} == {"Pairs", "Sets", "Topics"}
+    assert {name for what, name, _ in log[done : done + 3] if what == "score"} == {
+        "Pairs",
+        "Sets",
+        "Topics",
+    }
     assert "3 tasks left: " in caplog.text
     assert run.manifest["estimate"]["score_left"] > 0
     assert run.manifest["estimate"]["encode_left"] > 0
-    same(run, evaluate(tiny_model(), tasks, **{**given, "store": given["store"].with_name("other")}))
+    same(
+        run, evaluate(tiny_model(), tasks, **{**given, "store": given["store"].with_name("other")})
+    )
     # they are a turn of their own where not all fit
     plan, counts = walk.EvaluationPlan.turns, {"a": range(9), "b": range(9, 11), "c": range(11, 14)}
     one = SimpleNamespace(
-        by_template=lambda: {"plain": [Readout()]}, model=SimpleNamespace(width=1), sites=(0, 1), store_dtype=""
+        by_template=lambda: {"plain": [Readout()]},
+        model=SimpleNamespace(width=1),
+        sites=(0, 1),
+        store_dtype="",
     )
     turns = plan(one, counts, 8 * 9, ["b", "c"])
     assert [(turn.tasks, turn.bytes) for turn in turns] == [(("c", "b"), 40), (("a",), 72)]
 
 
 @pytest.mark.usefixtures("in_steps")
-def test_what_is_left_is_told_once_a_task_of_its_kind_was_scored(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_left_is_told_once_a_task_of_its_kind_was_scored(
+    given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     tasks = ["Pairs", "Sets"]
     evaluate(tiny_model(), tasks, **given)
     assert "at the speed so far" not in caplog.text  # a task of each kind
     more = given["data_dir"] / "MorePairs"
     shutil.copytree(given["data_dir"] / "Pairs", more)
-    evaluate(tiny_model(), [*tasks, "MorePairs"], **{**given, "store": given["store"].with_name("other")})
+    evaluate(
+        tiny_model(), [*tasks, "MorePairs"], **{**given, "store": given["store"].with_name("other")}
+    )
     assert "1 task left: " in caplog.text
 
 
@@ -261,13 +307,18 @@ def test_the_estimate_counts_what_is_missing_under_each_template(
     with pytest.raises(KeyboardInterrupt):
         evaluate(tiny_model(), TASKS, **given)
     assert all(len(texts) <= 8 for _, texts in added)  # what is timed, too
-    stored = {name: sum(len(texts) for which, texts in added if which == name) for name in ("plain", "one-word")}
+    stored = {
+        name: sum(len(texts) for which, texts in added if which == name)
+        for name in ("plain", "one-word")
+    }
     assert stored["plain"] > stored["one-word"]
     added.clear()
     stop[0] = -1
     in_steps.setattr(walk, "time_encoding", lambda *arguments: (1.0, 0))  # a second per character
     run = evaluate(tiny_model(), TASKS, **given)
-    assert run.manifest["estimate"]["encode"] == sum(len(text) for _, texts in added for text in texts)
+    assert run.manifest["estimate"]["encode"] == sum(
+        len(text) for _, texts in added for text in texts
+    )
 
 
 class Elsewhere(LocalEngine):
@@ -276,7 +327,9 @@ class Elsewhere(LocalEngine):
     remote = True
 
 
-def test_workers_load_the_model_once_for_all_tasks(given: dict[str, Any], in_steps: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_workers_load_the_model_once_for_all_tasks(
+    given: dict[str, Any], in_steps: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     opened, own = list[int](), ChunkWork.open
     in_steps.setattr(ChunkWork, "open", lambda self: opened.append(1) or own(self))
     assert evaluate(tiny_model(), TASKS, engine=Elsewhere(), **given).failed == []
@@ -288,7 +341,9 @@ def test_workers_load_the_model_once_for_all_tasks(given: dict[str, Any], in_ste
     assert len(opened) == 2
 
 
-def test_workers_encode_the_next_task_while_one_is_scored(given: dict[str, Any], in_steps: pytest.MonkeyPatch) -> None:
+def test_workers_encode_the_next_task_while_one_is_scored(
+    given: dict[str, Any], in_steps: pytest.MonkeyPatch
+) -> None:
     log, own = noted(in_steps), ChunkWork.run
 
     def runs(self: ChunkWork, item: Any, *rest: Any) -> Any:
@@ -320,7 +375,9 @@ def test_vectors_of_a_turn_that_failed_go_before_the_next(
             raise LayerscopeError("no.")
 
     in_steps.setattr(walk.Walk, "_encode", fails)
-    in_steps.setattr(walk.Walk, "_estimate", lambda self, todo: None)  # it looks into the folders of all turns
+    in_steps.setattr(
+        walk.Walk, "_estimate", lambda self, todo: None
+    )  # it looks into the folders of all turns
     found = evaluate(tiny_model(), ["Pairs", "Sets"], out=run, store_size=61 * 32 * 4, **given)
     assert len(there) == 4  # two tasks, a layer at a time
     assert set(there) == {1}
@@ -340,7 +397,9 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
     monkeypatch.setattr(DeviceScoring, "_scored", stops)
     monkeypatch.setattr(DeviceScoring, "room", lambda self: 0)  # a layer at a time
     monkeypatch.setattr(steps.Scorers, "apart", True, raising=False)
-    with pytest.raises(LayerscopeError, match=r"3 scores did not come back. What was scored is kept"):  # never fewer, silently
+    with pytest.raises(
+        LayerscopeError, match=r"3 scores did not come back. What was scored is kept"
+    ):  # never fewer, silently
         evaluate(tiny_model(), ["Pairs", "Sets"], **given)
     assert scored == [1]
     assert "finishing" not in caplog.text
@@ -352,14 +411,18 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
 def one_job(folder: Path) -> Any:
     """What a pool is given: a run with one text, and one job of its task."""
     checked.write_array(texts_file(folder, "Pairs"), np.zeros((1, 32), np.uint8))
-    return SimpleNamespace(run=folder, width=2), [SimpleNamespace(task=SimpleNamespace(name="Pairs"))] * 12
+    return SimpleNamespace(run=folder, width=2), [
+        SimpleNamespace(task=SimpleNamespace(name="Pairs"))
+    ] * 12
 
 
 def test_a_process_that_died_is_told_when_more_is_asked_of_it(tmp_path: Path) -> None:
     with pool.ScoringPool(1) as scorers:
         scorers._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         assert scorers._pool.submit(os._exit, 1).exception() is not None
-        with pytest.raises(LayerscopeError, match=r"a scoring process died.*fewer scoring_workers="):
+        with pytest.raises(
+            LayerscopeError, match=r"a scoring process died.*fewer scoring_workers="
+        ):
             scorers.score(*one_job(tmp_path))
 
 
@@ -372,16 +435,25 @@ class Ends:
         sys.exit(1)
 
 
-def test_a_process_that_is_told_to_end_leaves_no_score_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_told_to_end_leaves_no_score_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "_start", None)  # it would import mteb
-    forked = multiprocessing.get_context("fork")  # one that is spawned imports this file, for ten seconds
+    forked = multiprocessing.get_context(
+        "fork"
+    )  # one that is spawned imports this file, for ten seconds
     monkeypatch.setattr(pool.multiprocessing, "get_context", lambda kind: forked)
     context, _ = one_job(tmp_path)
-    with pool.ScoringPool(1) as scorers, pytest.raises(LayerscopeError, match="a scoring process died"):
+    with (
+        pool.ScoringPool(1) as scorers,
+        pytest.raises(LayerscopeError, match="a scoring process died"),
+    ):
         list(scorers.score(context, [Ends()]))
 
 
-def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_set_for_processes_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen = list[str | None]()
 
     def submits(*arguments: Any) -> Any:
@@ -400,9 +472,13 @@ def test_what_is_set_for_processes_is_not_kept(monkeypatch: pytest.MonkeyPatch, 
     assert set(seen) == {"1"}
 
 
-def test_as_many_processes_score_as_memory_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_as_many_processes_score_as_memory_holds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     started = list[int]()
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", lambda self, *arguments: started.append(self._max_workers))
+    monkeypatch.setattr(
+        ProcessPoolExecutor, "submit", lambda self, *arguments: started.append(self._max_workers)
+    )
     context, jobs = one_job(tmp_path)
     with pool.ScoringPool(3) as scorers:
         for room in (24, 48, 10**6):  # three copies of a text of two numbers are 24 bytes
@@ -411,20 +487,30 @@ def test_as_many_processes_score_as_memory_holds(monkeypatch: pytest.MonkeyPatch
     assert sorted(set(started)) == [1, 2, 3]
 
 
-def test_layers_are_read_in_turns_where_memory_does_not_hold_them(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_read_in_turns_where_memory_does_not_hold_them(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     given, sizes, own = {**given, "layers": None}, list[int](), DeviceScoring._scored
-    monkeypatch.setattr(DeviceScoring, "_scored", lambda self, parts, some: sizes.append(len(some)) or own(self, parts, some))
+    monkeypatch.setattr(
+        DeviceScoring,
+        "_scored",
+        lambda self, parts, some: sizes.append(len(some)) or own(self, parts, some),
+    )
     whole = evaluate(tiny_model(), TASKS, **given)
     assert sizes == [tiny_model().n_blocks + 1] * len(TASKS)
     sizes.clear()
-    monkeypatch.setattr(DeviceScoring, "room", lambda self: 2 * 60 * 32 * 4)  # two layers of sixty texts
+    monkeypatch.setattr(
+        DeviceScoring, "room", lambda self: 2 * 60 * 32 * 4
+    )  # two layers of sixty texts
     turns = evaluate(tiny_model(), TASKS, **given)
     assert len(sizes) > len(TASKS)
     assert sum(sizes) == len(whole.scores)
     pd.testing.assert_frame_equal(turns.scores, whole.scores, atol=1e-6, rtol=0)
 
 
-def test_a_single_score_is_made_in_this_process(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_score_is_made_in_this_process(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "ProcessPoolExecutor", None)
     given = {**given, "scoring": "mteb", "scoring_workers": 2, "layers": [-1]}
     assert len(evaluate(tiny_model(), ["Pairs"], **given).scores) == 1
@@ -445,9 +531,16 @@ def test_scoring_that_is_left_early_leaves_no_data_behind(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_processes_score_while_the_next_step_is_encoded(given: dict[str, Any], in_steps: pytest.MonkeyPatch) -> None:
+def test_processes_score_while_the_next_step_is_encoded(
+    given: dict[str, Any], in_steps: pytest.MonkeyPatch
+) -> None:
     given = {**given, "scoring": "mteb", "scoring_workers": 1}
     run = evaluate(tiny_model(), ["Pairs", "Sets", "TwitterSemEval2015"], **given)
     assert run.failed == []
     in_steps.undo()
-    same(run, evaluate(tiny_model(), ["Pairs", "Sets", "TwitterSemEval2015"], **{**given, "scoring_workers": 0}))
+    same(
+        run,
+        evaluate(
+            tiny_model(), ["Pairs", "Sets", "TwitterSemEval2015"], **{**given, "scoring_workers": 0}
+        ),
+    )

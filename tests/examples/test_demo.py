@@ -1,4 +1,5 @@
-"""What the demo proves with: a probe on a few labels, and neighbors among texts of which some were fitted on."""
+"""What the demo proves with: a probe on a few labels, and neighbors among texts of which some were
+fitted on."""
 
 from __future__ import annotations
 
@@ -45,26 +46,38 @@ def test_typical_texts_are_the_middle_by_what_was_gained_among_all():
 
     def right(vectors):
         rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        near = [[j for j in np.argsort(-row) if j != i][:3] for i, row in enumerate(rows[:asked] @ rows.T)]
+        near = [
+            [j for j in np.argsort(-row) if j != i][:3]
+            for i, row in enumerate(rows[:asked] @ rows.T)
+        ]
         return np.array([sum(labels[j] == labels[i] for j in some) for i, some in enumerate(near)])
 
     gains = right(now) - right(today)
     assert set(gains[found]) <= {int(np.median(gains)), int(np.floor(np.median(gains)))}
 
 
-def test_unseen_questions_ask_and_all_questions_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The way through the demo, with made-up vectors: better ones know the label, today's know nothing."""
+def test_unseen_questions_ask_and_all_questions_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The way through the demo, with made-up vectors: better ones know the label, today's know
+    nothing."""
     rows = [{"text": f"question {i:04} of {i % 6}", "label": i % 6} for i in range(3000)]
     rng, written = np.random.default_rng(0), []
 
     def encode(texts, signal):
-        return signal * np.eye(6)[[int(text[-1]) for text in texts]] + rng.normal(size=(len(texts), 6))
+        return signal * np.eye(6)[[int(text[-1]) for text in texts]] + rng.normal(
+            size=(len(texts), 6)
+        )
 
     def improve(model, data, **options):
         assert len(pd.read_csv(data)) == demo.GIVEN
         return SimpleNamespace(encode=lambda texts: encode(texts, 4.0), manifest={}, neighbors=None)
 
-    monkeypatch.setattr(demo, "TASKS", SimpleNamespace(get=lambda name: SimpleNamespace(splits=lambda: {"train": rows})))
+    monkeypatch.setattr(
+        demo,
+        "TASKS",
+        SimpleNamespace(get=lambda name: SimpleNamespace(splits=lambda: {"train": rows})),
+    )
     monkeypatch.setattr(demo, "improve", improve)
     monkeypatch.setattr(demo, "last_layer", lambda name: lambda texts: encode(texts, 0.0))
     monkeypatch.setattr(demo, "reload_difference", lambda better, texts: 0.0)

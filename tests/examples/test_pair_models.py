@@ -1,4 +1,5 @@
-"""Pickled checkpoints of reaction and antibody models: a made-up archive of the same format, and the real ones at the end."""
+"""Pickled checkpoints of reaction and antibody models: a made-up archive of the same format, and
+the real ones at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from pair_models import ANTIBODIES_MASKED, ANTIBODIES_NEXT, CONDITIONS, SMILES, Checkpoint, symbol_tokenizer, write
+from pair_models import (
+    ANTIBODIES_MASKED,
+    ANTIBODIES_NEXT,
+    CONDITIONS,
+    SMILES,
+    Checkpoint,
+    symbol_tokenizer,
+    write,
+)
 
 import layerscope.catalogue as mechanism
 from layerscope.errors import ModelError
@@ -24,21 +33,27 @@ from layerscope.packages import Package
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ATOMS = ["c", "C", "O", "N", "Cl", "Br", "[N+]", "[O-]", "(", ")", "1", "2", "=", ".", ">>", "%11"]
 LETTERS = list("ACDEFGHIKLMNPQRSTVWY")
-REACTION = (
-    "Nc1cccc2cnccc12.O=C(O)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1>>O=C(Nc1cccc2cnccc12)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1"
-)
-HEAVY = (
-    "EVQLVQSGPEVKKPGTSVKVSCKASGFTFMSSAVQWVRQARGQRLEWIGWIVIGSGNTNYAQKFQERVTITRDMSTSTAYMELSSLRSEDTAVYYCAAPYCSSISCNDGFDIWGQGTMVTVS"
-)
+REACTION = "Nc1cccc2cnccc12.O=C(O)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1>>O=C(Nc1cccc2cnccc12)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1"
+HEAVY = "EVQLVQSGPEVKKPGTSVKVSCKASGFTFMSSAVQWVRQARGQRLEWIGWIVIGSGNTNYAQKFQERVTITRDMSTSTAYMELSSLRSEDTAVYYCAAPYCSSISCNDGFDIWGQGTMVTVS"
 
 
 def tiny_bert(words: list[str]) -> hf.BertForMaskedLM:
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return hf.BertForMaskedLM(hf.BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes)).eval()
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    return hf.BertForMaskedLM(
+        hf.BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes)
+    ).eval()
 
 
-def write_published(model: Any, words: list[str], folder: Path, more: dict[str, torch.Tensor] | None = None) -> None:
-    """A checkpoint as the packages have it: pickled, with tied weights, buffers and heads of their own."""
+def write_published(
+    model: Any, words: list[str], folder: Path, more: dict[str, torch.Tensor] | None = None
+) -> None:
+    """A checkpoint as the packages have it: pickled, with tied weights, buffers and heads of their
+    own."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({**model.state_dict(), **(more or {})}, folder / "pytorch_model.bin")
     given = model.config.to_dict()
@@ -47,7 +62,9 @@ def write_published(model: Any, words: list[str], folder: Path, more: dict[str, 
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
 
 
-def test_a_published_archive_becomes_a_folder_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_archive_becomes_a_folder_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*SPECIAL, *ATOMS]
     model = tiny_bert(words)
     more = {
@@ -70,7 +87,10 @@ def test_a_published_archive_becomes_a_folder_that_loads(tmp_path: Path, monkeyp
     loaded = load(tmp_path / "rxnfp-pretrained", device="cpu")
     assert (loaded.n_blocks, loaded.width, loaded.max_length) == (2, 16, 64)
     (ids,) = loaded.tokenize(["CC(=O)Cl.OBr>>CC(=O)O%11"]).ids
-    assert " ".join(loaded.tokenizer.convert_ids_to_tokens(ids)) == "[CLS] C C ( = O ) Cl . O Br >> C C ( = O ) O %11 [SEP]"
+    assert (
+        " ".join(loaded.tokenizer.convert_ids_to_tokens(ids))
+        == "[CLS] C C ( = O ) Cl . O Br >> C C ( = O ) O %11 [SEP]"
+    )
     with torch.inference_mode():
         expected = model.bert(torch.tensor([ids])).last_hidden_state
         actual = loaded.module(torch.tensor([ids])).last_hidden_state
@@ -95,17 +115,29 @@ def test_vocabulary_and_weights_must_belong_together(tmp_path: Path) -> None:
     words = [*SPECIAL, *ATOMS]
     write_published(tiny_bert(words), words[:-1], tmp_path / "published")
     with pytest.raises(ModelError, match=r"20 tokens.*declares 21"):
-        Checkpoint("bert", "BertForMaskedLM", SMILES).convert(tmp_path / "published", tmp_path / "ready")
+        Checkpoint("bert", "BertForMaskedLM", SMILES).convert(
+            tmp_path / "published", tmp_path / "ready"
+        )
 
 
 def test_one_line_serves_both_antibody_models(tmp_path: Path) -> None:
-    config = hf.GPT2Config(vocab_size=33, n_embd=16, n_head=2, n_layer=2, n_positions=32, n_inner=24)
+    config = hf.GPT2Config(
+        vocab_size=33, n_embd=16, n_head=2, n_layer=2, n_positions=32, n_inner=24
+    )
     words = [*SPECIAL, *LETTERS, *CONDITIONS]
     decoder = hf.GPT2LMHeadModel(config).eval()
-    buffers = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32), "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
+    buffers = {
+        "transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32),
+        "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
+    }
     write_published(decoder, words, tmp_path / "decoder", buffers)
     ANTIBODIES_NEXT.convert(tmp_path / "decoder", tmp_path / "iglm")
-    write_published(tiny_bert(words[:25]), words[:25], tmp_path / "encoder", {"cls.species.bias": torch.zeros(6)})
+    write_published(
+        tiny_bert(words[:25]),
+        words[:25],
+        tmp_path / "encoder",
+        {"cls.species.bias": torch.zeros(6)},
+    )
     ANTIBODIES_MASKED.convert(tmp_path / "encoder", tmp_path / "antiberty")
     line = "[HEAVY][HUMAN]EV QJ"
     read = {}
@@ -132,7 +164,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         pytest.param("rxnfp-pretrained", None, marks=pytest.mark.slow),
         # what the package's own description prints for this reaction
-        ("rxnfp-ft", [-2.0174953937530518, 1.7602033615112305, -1.3323537111282349, -1.1095019578933716, 1.2254549264907837]),
+        (
+            "rxnfp-ft",
+            [
+                -2.0174953937530518,
+                1.7602033615112305,
+                -1.3323537111282349,
+                -1.1095019578933716,
+                1.2254549264907837,
+            ],
+        ),
         pytest.param("rxnfp-ft-10k", None, marks=pytest.mark.slow),
     ],
 )

@@ -1,4 +1,5 @@
-"""The example of two metrics with a Gaussian kernel: known answers, invariances, and a profile that measures them."""
+"""The example of two metrics with a Gaussian kernel: known answers, invariances, and a profile that
+measures them."""
 
 from __future__ import annotations
 
@@ -38,31 +39,44 @@ def reference_entropy(z: np.ndarray, alpha: float = 1.0, rows: str = "centered-u
     n = len(z)
     d = np.array([[math.sqrt(((z[i] - z[j]) ** 2).sum()) for j in range(n)] for i in range(n)])
     middle = float(np.median([d[i, j] ** 2 for i in range(n) for j in range(i)])) if n > 1 else 0.0
-    return ref._psd_entropy(np.exp(-(d**2) / (2 * middle)) if middle > 0 else np.ones((n, n)), alpha)
+    return ref._psd_entropy(
+        np.exp(-(d**2) / (2 * middle)) if middle > 0 else np.ones((n, n)), alpha
+    )
 
 
 def test_a_profile_takes_their_classes(texts: list[str]) -> None:
-    run = layerscope.profile(tiny_model("llama"), texts, metrics=[PromptEntropyRBF, DatasetEntropyRBF], progress=False)
+    run = layerscope.profile(
+        tiny_model("llama"), texts, metrics=[PromptEntropyRBF, DatasetEntropyRBF], progress=False
+    )
     assert set(run.table["metric"]) == {"prompt_entropy_rbf", "dataset_entropy_rbf"}
     assert run.table["value"].notna().all()
 
 
 def test_equal_distances_have_a_closed_form() -> None:
-    """All rows of a simplex are as far apart: K has 1 + (n − 1) c once and 1 − c otherwise, c = e^(−1/2)."""
+    """All rows of a simplex are as far apart: K has 1 + (n − 1) c once and 1 − c otherwise, c =
+    e^(−1/2)."""
     n, c = 6, math.exp(-0.5)
     p = np.array([1 + (n - 1) * c, *[1 - c] * (n - 1)]) / n
     expected = float(-(p * np.log(p)).sum())
     assert value("dataset_entropy_rbf", np.eye(n)) == pytest.approx(expected, abs=1e-12)
     assert value("prompt_entropy_rbf", np.eye(n)[None]) == pytest.approx(expected, abs=1e-12)
-    assert value("dataset_entropy_rbf", np.eye(n), Options(alpha=2)) == pytest.approx(-math.log((p**2).sum()), abs=1e-12)
+    assert value("dataset_entropy_rbf", np.eye(n), Options(alpha=2)) == pytest.approx(
+        -math.log((p**2).sum()), abs=1e-12
+    )
 
 
 def test_it_sees_distances_where_the_linear_one_sees_directions() -> None:
     line = np.arange(12.0)[:, None] * np.ones((1, 3))
-    assert value("dataset_entropy", line, Options(pooled_rows="centered")) == pytest.approx(0, abs=1e-9)
+    assert value("dataset_entropy", line, Options(pooled_rows="centered")) == pytest.approx(
+        0, abs=1e-9
+    )
     assert value("dataset_entropy_rbf", line, Options(pooled_rows="centered")) > 0.5
-    assert value("dataset_entropy_rbf", np.ones((5, 3)), Options(pooled_rows="raw")) == pytest.approx(0, abs=1e-12)
-    assert math.isnan(value("dataset_entropy_rbf", np.ones((5, 3))))  # centered, no row has a direction
+    assert value(
+        "dataset_entropy_rbf", np.ones((5, 3)), Options(pooled_rows="raw")
+    ) == pytest.approx(0, abs=1e-12)
+    assert math.isnan(
+        value("dataset_entropy_rbf", np.ones((5, 3)))
+    )  # centered, no row has a direction
     # most rows equal: the median distance is 0, the smallest of the others is taken
     few = np.concatenate([np.zeros((9, 2)), np.ones((1, 2))])
     assert math.isfinite(value("dataset_entropy_rbf", few, Options(pooled_rows="raw")))
@@ -74,7 +88,9 @@ def test_invariances_and_bounds(n: int, d: int, scale: float, seed: int) -> None
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, d))
     gram = rbf_gram(tensor(z))
-    assert torch.allclose(gram, rbf_gram(tensor(scale * z + 4)), atol=1e-6)  # the width follows the data
+    assert torch.allclose(
+        gram, rbf_gram(tensor(scale * z + 4)), atol=1e-6
+    )  # the width follows the data
     assert torch.linalg.eigvalsh(gram).min() > -1e-9
     assert bool((gram.diagonal() == 1).all())
     found = value("dataset_entropy_rbf", z, Options(pooled_rows="raw"))
@@ -89,7 +105,9 @@ def test_against_the_reference(alpha: float, rows: str) -> None:
     found = accumulate("dataset_entropy_rbf", s, 4, options=options).compute().value
     assert found == pytest.approx(reference_entropy(s.pooled, alpha, rows), abs=1e-9)
     expected = np.mean([reference_entropy(t, alpha, rows) for t in s.tokens])
-    assert accumulate("prompt_entropy_rbf", s, 4, options=options).compute().value == pytest.approx(expected, abs=1e-9)
+    assert accumulate("prompt_entropy_rbf", s, 4, options=options).compute().value == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 def test_its_error_leaves_folds_out() -> None:
@@ -105,4 +123,6 @@ def test_its_error_leaves_folds_out() -> None:
             stay = np.array([i for i in range(n) if not (i % 20 == g and i < 20 * size)])
             left.append(ref._psd_entropy(gram[np.ix_(stay, stay)], 1.0))
         expected = math.sqrt((n - size) / size * np.square(np.array(left) - np.mean(left)).mean())
-        assert accumulate("dataset_entropy_rbf", s).compute().se == pytest.approx(expected, rel=1e-3)
+        assert accumulate("dataset_entropy_rbf", s).compute().se == pytest.approx(
+            expected, rel=1e-3
+        )

@@ -16,16 +16,31 @@ import layerscope
 from layerscope_gpu.emulator import launch, missing
 
 PLAN = training.Plan(
-    steps=40, batch=16, length=24, width=16, blocks=2, heads=2, checkpoints=(0, 10), log_every=20, learning_rate=1e-2
+    steps=40,
+    batch=16,
+    length=24,
+    width=16,
+    blocks=2,
+    heads=2,
+    checkpoints=(0, 10),
+    log_every=20,
+    learning_rate=1e-2,
 )
 CPU = torch.device("cpu")
 
 
 def _reviews(count: int = 120) -> list[str]:
     draw = random.Random(0)
-    kinds, verdicts = ["film", "story", "actor", "scene"], ["good", "dull", "too long", "a surprise"]
+    kinds, verdicts = (
+        ["film", "story", "actor", "scene"],
+        ["good", "dull", "too long", "a surprise"],
+    )
     return [
-        ". ".join(f"The {draw.choice(kinds)} was {draw.choice(verdicts)}" for _ in range(draw.randint(3, 9))) + f". Take {i}."
+        ". ".join(
+            f"The {draw.choice(kinds)} was {draw.choice(verdicts)}"
+            for _ in range(draw.randint(3, 9))
+        )
+        + f". Take {i}."
         for i in range(count)
     ]
 
@@ -94,7 +109,11 @@ def test_losses_fall_and_models_reload(name: str, trained: Path) -> None:
     assert [int(row["step"]) for row in rows] == [0, 10, 20, 40]
     assert losses[0] == pytest.approx(np.log(300), abs=0.6)
     assert losses[-1] < losses[0] - 1
-    assert sorted(folder.name for folder in (trained / name).glob("step*")) == ["step0", "step10", "step40"]
+    assert sorted(folder.name for folder in (trained / name).glob("step*")) == [
+        "step0",
+        "step10",
+        "step40",
+    ]
     loaded = layerscope.load(trained / name / "step40")
     assert loaded.n_blocks == PLAN.blocks
     assert loaded.identity["bidirectional"] == (name == "mlm")
@@ -127,7 +146,10 @@ def test_the_transformers_differ_in_the_mask_alone() -> None:
 
 
 def test_sizes_are_close() -> None:
-    sizes = {name: architectures.size(architectures.build(name, 4096, 128, 12, 4, 128, 0)) for name in architectures.NAMES}
+    sizes = {
+        name: architectures.size(architectures.build(name, 4096, 128, 12, 4, 128, 0))
+        for name in architectures.NAMES
+    }
     assert sizes["ar"] == sizes["mlm"]
     assert sizes["mamba"] == pytest.approx(sizes["ar"], rel=0.12)
     assert max(sizes.values()) * 2 < 8e6
@@ -140,7 +162,9 @@ def test_the_scan_is_transformers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     model = architectures.build("mamba", 300, 16, 2, 2, 24, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+            parameter.add_(
+                0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+            )
     ids = torch.randint(4, 300, (3, 13), generator=torch.Generator().manual_seed(0))
     assert scan.checked(model, ids) < 1e-5
 
@@ -158,23 +182,41 @@ def test_packing(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         main(["--unpack", str(tmp_path / f"p{part}"), "--out", str(tmp_path / "again")])
     for name in architectures.NAMES:
         for step in (0, 10, 40):
-            files = [root / name / f"step{step}" / "model.safetensors" for root in (trained, tmp_path / "again")]
+            files = [
+                root / name / f"step{step}" / "model.safetensors"
+                for root in (trained, tmp_path / "again")
+            ]
             assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_the_command(prepared: Path, tmp_path: Path) -> None:
     small = "--steps 3 --batch 4 --length 12 --width 16 --blocks 1 --heads 2 --checkpoints 0 --log-every 3"
     main(
-        ["--text", str(prepared), "--out", str(tmp_path / "out"), *small.split(), "--models", "ar", "--pack", str(tmp_path / "p")]
+        [
+            "--text",
+            str(prepared),
+            "--out",
+            str(tmp_path / "out"),
+            *small.split(),
+            "--models",
+            "ar",
+            "--pack",
+            str(tmp_path / "p"),
+        ]
     )
-    assert [file.name for file in sorted((tmp_path / "p").iterdir())] == ["ar-step3-step0.tar", "log.csv"]
+    assert [file.name for file in sorted((tmp_path / "p").iterdir())] == [
+        "ar-step3-step0.tar",
+        "log.csv",
+    ]
 
 
 def test_shipping(trained: Path, tmp_path: Path) -> None:
     main(["--out", str(trained), "--ship", str(tmp_path)])
     for name in architectures.NAMES:
         folder = tmp_path / name
-        assert (folder / "model.safetensors").read_bytes() == (trained / name / "step40" / "model.safetensors").read_bytes()
+        assert (folder / "model.safetensors").read_bytes() == (
+            trained / name / "step40" / "model.safetensors"
+        ).read_bytes()
         card = (folder / "README.md").read_text()
         assert f"# controlled-{name}" in card
         assert "for 40 steps" in card

@@ -22,7 +22,20 @@ from layerscope.models.architectures.aim import AimConfig, AimModel
 from layerscope.probing.frozen import ModelItems, ModelReader
 from tests.tiny_images import pictures, tiny_image_model
 
-TINY = ["--width", "16", "--blocks", "2", "--heads", "2", "--steps", "4", "--batch", "8", "--device", "cpu"]
+TINY = [
+    "--width",
+    "16",
+    "--blocks",
+    "2",
+    "--heads",
+    "2",
+    "--steps",
+    "4",
+    "--batch",
+    "8",
+    "--device",
+    "cpu",
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +67,9 @@ def test_train_read_and_load_again(prepared: Path, tmp_path: Path) -> None:
     facts = json.loads((out / "training.json").read_text())["models"]
     trunks = [found["trunk_parameters"] for found in facts.values()]
     assert max(trunks) / min(trunks) < 1.1, "one size for all three"
-    assert len({(found["recipe"]["steps"], found["recipe"]["batch"]) for found in facts.values()}) == 1
+    assert (
+        len({(found["recipe"]["steps"], found["recipe"]["batch"]) for found in facts.values()}) == 1
+    )
     with zipfile.ZipFile(out / "models.zip") as archive:
         archive.extractall(tmp_path / "models")
     families = {}
@@ -65,11 +80,17 @@ def test_train_read_and_load_again(prepared: Path, tmp_path: Path) -> None:
         assert (folder / "preprocessor_config.json").is_file()
         assert model.processor.mean == pytest.approx((facts[folder.name]["pixels"]["mean"],))  # type: ignore[attr-defined]
     assert families == {"digits-ar": "aim", "digits-mae": "vit_mae", "digits-supervised": "vit"}
-    assert all(p.dtype == torch.float32 for p in model.module.parameters()), "half precision is for the files only"
+    assert all(p.dtype == torch.float32 for p in model.module.parameters()), (
+        "half precision is for the files only"
+    )
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "ar" else pytest.mark.slow) for name in objectives.OBJECTIVES]
+    "name",
+    [
+        pytest.param(name, marks=() if name == "ar" else pytest.mark.slow)
+        for name in objectives.OBJECTIVES
+    ],
 )
 def test_training_is_seeded_and_learns(prepared: Path, name: str) -> None:
     held = images.read(prepared, "digits").part(64)
@@ -77,8 +98,16 @@ def test_training_is_seeded_and_learns(prepared: Path, name: str) -> None:
 
     def weights(seed: int, steps: int) -> tuple[torch.Tensor, list[float]]:
         recipe = Recipe(steps, 16, rate=3e-3, seed=seed)
-        found, facts = train(lambda: objectives.OBJECTIVES[name](size), held, recipe, torch.device("cpu"), say=lambda line: None)
-        return torch.cat([p.detach().flatten() for p in found.trunk.parameters()]), [loss for _, loss in facts["losses"]]
+        found, facts = train(
+            lambda: objectives.OBJECTIVES[name](size),
+            held,
+            recipe,
+            torch.device("cpu"),
+            say=lambda line: None,
+        )
+        return torch.cat([p.detach().flatten() for p in found.trunk.parameters()]), [
+            loss for _, loss in facts["losses"]
+        ]
 
     one = weights(0, 8)[0]
     assert torch.equal(one, weights(0, 8)[0])
@@ -106,7 +135,9 @@ def test_loss_is_over_the_patches_after_the_prefix() -> None:
     assert targets.shape == (2, 16, 48)
     torch.testing.assert_close(targets.mean(-1), torch.zeros(2, 16), atol=1e-5, rtol=0)
     first = pixels[0, :, 0:4, 4:8].reshape(-1)
-    torch.testing.assert_close(targets[0, 1], (first - first.mean()) / first.std(unbiased=False), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        targets[0, 1], (first - first.mean()) / first.std(unbiased=False), rtol=1e-4, atol=1e-4
+    )
     predicted = torch.randn_like(targets)
     errors = ((predicted[:, :-1] - targets[:, 1:]) ** 2).mean(-1)
     torch.testing.assert_close(objectives.pixel_loss(predicted, targets), errors.mean())
@@ -118,7 +149,9 @@ def test_loss_is_over_the_patches_after_the_prefix() -> None:
 def test_the_pixel_head_learns() -> None:
     """A few steps on one batch: the head and the trunk get gradients, and the error falls."""
     torch.manual_seed(0)
-    config = AimConfig(img_size=16, patch_size=4, embed_dim=24, num_blocks=2, num_heads=3, attention="prefix")
+    config = AimConfig(
+        img_size=16, patch_size=4, embed_dim=24, num_blocks=2, num_heads=3, attention="prefix"
+    )
     model, head = AimModel(config), objectives.AimPixelHead(config)
     pixels, prefix = torch.randn(4, 3, 16, 16).cumsum(-1), torch.tensor([1, 2, 4, 8])
     targets = objectives.patch_targets(pixels, 4)

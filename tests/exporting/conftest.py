@@ -14,12 +14,16 @@ import pytest
 from layerscope.exporting import reload_child, verifying
 
 
-def reload_here(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
+def reload_here(
+    jobs: Sequence[dict[str, Any]], scratch: Path
+) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
     """What the fresh process does, in this one."""
     for i, job in enumerate(jobs):
         job["out"] = str(scratch / f"{i}.npz")
     listed = scratch / "jobs.json"
-    listed.write_text(json.dumps({"threads": 1, "jobs": list(jobs), "facts": str(scratch / "facts.json")}))
+    listed.write_text(
+        json.dumps({"threads": 1, "jobs": list(jobs), "facts": str(scratch / "facts.json")})
+    )
     reload_child.main(str(listed))
     facts = json.loads((scratch / "facts.json").read_text())
     assert facts["layerscope_loaded"]  # it is: these are its tests
@@ -37,7 +41,8 @@ def verified_here() -> Iterator[None]:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Verify in this process. By the test's own `monkeypatch`: what a test puts there itself is undone in the right order."""
+    """Verify in this process. By the test's own `monkeypatch`: what a test puts there itself is
+    undone in the right order."""
     pytest.importorskip("sentence_transformers")
     monkeypatch.setattr(verifying, "reload", reload_here)
     return reload_here

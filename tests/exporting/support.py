@@ -28,10 +28,19 @@ TEXTS = [
 
 def draft_of(model: LoadedModel, layer: int, readout: str, folder: Path, **options: Any) -> Draft:
     """A written folder; not verified."""
-    return prepare(model, layer, Readout.parse(readout), folder, max_length=options.pop("max_length", 120), **options)
+    return prepare(
+        model,
+        layer,
+        Readout.parse(readout),
+        folder,
+        max_length=options.pop("max_length", 120),
+        **options,
+    )
 
 
-def vectors_by_hand(model: LoadedModel, family: str, layer: int, readout: str, texts: list[str]) -> np.ndarray:
+def vectors_by_hand(
+    model: LoadedModel, family: str, layer: int, readout: str, texts: list[str]
+) -> np.ndarray:
     """One forward pass per text, hidden states and numpy."""
     template, pooling, norm, *_ = readout.split("/")
     rows = []
@@ -44,15 +53,22 @@ def vectors_by_hand(model: LoadedModel, family: str, layer: int, readout: str, t
 
 
 def joining_tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes, but a full stop and a quote are one token, as in most vocabularies; a token of its own before every text."""
+    """Bytes, but a full stop and a quote are one token, as in most vocabularies; a token of its own
+    before every text."""
     special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [*special, *alphabet, '."']
-    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(words)}, merges=[(".", '"')]))
+    core = Tokenizer(
+        models.BPE(vocab={token: i for i, token in enumerate(words)}, merges=[(".", '"')])
+    )
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    core.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
 
 
 def joining_model() -> LoadedModel:

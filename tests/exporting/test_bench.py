@@ -33,7 +33,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def test_everything_is_measured(measured: Bench) -> None:
     [model] = measured.models
     assert (model["name"], model["blocks"]) == ("cut", 1)
-    assert model["parameters"] == sum(p.numel() for p in cut(tiny_model("llama"), 1, False).parameters())
+    assert model["parameters"] == sum(
+        p.numel() for p in cut(tiny_model("llama"), 1, False).parameters()
+    )
     assert 0 < model["disk_bytes"] < 200_000
     assert set(model["lengths"]) == {"8", "16"}
     assert all(part["texts_per_s"] > 0 for part in model["lengths"].values())
@@ -43,7 +45,9 @@ def test_everything_is_measured(measured: Bench) -> None:
 
 
 def test_the_table_says_how_many_times_better(capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = {length: {"texts_per_s": 100.0, "p50_ms": 10.0, "p95_ms": 12.0} for length in ("8", "16")}
+    lengths = {
+        length: {"texts_per_s": 100.0, "p50_ms": 10.0, "p95_ms": 12.0} for length in ("8", "16")
+    }
     one: dict[str, Any] = {
         "name": "cut", "blocks": 1, "parameters": 20_000, "disk_bytes": 90_000, "lengths": lengths, "peak_bytes": 3_000_000,
         "model_bytes": 80_000,
@@ -78,16 +82,24 @@ def test_a_folder_knows_its_base(tmp_path: Path, base: dict[str, str], name: str
 def test_a_base_that_cannot_be_named_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"is not an export of layerscope.*against="):
         base_of(tmp_path)
-    (tmp_path / benching.MARKER).write_text(json.dumps({"base": {"name": "mine", "source": "folder"}}))
-    with pytest.raises(ExportError, match="was cut from mine, which was given as a folder: name it with against="):
+    (tmp_path / benching.MARKER).write_text(
+        json.dumps({"base": {"name": "mine", "source": "folder"}})
+    )
+    with pytest.raises(
+        ExportError, match="was cut from mine, which was given as a folder: name it with against="
+    ):
         base_of(tmp_path)
 
 
-def test_what_cannot_be_loaded_is_said(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_is_said(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child = tmp_path / "child.py"
     child.write_text("raise SystemExit('ValueError: no such thing')")
     monkeypatch.setattr(benching.bench_child, "__file__", str(child))
-    with pytest.raises(ExportError, match="tiny-llama could not be measured: ValueError: no such thing"):
+    with pytest.raises(
+        ExportError, match="tiny-llama could not be measured: ValueError: no such thing"
+    ):
         bench(model_folder, [], lengths=[8])
 
 
@@ -95,5 +107,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, model_folder: Path, monke
 def test_memory_is_the_childs_own_not_that_of_whoever_measures() -> None:
     held = np.ones(60_000_000)  # 480 MB in this process
     code = f"import runpy; print(runpy.run_path({benching.bench_child.__file__!r})['peak_bytes']())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert 0 < int(told) < held.nbytes / 2

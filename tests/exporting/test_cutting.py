@@ -1,4 +1,5 @@
-"""A model cut at a layer, written and loaded again by plain transformers, gives the layer's state."""
+"""A model cut at a layer, written and loaded again by plain transformers, gives the layer's
+state."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ IDS = torch.tensor([[7, 30, 9, 41, 11, 8], [60, 61, 62, 63, 64, 65]])
 
 
 def states(model: LoadedModel, layer: int, norm: str) -> torch.Tensor:
-    """A layer's states through hooks of our own: the input of the first block, or a block's output."""
+    """A layer's states through hooks of our own: the input of the first block, or a block's
+    output."""
     held: list[torch.Tensor] = []
 
     def keep(_m: nn.Module, args: Any, *rest: Any) -> None:
@@ -44,14 +46,18 @@ def states(model: LoadedModel, layer: int, norm: str) -> torch.Tensor:
 def reloaded(folder: Path, route: Route) -> torch.Tensor:
     module = AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
-        output = module(input_ids=IDS, attention_mask=torch.ones_like(IDS), output_hidden_states=True)
+        output = module(
+            input_ids=IDS, attention_mask=torch.ones_like(IDS), output_hidden_states=True
+        )
     return output.last_hidden_state if route.index is None else output.hidden_states[route.index]
 
 
 def check(name: str, layer: int, norm: str, folder: Path) -> Route:
     model = tiny_model(name)
     route = write_cut(model, layer, norm, folder)
-    torch.testing.assert_close(reloaded(folder, route), states(model, layer, norm), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        reloaded(folder, route), states(model, layer, norm), rtol=1e-5, atol=1e-5
+    )
     assert AutoModel.from_pretrained(folder).config.num_hidden_layers == route.blocks
     return route
 
@@ -76,9 +82,13 @@ def test_the_block_of_zeros_adds_nothing(tmp_path: Path) -> None:
     assert (route.blocks, route.index) == (2, 1)
     weights = load_file(tmp_path / "model.safetensors")
     block = {name: value for name, value in weights.items() if name.startswith("layers.1.")}
-    assert block.keys() == {name.replace("layers.0.", "layers.1.") for name in weights if name.startswith("layers.0.")}
+    assert block.keys() == {
+        name.replace("layers.0.", "layers.1.") for name in weights if name.startswith("layers.0.")
+    }
     assert not any(value.any() for value in block.values())
-    torch.testing.assert_close(reloaded(tmp_path, Route(1, True, None)), states(model, 1, "applied"), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        reloaded(tmp_path, Route(1, True, None)), states(model, 1, "applied"), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_without_its_norm_a_model_is_silently_wrong_after_reload(tmp_path: Path) -> None:
@@ -95,7 +105,10 @@ def test_without_its_norm_a_model_is_silently_wrong_after_reload(tmp_path: Path)
 
 def test_the_whole_model_is_left_as_it_was(tmp_path: Path) -> None:
     model = tiny_model("smollm3")
-    config, before = model.module.config.to_dict(), {k: v.clone() for k, v in model.module.state_dict().items()}
+    config, before = (
+        model.module.config.to_dict(),
+        {k: v.clone() for k, v in model.module.state_dict().items()},
+    )
     write_cut(model, 1, "raw", tmp_path)
     assert model.module.config.to_dict() == config
     after = model.module.state_dict()
@@ -112,7 +125,13 @@ def test_lists_per_layer_are_cut_and_lengthened(tmp_path: Path) -> None:
 
 
 def test_heads_and_poolers_are_gone(tmp_path: Path) -> None:
-    settings = {"vocab_size": 262, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    settings = {
+        "vocab_size": 262,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     whole = LlamaForCausalLM(LlamaConfig(**settings, tie_word_embeddings=True))
     write_cut(wrap(whole, tiny_tokenizer()), 2, "applied", tmp_path / "tied")
     names = set(load_file(tmp_path / "tied" / "model.safetensors"))
@@ -135,7 +154,10 @@ def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.layers = nn.Embedding(262, 8), nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+            self.embed, self.layers = (
+                nn.Embedding(262, 8),
+                nn.ModuleList([nn.Linear(8, 8) for _ in range(2)]),
+            )
 
         def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
             state = self.embed(input_ids)

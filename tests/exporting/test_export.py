@@ -1,4 +1,5 @@
-"""`export` from a model to a published folder: evidence, cards, refusals, and folders that are whole or not there."""
+"""`export` from a model to a published folder: evidence, cards, refusals, and folders that are
+whole or not there."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ from tests.tiny import tiny_model
 st = pytest.importorskip("sentence_transformers")
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.filterwarnings("ignore")]
 
-READOUTS = ["plain/mean/applied", "plain/mean/raw", "one-word/last/raw/keep/corpus", "echo/mean/raw"]
+READOUTS = [
+    "plain/mean/applied",
+    "plain/mean/raw",
+    "one-word/last/raw/keep/corpus",
+    "echo/mean/raw",
+]
 
 
 class Whole(NamedTuple):
@@ -49,14 +55,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def score_of(run: Evaluation, layer: int, readout: str) -> float:
     rows = run.scores[run.scores["layer"] == layer]
-    for column, value in zip(("template", "pooling", "final_norm", "sink", "centering"), readout.split("/"), strict=True):
+    for column, value in zip(
+        ("template", "pooling", "final_norm", "sink", "centering"), readout.split("/"), strict=True
+    ):
         rows = rows[rows[column] == value]
     return float(rows["score"].iloc[0])
 
 
 @pytest.mark.parametrize("readout", ["plain/mean/raw/keep/none", "one-word/last/raw/keep/corpus"])
-def test_mteb_scores_the_folder_as_the_evaluation_did(readout: str, whole: Whole, tmp_path: Path) -> None:
-    done = export(joining_model(), 2, readout=readout, choice=whole.run.path, store=whole.store, out=tmp_path / "x")
+def test_mteb_scores_the_folder_as_the_evaluation_did(
+    readout: str, whole: Whole, tmp_path: Path
+) -> None:
+    done = export(
+        joining_model(),
+        2,
+        readout=readout,
+        choice=whole.run.path,
+        store=whole.store,
+        out=tmp_path / "x",
+    )
     model = st.SentenceTransformer(str(done.path), device="cpu")
     task = resolve_tasks("Pairs", data_dir=whole.data)[0].load()
     assert mteb_score(task, model) == pytest.approx(score_of(whole.run, 2, readout), abs=1e-4)
@@ -78,11 +95,15 @@ def test_the_choice_and_its_scores_are_in_the_card(whole: Whole, tmp_path: Path)
 
 
 def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
-    done = export(joining_model(), 1, readout="plain/mean/raw", choice=whole.run.path, out=tmp_path / "x")
+    done = export(
+        joining_model(), 1, readout="plain/mean/raw", choice=whole.run.path, out=tmp_path / "x"
+    )
     row = done.facts["evidence"]["scores"][0]
     assert row["score"] == pytest.approx(100 * score_of(whole.run, 1, "plain/mean/raw/keep/none"))
     assert row["last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/raw/keep/none"))
-    assert row["default_last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/applied/keep/none"))
+    assert row["default_last"] == pytest.approx(
+        100 * score_of(whole.run, 3, "plain/mean/applied/keep/none")
+    )
     assert row["ci_low"] <= row["gain"] <= row["ci_high"]
     assert row["gain"] == pytest.approx(row["score"] - row["last"])
     assert row["gain_readout"] == pytest.approx(row["last"] - row["default_last"])
@@ -96,18 +117,41 @@ def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
 def test_a_run_of_another_model_or_readout_is_refused(whole: Whole, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is about another model than tiny-llama: weights_sha256"):
         export(tiny_model("llama", seed=5), choice=whole.run.path, out=tmp_path / "x")
-    with pytest.raises(ExportError, match=r"did not measure plain/max.* at layer 2\. It measured: echo/mean"):
+    with pytest.raises(
+        ExportError, match=r"did not measure plain/max.* at layer 2\. It measured: echo/mean"
+    ):
         export(joining_model(), 2, readout="plain/max", choice=whole.run.path, out=tmp_path / "x")
     empty = tmp_path / "empty-store"
     with pytest.raises(ExportError, match="no longer in the store"):
-        export(joining_model(), 2, readout=READOUTS[2], choice=whole.run.path, store=empty, out=tmp_path / "x")
+        export(
+            joining_model(),
+            2,
+            readout=READOUTS[2],
+            choice=whole.run.path,
+            store=empty,
+            out=tmp_path / "x",
+        )
     assert not (tmp_path / "x").exists()
 
 
 def test_what_is_written(tmp_path: Path) -> None:
-    done = export(tiny_model("gpt_neox"), -2, readout="plain/mean/raw", out=tmp_path / "x", max_length=64, normalize=True)
+    done = export(
+        tiny_model("gpt_neox"),
+        -2,
+        readout="plain/mean/raw",
+        out=tmp_path / "x",
+        max_length=64,
+        normalize=True,
+    )
     names = {file.name for file in done.path.iterdir()}
-    assert {"model.safetensors", "config.json", "tokenizer.json", "modules.json", "README.md", "layerscope.json"} <= names
+    assert {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "modules.json",
+        "README.md",
+        "layerscope.json",
+    } <= names
     assert not list(tmp_path.glob(".*"))
     facts = json.loads((done.path / "layerscope.json").read_text())
     assert facts == Exported.load(done.path).facts == done.facts
@@ -132,7 +176,9 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
-def test_without_a_folder_it_goes_where_the_command_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_it_goes_where_the_command_puts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = export(tiny_model("llama"), 1, max_length=64)
     assert done.path.parent == Path("exports")
@@ -183,18 +229,24 @@ def test_what_no_export_recorded_writing_is_kept(tmp_path: Path) -> None:
     assert len(list(mine.iterdir())) == 2
 
 
-def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_fails_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "x"
     export(tiny_model("llama"), 1, out=out, max_length=64)
     reload = verifying.reload
 
     def wrong(jobs: Any, scratch: Path) -> Any:
         held, facts = reload(jobs, scratch)
-        held[0]["vectors"] += 0.1 * np.random.default_rng(0).standard_normal(held[0]["vectors"].shape)
+        held[0]["vectors"] += 0.1 * np.random.default_rng(0).standard_normal(
+            held[0]["vectors"].shape
+        )
         return held, facts
 
     monkeypatch.setattr(verifying, "reload", wrong)
-    with pytest.raises(ExportError, match=r"does not give back layer 2 .* what failed is in .*x\.failed"):
+    with pytest.raises(
+        ExportError, match=r"does not give back layer 2 .* what failed is in .*x\.failed"
+    ):
         export(tiny_model("llama"), 2, out=out, max_length=64, overwrite=True)
     assert Exported.load(out).layer == 1
     assert (tmp_path / "x.failed" / "model.safetensors").exists()
@@ -204,17 +256,29 @@ def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytes
 
 def test_texts_to_center_on_are_not_ignored(tmp_path: Path) -> None:
     for given in ("no-such-corpus", ["one text here", "and another one"]):
-        with pytest.raises(ExportError, match=r"does not center.* readout='plain/mean/raw/keep/corpus'"):
-            export(tiny_model("llama"), 1, readout="plain/mean/raw/keep/none", out=tmp_path / "x", center_on=given)
+        with pytest.raises(
+            ExportError, match=r"does not center.* readout='plain/mean/raw/keep/corpus'"
+        ):
+            export(
+                tiny_model("llama"),
+                1,
+                readout="plain/mean/raw/keep/none",
+                out=tmp_path / "x",
+                center_on=given,
+            )
     assert not (tmp_path / "x").exists()
 
 
 def test_centering_needs_texts(tmp_path: Path) -> None:
     readout = "plain/mean/raw/keep/corpus"
-    with pytest.raises(ExportError, match=r"say over which texts.* readout='plain/mean/raw/keep/none'"):
+    with pytest.raises(
+        ExportError, match=r"say over which texts.* readout='plain/mean/raw/keep/none'"
+    ):
         export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", max_length=64)
     texts = ["one text here", "and another one", "a third"]
-    done = export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", center_on=texts, max_length=64)
+    done = export(
+        tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", center_on=texts, max_length=64
+    )
     vectors = st.SentenceTransformer(str(done.path), device="cpu").encode(texts)
     assert np.abs(vectors.mean(0)).max() < 1e-4
     assert done.facts["centered_on"] == "the 3 texts of texts"
@@ -233,7 +297,9 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_an_exported_folder_is_a_model_for_layerscope_too(tmp_path: Path, model_folder: Path) -> None:
+def test_an_exported_folder_is_a_model_for_layerscope_too(
+    tmp_path: Path, model_folder: Path
+) -> None:
     done = export(model_folder, 2, readout=Readout(), out=tmp_path / "x", max_length=64)
     again = export(done.path, 1, out=tmp_path / "y", max_length=64)
     assert again.facts["base"]["n_blocks"] == 2
@@ -241,11 +307,19 @@ def test_an_exported_folder_is_a_model_for_layerscope_too(tmp_path: Path, model_
 
 def test_a_decoder_made_bidirectional_stays_so(tmp_path: Path, model_folder: Path) -> None:
     both = export(
-        model_folder, 2, readout="plain/mean/raw", out=tmp_path / "x", max_length=64, model_options={"bidirectional": True}
+        model_folder,
+        2,
+        readout="plain/mean/raw",
+        out=tmp_path / "x",
+        max_length=64,
+        model_options={"bidirectional": True},
     )
     assert both.cosine_distance < 1e-9
     causal = export(model_folder, 2, readout="plain/mean/raw", out=tmp_path / "y", max_length=64)
-    one, other = (st.SentenceTransformer(str(done.path), device="cpu").encode(["the same text"]) for done in (both, causal))
+    one, other = (
+        st.SentenceTransformer(str(done.path), device="cpu").encode(["the same text"])
+        for done in (both, causal)
+    )
     assert not np.allclose(one, other, atol=1e-3)
 
 
@@ -263,7 +337,8 @@ def test_licences(tmp_path: Path, model_folder: Path) -> None:
 
 
 def test_export_and_select_give_one_answer(whole: Whole, tmp_path: Path) -> None:
-    """Export asks the chooser; where its readout cannot be exported, it says so and asks about the others."""
+    """Export asks the chooser; where its readout cannot be exported, it says so and asks about the
+    others."""
     choice = select(whole.run)
     done = export(joining_model(), choice=whole.run.path, store=whole.store, out=tmp_path / "x")
     if why_not(Readout.parse(choice.readout or "")) is None:
@@ -272,7 +347,10 @@ def test_export_and_select_give_one_answer(whole: Whole, tmp_path: Path) -> None
         assert "cannot be exported" in done.facts["evidence"]["notes"][0]
     only = "plain/mean/raw/keep/none"
     again = export(joining_model(), readout=only, choice=whole.run, out=tmp_path / "y")
-    assert (again.layer, again.readout) == (select(whole.run, readouts=only).layer, select(whole.run, readouts=only).readout)
+    assert (again.layer, again.readout) == (
+        select(whole.run, readouts=only).layer,
+        select(whole.run, readouts=only).readout,
+    )
 
 
 def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
@@ -282,12 +360,17 @@ def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
     done = export(joining_model(), choice=file, out=tmp_path / "x", max_length=64)
     assert (done.layer, done.readout) == (choice.layer, choice.readout)
     assert done.facts["evidence"]["choice"]["rule"] == "measured"
-    assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(100 * score_of(whole.run, done.layer, done.readout))
+    assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(
+        100 * score_of(whole.run, done.layer, done.readout)
+    )
     assert done.facts["evaluated_max_length"] == 64
     card = (done.path / "README.md").read_text()
     assert choice.reason in card
     assert choice.headline() in card
-    assert export(joining_model(), choice=choice, out=tmp_path / "y", max_length=64).layer == choice.layer
+    assert (
+        export(joining_model(), choice=choice, out=tmp_path / "y", max_length=64).layer
+        == choice.layer
+    )
     file.write_text('{"a": 1}')
     with pytest.raises(ExportError, match="holds no choice of a layer"):
         export(joining_model(), choice=file, out=tmp_path / "z")
@@ -305,7 +388,9 @@ def test_a_profile_is_exported_as_select_chooses(tmp_path: Path, texts: list[str
 def test_a_name_writes_nothing_else_into_the_card(tmp_path: Path) -> None:
     model = tiny_model("llama")
     model.name = "red \x1b[31m\n---\n# Another title\u202e"
-    card = (export(model, layer=2, out=tmp_path / "x").path / "README.md").read_text(encoding="utf-8")
+    card = (export(model, layer=2, out=tmp_path / "x").path / "README.md").read_text(
+        encoding="utf-8"
+    )
     assert "\x1b" not in card
     assert "\u202e" not in card
     assert "\n# Another title" not in card
@@ -337,8 +422,11 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
     labels.write_text("\n".join(json.dumps(row) for row in rows))
     model = tiny_model("llama")
     few = ["plain/mean/raw/keep/none", "plain/mean/raw/keep/corpus"]
-    told = select_with_labels(model, labels, readouts=few, store=tmp_path / "store", max_length=100, progress=False)
-    # a choice as it is where the labels favor a centered readout, which a model of random weights need not give
+    told = select_with_labels(
+        model, labels, readouts=few, store=tmp_path / "store", max_length=100, progress=False
+    )
+    # a choice as it is where the labels favor a centered readout, which a model of random weights
+    # need not give
     choice = replace(told, layer=2, readout="plain/mean/raw/keep/corpus", center_on=str(labels))
     file = tmp_path / "choice.json"
     file.write_text(choice.to_json())
@@ -366,14 +454,20 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
     choice = select(run)
     done = export(joining_model(), choice=run.path, store=whole.store, out=tmp_path / "x")
     (mark,) = [mark for mark in gather([run]).marks if kind_of(mark) == "chosen"]
-    assert (done.layer, done.readout) == (choice.layer, choice.readout) == (mark.layer, mark.readout)
+    assert (
+        (done.layer, done.readout) == (choice.layer, choice.readout) == (mark.layer, mark.readout)
+    )
 
 
 @pytest.mark.parametrize(
     ("own", "filler", "phrase"),
     [
         (80, True, "80.0 M parameters instead of 100.0 M"),
-        (100, True, "no fewer than the whole model (a block of zeros takes the place of the next one"),
+        (
+            100,
+            True,
+            "no fewer than the whole model (a block of zeros takes the place of the next one",
+        ),
         (100, False, "no fewer than the whole model (every block is needed)"),
     ],
 )

@@ -27,7 +27,9 @@ def test_every_readout_has_an_expressible_neighbour() -> None:
         ("{text} and {text}/last", "2 times", "plain/last/applied/keep/none"),
     ],
 )
-def test_the_reason_and_the_nearest_are_said(given: str, reason: str, near: str, tmp_path: Path) -> None:
+def test_the_reason_and_the_nearest_are_said(
+    given: str, reason: str, near: str, tmp_path: Path
+) -> None:
     with pytest.raises(ExportError, match=reason) as told:
         check_expressible(Readout.parse(given))
     assert f"readout='{near}'" in str(told.value)

@@ -34,12 +34,17 @@ def encode(folder: Path, texts: list[str]) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["mean", "wmean", "last", "max"])
 def test_poolings(family: str, pooling: str, tmp_path: Path) -> None:
     model = tiny_model(family)
-    for layer, norm in {"mean": ((0, "applied"), (2, "raw"), (3, "raw")), "last": ((3, "applied"),)}.get(pooling, ((1, "raw"),)):
+    for layer, norm in {
+        "mean": ((0, "applied"), (2, "raw"), (3, "raw")),
+        "last": ((3, "applied"),),
+    }.get(pooling, ((1, "raw"),)):
         readout = f"plain/{pooling}/{norm}"
         folder = tmp_path / f"{layer}-{norm}"
         draft_of(model, layer, readout, folder)
         wanted = vectors_by_hand(model, family, layer, readout, TEXTS)
-        np.testing.assert_allclose(encode(folder, TEXTS), wanted, rtol=1e-4, atol=1e-4, err_msg=str((layer, norm)))
+        np.testing.assert_allclose(
+            encode(folder, TEXTS), wanted, rtol=1e-4, atol=1e-4, err_msg=str((layer, norm))
+        )
 
 
 def test_cls(tmp_path: Path) -> None:
@@ -50,19 +55,38 @@ def test_cls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "centering", "unit"), [("llama", "corpus", True), ("mamba", "corpus", False), ("bert", "none", True)]
+    ("family", "centering", "unit"),
+    [("llama", "corpus", True), ("mamba", "corpus", False), ("bert", "none", True)],
 )
-def test_template_centering_and_length(family: str, centering: str, unit: bool, tmp_path: Path) -> None:
+def test_template_centering_and_length(
+    family: str, centering: str, unit: bool, tmp_path: Path
+) -> None:
     model = tiny_model(family)
     readout = f"one-word/last/raw/keep/{centering}"
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: Head(MEAN, None, "some texts"), max_length=127)
+    draft = draft_of(
+        model,
+        2,
+        readout,
+        tmp_path,
+        unit=unit,
+        center=lambda ids: Head(MEAN, None, "some texts"),
+        max_length=127,
+    )
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
     wanted = wanted - MEAN if centering == "corpus" else wanted
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted
     np.testing.assert_allclose(encode(tmp_path, TEXTS), wanted, rtol=1e-4, atol=1e-4)
-    listed = [module["type"].rsplit(".")[-1] for module in json.loads((tmp_path / "modules.json").read_text())]
-    assert listed == ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
-    assert (draft.head and draft.head.fitted_on) == ("some texts" if centering == "corpus" else None)
+    listed = [
+        module["type"].rsplit(".")[-1]
+        for module in json.loads((tmp_path / "modules.json").read_text())
+    ]
+    assert (
+        listed
+        == ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
+    )
+    assert (draft.head and draft.head.fitted_on) == (
+        "some texts" if centering == "corpus" else None
+    )
 
 
 WITH_ENVIRONMENT = """
@@ -73,15 +97,20 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def forked(command: list[str], *, env: dict[str, str], cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
+def forked(
+    command: list[str], *, env: dict[str, str], cwd: Path, **_: object
+) -> subprocess.CompletedProcess[str]:
     """A script in a process that has imported everything but layerscope."""
     own = ["layerscope", "layerscope_zoo", "layerscope_gpu", "tests"]
     return run_python(WITH_ENVIRONMENT, *command[2:], json.dumps(env), cwd=cwd, without=own)
 
 
-@pytest.mark.parametrize("how", ["forked", pytest.param("fresh", marks=pytest.mark.slow)])  # to import all takes ten seconds
+@pytest.mark.parametrize(
+    "how", ["forked", pytest.param("fresh", marks=pytest.mark.slow)]
+)  # to import all takes ten seconds
 def test_fresh_process(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several folders in one process that knows nothing of layerscope; the other families are reloaded in this one."""
+    """Several folders in one process that knows nothing of layerscope; the other families are
+    reloaded in this one."""
     if how == "forked":
         monkeypatch.setattr(verifying, "subprocess", SimpleNamespace(run=forked))
     drafts = [
@@ -98,7 +127,9 @@ def test_fresh_process(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             ("modernbert", 0, "plain/cls/applied"),
         )
     ]
-    drafts.append(draft_of(joining_model(), 3, "one-word/last/raw", tmp_path / "joining", max_length=64))
+    drafts.append(
+        draft_of(joining_model(), 3, "one-word/last/raw", tmp_path / "joining", max_length=64)
+    )
     found = verifying.verify(drafts)
     assert len(found) == 3
     for draft, one in zip(drafts, found, strict=True):
@@ -116,7 +147,13 @@ def test_fresh_process(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("here")
 def test_tampering_is_found(tmp_path: Path) -> None:
     model = tiny_model("llama")
-    draft = draft_of(model, 2, "plain/mean/applied/keep/corpus", tmp_path, center=lambda ids: Head(MEAN, None, "some texts"))
+    draft = draft_of(
+        model,
+        2,
+        "plain/mean/applied/keep/corpus",
+        tmp_path,
+        center=lambda ids: Head(MEAN, None, "some texts"),
+    )
     assert verifying.verify([draft])[0].cosine_distance < 1e-9
     file = tmp_path / "model.safetensors"
     whole = file.read_bytes()
@@ -128,23 +165,33 @@ def test_tampering_is_found(tmp_path: Path) -> None:
     file.write_bytes(whole)
     pooling = tmp_path / "1_Pooling" / "config.json"
     told = pooling.read_text()
-    changed = {**json.loads(told), "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}
+    changed = {
+        **json.loads(told),
+        "pooling_mode_mean_tokens": False,
+        "pooling_mode_max_tokens": True,
+    }
     pooling.write_text(json.dumps(changed))
     with pytest.raises(ExportError, match="does not give back"):
         verifying.verify([draft])
     pooling.write_text(told)
     bias = load_file(tmp_path / "2_Dense" / "model.safetensors")
-    save_file({**bias, "linear.bias": -bias["linear.bias"]}, tmp_path / "2_Dense" / "model.safetensors")
+    save_file(
+        {**bias, "linear.bias": -bias["linear.bias"]}, tmp_path / "2_Dense" / "model.safetensors"
+    )
     with pytest.raises(ExportError, match="does not give back"):
         verifying.verify([draft])
 
 
-def test_a_folder_that_does_not_load_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_does_not_load_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draft = draft_of(tiny_model("llama"), 1, "plain/mean/applied", tmp_path)
     child = tmp_path / "child.py"
     child.write_text("raise SystemExit('ValueError: no such thing')")
     monkeypatch.setattr(verifying.reload_child, "__file__", str(child))
-    with pytest.raises(ExportError, match="could not be loaded in a fresh process: ValueError: no such thing"):
+    with pytest.raises(
+        ExportError, match="could not be loaded in a fresh process: ValueError: no such thing"
+    ):
         verifying.verify([draft])
 
 
@@ -159,14 +206,26 @@ def test_cosine_distances_of_almost_equal_rows() -> None:
 def test_half_precision(tmp_path: Path) -> None:
     model = tiny_model("llama")
     half = type(model)(
-        model.module.to(torch.bfloat16), model.tokenizer, model.anatomy, "half", {**model.identity, "dtype": "bfloat16"}
+        model.module.to(torch.bfloat16),
+        model.tokenizer,
+        model.anatomy,
+        "half",
+        {**model.identity, "dtype": "bfloat16"},
     )
-    draft = draft_of(half, 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: Head(MEAN, None, "some texts"))
+    draft = draft_of(
+        half,
+        2,
+        "plain/mean/raw/keep/corpus",
+        tmp_path,
+        center=lambda ids: Head(MEAN, None, "some texts"),
+    )
     assert verifying.verify([draft])[0].cosine_distance < 5e-3
     assert load_file(tmp_path / "model.safetensors")["norm.weight"].dtype == torch.bfloat16
 
 
-def test_the_fresh_process_is_told_a_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fresh_process_is_told_a_full_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     draft = draft_of(tiny_model("llama"), 1, "plain/mean/applied", Path("beside"))
     assert draft.as_job(2)["folder"] == str(tmp_path / "beside")
@@ -181,9 +240,13 @@ def test_a_folder_that_reads_longer_texts_is_verified_on_one_that_it_cuts(tmp_pa
 
 
 @pytest.mark.usefixtures("here")
-def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
-        raise RuntimeError("Error while serializing: IoError(Os { code: 28, message: No space left on device })")
+        raise RuntimeError(
+            "Error while serializing: IoError(Os { code: 28, message: No space left on device })"
+        )
 
     monkeypatch.setattr(cutting, "_write", full)
     with pytest.raises(LayerscopeError, match="no space left on the disk") as caught:

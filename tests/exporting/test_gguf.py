@@ -1,4 +1,5 @@
-"""GGUF files: the weights, settings and tokens that llama.cpp reads, and what it cannot compute is refused."""
+"""GGUF files: the weights, settings and tokens that llama.cpp reads, and what it cannot compute is
+refused."""
 
 from __future__ import annotations
 
@@ -49,9 +50,13 @@ def test_a_llama_is_written_up_to_its_layer(tmp_path: Path) -> None:
     block = model.anatomy.blocks[1]
     weights = block.mlp.down_proj.weight.detach().numpy()
     np.testing.assert_allclose(tensors["blk.1.ffn_down.weight"], weights, atol=1e-3)
-    queries = interleaved(block.self_attn.q_proj.weight.detach().numpy(), config.num_attention_heads)
+    queries = interleaved(
+        block.self_attn.q_proj.weight.detach().numpy(), config.num_attention_heads
+    )
     np.testing.assert_allclose(tensors["blk.1.attn_q.weight"], queries, atol=1e-3)
-    np.testing.assert_allclose(tensors["output_norm.weight"], model.anatomy.final_norm.weight.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        tensors["output_norm.weight"], model.anatomy.final_norm.weight.detach().numpy(), atol=1e-6
+    )
     assert "not compared" in FORMAT.lines(facts)[0]
 
 
@@ -80,25 +85,35 @@ def test_a_gemma_has_its_norms_and_window(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_interleaved_rows_rotate_to_the_same_scores() -> None:
-    """Rotating halves of a head, as transformers does, and neighbors, as llama.cpp does, give the same products."""
+    """Rotating halves of a head, as transformers does, and neighbors, as llama.cpp does, give the
+    same products."""
     rng = np.random.default_rng(0)
     heads, size, width = 2, 8, 5
     weights, state = rng.normal(size=(heads * size, width)), rng.normal(size=width)
     angle = 3 * 10000.0 ** (-np.arange(size // 2) / (size // 2))
 
     def turned(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        return np.stack([first * np.cos(angle) - second * np.sin(angle), second * np.cos(angle) + first * np.sin(angle)])
+        return np.stack(
+            [
+                first * np.cos(angle) - second * np.sin(angle),
+                second * np.cos(angle) + first * np.sin(angle),
+            ]
+        )
 
     halves = (weights @ state).reshape(heads, 2, size // 2)
     pairs = (interleaved(weights, heads) @ state).reshape(heads, size // 2, 2)
     for head in range(heads):
-        np.testing.assert_allclose(turned(*halves[head]), turned(pairs[head, :, 0], pairs[head, :, 1]))
+        np.testing.assert_allclose(
+            turned(*halves[head]), turned(pairs[head, :, 0], pairs[head, :, 1])
+        )
 
 
 def test_scaled_rotations_become_factors() -> None:
     plain = 1 / 10000.0 ** (np.arange(4) / 4)
     module = SimpleNamespace(
-        rotary_emb=SimpleNamespace(inv_freq=torch.tensor(plain / [1, 1, 4, 8]), attention_scaling=1.0),
+        rotary_emb=SimpleNamespace(
+            inv_freq=torch.tensor(plain / [1, 1, 4, 8]), attention_scaling=1.0
+        ),
         config=SimpleNamespace(rope_parameters={"rope_theta": 10000.0}),
     )
     np.testing.assert_allclose(writing._rope_factors(module), [1, 1, 4, 8])
@@ -118,7 +133,9 @@ def test_scaled_rotations_become_factors() -> None:
         ("llama", 1, "plain/wmean/applied", "not by wmean"),
     ],
 )
-def test_what_llama_cpp_cannot_do_is_refused(family: str, layer: int, readout: str, reason: str, tmp_path: Path) -> None:
+def test_what_llama_cpp_cannot_do_is_refused(
+    family: str, layer: int, readout: str, reason: str, tmp_path: Path
+) -> None:
     """Before anything is cut or written."""
     with pytest.raises(ExportError, match=reason):
         export(tiny_model(family), layer, readout=readout, out=tmp_path / "out", formats=["gguf"])
@@ -128,14 +145,24 @@ def test_what_llama_cpp_cannot_do_is_refused(family: str, layer: int, readout: s
 def test_readouts_that_are_expressible() -> None:
     assert why_not(Readout("plain", "mean", "applied")) is None
     assert why_not(Readout("one-word", "last", "raw")) is None
-    assert "subtracts no mean" in str(why_not(Readout("plain", "mean", "applied", "keep", "corpus")))
+    assert "subtracts no mean" in str(
+        why_not(Readout("plain", "mean", "applied", "keep", "corpus"))
+    )
 
 
 @pytest.mark.parametrize(
     ("step", "name"),
     [
         ({"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}, "gpt-2"),
-        ({"pretokenizers": [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel"}]}, "smollm"),
+        (
+            {
+                "pretokenizers": [
+                    {"type": "Digits", "individual_digits": True},
+                    {"type": "ByteLevel"},
+                ]
+            },
+            "smollm",
+        ),
         (
             {
                 "pretokenizers": [

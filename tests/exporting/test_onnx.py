@@ -29,7 +29,10 @@ def run_graph(folder: Path, name: str, texts: list[str]) -> np.ndarray:
     core.enable_padding(pad_id=0)
     rows = core.encode_batch(texts)
     session = ort.InferenceSession(str(folder / "onnx" / name), providers=["CPUExecutionProvider"])
-    given = {"input_ids": np.array([r.ids for r in rows]), "attention_mask": np.array([r.attention_mask for r in rows])}
+    given = {
+        "input_ids": np.array([r.ids for r in rows]),
+        "attention_mask": np.array([r.attention_mask for r in rows]),
+    }
     return session.run(["sentence_embedding"], given)[0]
 
 
@@ -41,22 +44,40 @@ def run_graph(folder: Path, name: str, texts: list[str]) -> np.ndarray:
         ("gpt_neox", "plain/wmean/raw", False),
     ],
 )
-def test_graphs_equal_states_read_by_hand(family: str, readout: str, unit: bool, tmp_path: Path) -> None:
+def test_graphs_equal_states_read_by_hand(
+    family: str, readout: str, unit: bool, tmp_path: Path
+) -> None:
     model = tiny_model(family)
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: Head(MEAN, None, "some texts"), max_length=127)
+    draft = draft_of(
+        model,
+        2,
+        readout,
+        tmp_path,
+        unit=unit,
+        center=lambda ids: Head(MEAN, None, "some texts"),
+        max_length=127,
+    )
     facts = write_graphs(draft)
     assert [one["file"] for one in facts] == ["onnx/model.onnx"]
     assert facts[0]["cosine_distance"] < 1e-9
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
     wanted = wanted - MEAN if readout.endswith("corpus") else wanted
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted
-    np.testing.assert_allclose(run_graph(tmp_path, "model.onnx", TEXTS), wanted, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(run_graph(tmp_path, "model.onnx", TEXTS[:1]), wanted[:1], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        run_graph(tmp_path, "model.onnx", TEXTS), wanted, rtol=1e-3, atol=1e-4
+    )
+    np.testing.assert_allclose(
+        run_graph(tmp_path, "model.onnx", TEXTS[:1]), wanted[:1], rtol=1e-3, atol=1e-4
+    )
 
 
 def test_a_quantized_graph_is_measured_and_the_mean_stays_exact(tmp_path: Path) -> None:
     draft = draft_of(
-        tiny_model("gpt2"), 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: Head(MEAN, None, "some texts")
+        tiny_model("gpt2"),
+        2,
+        "plain/mean/raw/keep/corpus",
+        tmp_path,
+        center=lambda ids: Head(MEAN, None, "some texts"),
     )
     exact, small = write_graphs(draft, "int8")
     assert small["file"] == "onnx/model_int8.onnx"

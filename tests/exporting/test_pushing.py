@@ -1,4 +1,5 @@
-"""`export --push` against an emulated hub: what arrives, what never does, and what is refused before anything is sent."""
+"""`export --push` against an emulated hub: what arrives, what never does, and what is refused
+before anything is sent."""
 
 from __future__ import annotations
 
@@ -40,10 +41,18 @@ def improved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_folder_arrives_whole_and_without_texts(logged_in: Hub, improved: Path, tmp_path: Path) -> None:
+def test_a_folder_arrives_whole_and_without_texts(
+    logged_in: Hub, improved: Path, tmp_path: Path
+) -> None:
     (improved / "notes of mine.txt").write_text(TEXTS[0])
     parcel = pack(improved, "me/better")
-    assert {"map.npz", "neighbors.csv", "neighbors.parquet", "manifest.json", "notes of mine.txt"} <= set(parcel.stays)
+    assert {
+        "map.npz",
+        "neighbors.csv",
+        "neighbors.parquet",
+        "manifest.json",
+        "notes of mine.txt",
+    } <= set(parcel.stays)
     assert "private" in str(parcel)
     address = push(parcel)
     assert address == f"{logged_in.address}/me/better"
@@ -60,7 +69,9 @@ def test_a_folder_arrives_whole_and_without_texts(logged_in: Hub, improved: Path
         (got / name).parent.mkdir(parents=True, exist_ok=True)
         (got / name).write_bytes(content)
     assert damaged(got) == []  # it says of itself what it holds
-    vectors = [layerscope.encode(str(folder), TEXTS[:5], progress=False) for folder in (improved, got)]
+    vectors = [
+        layerscope.encode(str(folder), TEXTS[:5], progress=False) for folder in (improved, got)
+    ]
     assert np.array_equal(*vectors)
     assert layerscope.load_run(improved).push("me/better") == address  # again: it is ours
 
@@ -79,26 +90,38 @@ def test_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     words = ("export", model_folder, "--layer", "2", "--max-length", "32", "--out", "cut", "--push")
     assert_refused(run_main(monkeypatch, capsys, *words, "me/cut"), "asks before it sends", "--yes")
-    assert_refused(run_main(monkeypatch, capsys, *words, "cut", "--yes"), "such as user/name, not 'cut'")
-    assert_refused(run_main(monkeypatch, capsys, *words, "me/cut", "--yes", "--offline"), "--offline forbids it")
+    assert_refused(
+        run_main(monkeypatch, capsys, *words, "cut", "--yes"), "such as user/name, not 'cut'"
+    )
+    assert_refused(
+        run_main(monkeypatch, capsys, *words, "me/cut", "--yes", "--offline"),
+        "--offline forbids it",
+    )
     assert not logged_in.log
     ended = run_main(monkeypatch, capsys, *words, "me/cut", "--yes", "--json")
     assert ended.code == 0, ended
     assert json.loads(ended.out)["url"] == f"{logged_in.address}/me/cut"
     assert "to the hub as me/cut (private): " in ended.err
-    ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/open", "--public", "--yes")
+    ended = run_main(
+        monkeypatch, capsys, "export", improved, "--push", "me/open", "--public", "--yes"
+    )
     assert (ended.code, ended.out.strip()) == (0, f"{logged_in.address}/me/open")
     assert not logged_in.models["me/open"].private
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *given, **options: False)
-    assert "nothing was sent" in run_main(monkeypatch, capsys, "export", improved, "--push", "me/not").err
+    assert (
+        "nothing was sent"
+        in run_main(monkeypatch, capsys, "export", improved, "--push", "me/not").err
+    )
     assert "me/not" not in logged_in.models
     monkeypatch.delenv("HF_TOKEN")
     ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/not", "--yes")
     assert_refused(ended, "needs an access token", "hf auth login")
 
 
-def test_what_is_there_is_not_overwritten_or_opened_to_others(logged_in: Hub, improved: Path) -> None:
+def test_what_is_there_is_not_overwritten_or_opened_to_others(
+    logged_in: Hub, improved: Path
+) -> None:
     logged_in.models["me/other"] = Repository({"main": {"model.bin": b"x"}}, private=True)
     with pytest.raises(ExportError, match="holds no export of layerscope"):
         push(pack(improved, "me/other"))
@@ -118,9 +141,17 @@ def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, impr
     main = logged_in.models["me/again"].revisions["main"]
     marker = json.loads(main["layerscope.json"])
     listed = {**marker["files"], "onnx/model.onnx": "a", "not/there.bin": "b"}
-    main |= {"layerscope.json": json.dumps({**marker, "files": listed}).encode(), "onnx/model.onnx": b"old", "notes.txt": b"mine"}
+    main |= {
+        "layerscope.json": json.dumps({**marker, "files": listed}).encode(),
+        "onnx/model.onnx": b"old",
+        "notes.txt": b"mine",
+    }
     push(parcel)
-    assert set(logged_in.models["me/again"].revisions["main"]) == {*parcel.files, *parcel.written, "notes.txt"}
+    assert set(logged_in.models["me/again"].revisions["main"]) == {
+        *parcel.files,
+        *parcel.written,
+        "notes.txt",
+    }
 
 
 @pytest.mark.parametrize(
@@ -140,15 +171,21 @@ def test_an_export_is_pushed_as_it_is(
     assert "me/as" not in logged_in.models
 
 
-def test_what_cannot_be_pushed(logged_in: Hub, improved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_pushed(
+    logged_in: Hub, improved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ExportError, match="holds no export of layerscope"):
         pack(tmp_path, "me/x")
 
     def forbid(request: Request) -> bool:
-        return request.path.endswith("/commit/main") and request.status(403, {"X-Error-Message": "no"})
+        return request.path.endswith("/commit/main") and request.status(
+            403, {"X-Error-Message": "no"}
+        )
 
     logged_in.faults.append(forbid)
-    with pytest.raises(ExportError, match=r"me/x could not be pushed: access is not granted \(HTTP 403\)"):
+    with pytest.raises(
+        ExportError, match=r"me/x could not be pushed: access is not granted \(HTTP 403\)"
+    ):
         push(pack(improved, "me/x"))
     raw = (improved / "config.json").read_bytes()
     (improved / "config.json").write_bytes(raw + b" ")

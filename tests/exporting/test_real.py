@@ -1,4 +1,5 @@
-"""Real weights: templates on real vocabularies, and folders that mteb scores as the evaluation did."""
+"""Real weights: templates on real vocabularies, and folders that mteb scores as the evaluation
+did."""
 
 from __future__ import annotations
 
@@ -46,10 +47,17 @@ FRAMED = [*(("minilm-l6", pattern) for pattern in PATTERNS), ("smollm2-135m", "o
 
 
 @pytest.mark.parametrize(("name", "pattern"), FRAMED)
-def test_templates_on_real_sentences(loaded: Callable[[str], LoadedModel], name: str, pattern: str) -> None:
+def test_templates_on_real_sentences(
+    loaded: Callable[[str], LoadedModel], name: str, pattern: str
+) -> None:
     model, template = loaded(name), get_template(pattern)
     framed = frame_tokenizer(model, template, 256, verification_texts(brief=True))
-    sentences = [part.strip() + "." for text in load_corpus("lee").texts[:30] for part in text.split(".") if part.strip()]
+    sentences = [
+        part.strip() + "."
+        for text in load_corpus("lee").texts[:30]
+        for part in text.split(".")
+        if part.strip()
+    ]
     wanted = encode_template(model, template, sentences, 256)
     fitting = [i for i, one in enumerate(wanted) if not one.truncated]
     found = framed.ids(sentences)
@@ -59,7 +67,12 @@ def test_templates_on_real_sentences(loaded: Callable[[str], LoadedModel], name:
 
 @pytest.mark.parametrize(("name", "layer", "readout"), CASES)
 def test_mteb_scores_the_folder_as_the_evaluation_did(
-    loaded: Callable[[str], LoadedModel], name: str, layer: int, readout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: Callable[[str], LoadedModel],
+    name: str,
+    layer: int,
+    readout: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, data, limit = loaded(name), shared_data(), 20
     run = evaluate(
@@ -69,10 +82,17 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
     task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load()
     monkeypatch.setattr(verifying, "reload", reload_here)
     monkeypatch.setattr(job, "verification_texts", lambda brief: verification_texts(brief=True))
-    # without a length the folder reads as much as the model can, and is verified on that much: a minute for a model of 135M
+    # without a length the folder reads as much as the model can, and is verified on that much: a
+    # minute for a model of 135M
     length = 96 if name == "smollm2-135m" else None
     done = export(
-        model, layer, readout=readout, choice=run.path, store=tmp_path / "store", out=tmp_path / "folder", max_length=length
+        model,
+        layer,
+        readout=readout,
+        choice=run.path,
+        store=tmp_path / "store",
+        out=tmp_path / "folder",
+        max_length=length,
     )
     assert done.cosine_distance < 1e-5
     folder = st.SentenceTransformer(str(done.path), device="cpu")

@@ -23,11 +23,18 @@ def test_a_suffix_that_joins_the_text_is_added_as_characters() -> None:
     model, template = joining_model(), get_template("one-word")
     framed = frame_tokenizer(model, template, 120, [*SHORT, LONG])
     assert (framed.joined, framed.appended) == ('"', ' means in one word: "')
-    fits = [text for text in (*SHORT, "ends with a stop.") if len(PATTERN.replace("{text}", text).encode()) < 115]
+    fits = [
+        text
+        for text in (*SHORT, "ends with a stop.")
+        if len(PATTERN.replace("{text}", text).encode()) < 115
+    ]
     for text, row in zip(fits, framed.ids(fits), strict=True):
         assert row == model.tokenizer(PATTERN.replace("{text}", text))["input_ids"]
     whole = model.tokenizer(PATTERN.replace("{text}", "A stop."))["input_ids"]
-    parts = [model.tokenizer(part, add_special_tokens=False)["input_ids"] for part in ("A stop.", '" means')]
+    parts = [
+        model.tokenizer(part, add_special_tokens=False)["input_ids"]
+        for part in ("A stop.", '" means')
+    ]
     assert whole[17:25] != [*parts[0], *parts[1]][:8]  # the pieces alone would not do
     assert not framed.exact_when_cut
 
@@ -49,7 +56,9 @@ def test_without_joins_texts_are_cut_as_the_evaluation_cuts_them(family: str) ->
         template = get_template(name)
         framed = frame_tokenizer(model, template, 100, [*SHORT, LONG])
         assert framed.exact_when_cut
-        assert framed.ids([LONG, "short"]) == [e.ids for e in encode_template(model, template, [LONG, "short"], 100)]
+        assert framed.ids([LONG, "short"]) == [
+            e.ids for e in encode_template(model, template, [LONG, "short"], 100)
+        ]
 
 
 def test_plain_texts_and_settings(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""All faults, as many as are asked for, on some processes; the figures as a table, and every defect.
+"""All faults, as many as are asked for, on some processes; the figures as a table, and every
+defect.
 
     python -m tests.faults                                        # 10,000 inputs, 960 kills, 2,000 damaged files, 42 races
     python -m tests.faults --share 0.1 --seed 7 --out faults.json
@@ -37,20 +38,39 @@ INPUTS = {
 DEFECTS = ("wrong", "silent", "unmended", "errors", "left", "defects")
 
 
-def planned(inputs: int, kills: int, flips: int, races: int, texts: int, share: float) -> list[tuple[str, str, int]]:
+def planned(
+    inputs: int, kills: int, flips: int, races: int, texts: int, share: float
+) -> list[tuple[str, str, int]]:
     """(tool, what, how many), the longest first."""
     dear = {name: INPUTS[name] for name in INPUTS if name in CASES}
     cheap = [name for name in CASES if name not in dear]
     each = -(-(inputs - sum(dear.values())) // len(cheap))
     work = [
         ("killer", name, kills)
-        for name in ("improve", "train", "evaluate", "probe", "study", "export", "sweep", "embed", "profile")
+        for name in (
+            "improve",
+            "train",
+            "evaluate",
+            "probe",
+            "study",
+            "export",
+            "sweep",
+            "embed",
+            "profile",
+        )
     ]
     assert {name for _, name, _ in work} == set(NAMES)
     work += [("memory", name, -(-kills // 5)) for name in ("improve", "export", "profile")]
     work += [("damage", kind, -(-flips // len(KINDS))) for kind in KINDS]
-    work += [("killer", "race", races), ("load", "profile", texts), ("load", "store", texts), ("load", "models", 100)]
-    work += [("fuzz", name, count) for name, count in {**dear, **dict.fromkeys(cheap, each)}.items()]
+    work += [
+        ("killer", "race", races),
+        ("load", "profile", texts),
+        ("load", "store", texts),
+        ("load", "models", 100),
+    ]
+    work += [
+        ("fuzz", name, count) for name, count in {**dear, **dict.fromkeys(cheap, each)}.items()
+    ]
     return [(tool, what, max(1, round(count * share))) for tool, what, count in work if count > 0]
 
 
@@ -66,7 +86,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100, help="of each command")
     parser.add_argument("--flips", type=int, default=2_000)
     parser.add_argument("--races", type=int, default=42)
-    parser.add_argument("--texts", type=int, default=1_000_000, help="in one profile, and in one store")
+    parser.add_argument(
+        "--texts", type=int, default=1_000_000, help="in one profile, and in one store"
+    )
     parser.add_argument("--share", type=float, default=1.0, help="of all of these")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
@@ -87,7 +109,11 @@ def main(words: Sequence[str] | None = None) -> int:
         results.append({"tool": tool, "what": what, **found})
         bad = [defect for name in DEFECTS for defect in found.get(name, ())]
         took = time.monotonic() - started
-        print(f"{took:7.0f} s  {tool:6} {what:16} {count_of(found):6}  {len(bad)} defects", file=sys.stderr, flush=True)
+        print(
+            f"{took:7.0f} s  {tool:6} {what:16} {count_of(found):6}  {len(bad)} defects",
+            file=sys.stderr,
+            flush=True,
+        )
         for defect in bad[:20]:
             print(f"    {defect}", file=sys.stderr, flush=True)
         if given.out is not None:
@@ -98,7 +124,9 @@ def main(words: Sequence[str] | None = None) -> int:
     print("| what | how many | defects | seconds |\n|---|---|---|---|")
     for one in sorted(results, key=lambda one: (one["tool"], one["what"])):
         bad = sum(len(one.get(name, ())) for name in DEFECTS)
-        print(f"| {one['tool']} {one['what']} | {count_of(one)} | {bad} | {one.get('seconds', '')} |")
+        print(
+            f"| {one['tool']} {one['what']} | {count_of(one)} | {bad} | {one.get('seconds', '')} |"
+        )
     return int(any(one.get(name) for one in results for name in DEFECTS))
 
 

@@ -1,6 +1,7 @@
 """Every command on tiny models, as functions of a folder, and what a folder then says in numbers.
 
-They share one process: models are built once, and what an export does in a fresh process is done in this one.
+They share one process: models are built once, and what an export does in a fresh process is done in
+this one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-TEXTS = [f"text number {i} of some, about {'this and that ' * (i % 4)}and the rest" for i in range(14)]
+TEXTS = [
+    f"text number {i} of some, about {'this and that ' * (i % 4)}and the rest" for i in range(14)
+]
 Tables = dict[str, pd.DataFrame]
 NAMES = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve", "embed", "train")
 
 
 class Commands:
-    """Commands on tiny models. `home` holds what they read; each writes `run` (and `store`) into the folder it is given.
+    """Commands on tiny models. `home` holds what they read; each writes `run` (and `store`) into
+    the folder it is given.
 
     What those in `names` import is imported here, and not in every child.
     """
@@ -72,7 +76,15 @@ class Commands:
         """A profile in shards of three prompts."""
         from layerscope.profiling import profile
 
-        profile(self.model, TEXTS, out=out / "run", views=2, permutations=2, max_length=24, progress=False)
+        profile(
+            self.model,
+            TEXTS,
+            out=out / "run",
+            views=2,
+            permutations=2,
+            max_length=24,
+            progress=False,
+        )
 
     def evaluate(self, out: Path) -> None:
         """Two tasks, two readouts, a store of its own."""
@@ -91,8 +103,20 @@ class Commands:
         training._WRITE_EVERY = 0.0
         labels = ["xyz"[i % 3] for i in range(60)]
         texts = [label * 3 + f" item {i}" for i, label in enumerate(labels)]
-        settings: dict[str, Any] = {"epochs": 3, "trial": 1, "learning_rates": (1e-2, 3e-2), "progress": False}
-        probe(self.model, data=texts, labels=labels, heads=["mean", "attention"], out=out / "run", **settings)
+        settings: dict[str, Any] = {
+            "epochs": 3,
+            "trial": 1,
+            "learning_rates": (1e-2, 3e-2),
+            "progress": False,
+        }
+        probe(
+            self.model,
+            data=texts,
+            labels=labels,
+            heads=["mean", "attention"],
+            out=out / "run",
+            **settings,
+        )
 
     def study(self, out: Path) -> None:
         """Steps inside blocks: a profile, and ranks of its own."""
@@ -107,7 +131,11 @@ class Commands:
         from layerscope.sweeps.run import sweep
 
         settings = {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24}
-        plan = {"models": [str(self.folder)], "corpora": [str(self.home / "texts.txt")], "profile": settings}
+        plan = {
+            "models": [str(self.folder)],
+            "corpora": [str(self.home / "texts.txt")],
+            "profile": settings,
+        }
         done = sweep(plan, out=out / "run", progress=False)
         for step in done.failed:  # as its own command would have said it
             raise LayerscopeError(str(step["reason"]))
@@ -116,21 +144,39 @@ class Commands:
         """A readout chosen by a judge, and its folder."""
         import layerscope
 
-        settings: dict[str, Any] = {"max_length": 48, "progress": False, "templates": ["one-word"], "judge": self.judge}
+        settings: dict[str, Any] = {
+            "max_length": 48,
+            "progress": False,
+            "templates": ["one-word"],
+            "judge": self.judge,
+        }
         texts = [f"{text} {i}" for i in range(3) for text in TEXTS]
         layerscope.improve(self.model, texts, out=out / "run", store=out / "store", **settings)
 
     def train(self, out: Path) -> None:
-        """Blocks trained for a few steps, with a look and a state to go on from after each. It is too short to help, so that what
-        is handed over is the head whatever was rounded."""
+        """Blocks trained for a few steps, with a look and a state to go on from after each. It is
+        too short to help, so that what is handed over is the head whatever was rounded."""
         import layerscope
         from layerscope.improving import job
 
         job.find_teacher = _any_prompt
-        few = {"max_steps": 4, "eval_steps": 1, "save_steps": 1, "learning_rate": 1e-9, "per_device_train_batch_size": 16}
-        settings: dict[str, Any] = {"max_length": 48, "progress": False, "templates": ["one-word"], "judge": self.judge}
+        few = {
+            "max_steps": 4,
+            "eval_steps": 1,
+            "save_steps": 1,
+            "learning_rate": 1e-9,
+            "per_device_train_batch_size": 16,
+        }
+        settings: dict[str, Any] = {
+            "max_length": 48,
+            "progress": False,
+            "templates": ["one-word"],
+            "judge": self.judge,
+        }
         texts = [f"{i} {text}" for i in range(16) for text in TEXTS]
-        layerscope.improve(self.model, texts, out=out / "run", store=out / "store", train=few, **settings)
+        layerscope.improve(
+            self.model, texts, out=out / "run", store=out / "store", train=few, **settings
+        )
 
     def embed(self, out: Path) -> None:
         """Vectors in parts of eight, with their coordinates, in one file."""
@@ -139,23 +185,45 @@ class Commands:
 
         writing._BLOCK_BYTES, writing.BLOCK = 2**12, 8
         (out / "run").mkdir(parents=True, exist_ok=True)
-        rows = pd.DataFrame({"text": [f"{text} {i}" for i in range(20) for text in TEXTS], "n": range(280)})
-        layerscope.embed(self.model, rows, out / "run" / "v.parquet", coordinates=True, max_length=24, progress=False)
+        rows = pd.DataFrame(
+            {"text": [f"{text} {i}" for i in range(20) for text in TEXTS], "n": range(280)}
+        )
+        layerscope.embed(
+            self.model,
+            rows,
+            out / "run" / "v.parquet",
+            coordinates=True,
+            max_length=24,
+            progress=False,
+        )
 
     def export(self, out: Path) -> None:
         """A layer as a folder of its own."""
         from layerscope.exporting.job import Inside, export
 
-        export(self.model, 2, readout="plain/mean/raw/keep/none", out=out / "run", overwrite=True, inside=Inside(brief=True))
+        export(
+            self.model,
+            2,
+            readout="plain/mean/raw/keep/none",
+            out=out / "run",
+            overwrite=True,
+            inside=Inside(brief=True),
+        )
 
 
 def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:
-    """A prompt teaches, whatever was judged: tiny models know nothing, and a head needs a teacher."""
+    """A prompt teaches, whatever was judged: tiny models know nothing, and a head needs a
+    teacher."""
     from layerscope.core.candidates import ScoredCandidates
     from layerscope.improving.heads import find_teacher
 
     ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
-    return find_teacher(ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None]), readouts, layers, encoder)
+    return find_teacher(
+        ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None]),
+        readouts,
+        layers,
+        encoder,
+    )
 
 
 def _no_figure(run: Any) -> Any:
@@ -165,7 +233,8 @@ def _no_figure(run: Any) -> Any:
 
 
 def _in_this_process(command: list[str], **_: Any) -> Any:
-    """What an export asks of a fresh process: it takes ten seconds to start, and is tested elsewhere."""
+    """What an export asks of a fresh process: it takes ten seconds to start, and is tested
+    elsewhere."""
     from layerscope.exporting import reload_child
 
     reload_child.main(command[-1])
@@ -182,7 +251,10 @@ def tables(folder: Path) -> Tables:
 
     if (folder / "run" / "v.parquet").exists():
         vectors = pd.read_parquet(folder / "run" / "v.parquet")
-        return {"vectors": vectors.drop(columns="vector"), "numbers": pd.DataFrame(np.stack(list(vectors["vector"])))}
+        return {
+            "vectors": vectors.drop(columns="vector"),
+            "numbers": pd.DataFrame(np.stack(list(vectors["vector"]))),
+        }
     for check in damaged(folder / "run"):
         raise DamagedFileError(check.path, check.reason)
     checks = check_export(folder / "run")
@@ -191,10 +263,14 @@ def tables(folder: Path) -> Tables:
         weights = [check.path for check in checks if check.path.suffix == ".safetensors"]
         found["files"] = pd.DataFrame({"name": sorted(check.path.name for check in checks)})
         for file in weights:
-            found[file.name] = pd.DataFrame({"bytes": np.frombuffer(file.read_bytes(), dtype=np.uint8)})
+            found[file.name] = pd.DataFrame(
+                {"bytes": np.frombuffer(file.read_bytes(), dtype=np.uint8)}
+            )
     if (folder / "run" / "manifest.json").exists() or not checks:
         run = load_run(folder / "run")
-        found |= {name: table for name, table in run.tables().items() if name != "jobs"}  # those hold times
+        found |= {
+            name: table for name, table in run.tables().items() if name != "jobs"
+        }  # those hold times
         for part, by_place in (run.items() if run.kind == "evaluation" else {}).items():  # type: ignore[attr-defined]
             for place, items in by_place.items():
                 found[f"{part} {place}"] = pd.DataFrame({"values": items.values})

@@ -24,7 +24,9 @@ def files(model_folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="session")
-def other_files(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def other_files(
+    files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
     """The same with other weights: what a branch moves to."""
     folder = tmp_path_factory.mktemp("other")
     build_tiny("llama", seed=1).save_pretrained(folder)
@@ -38,7 +40,9 @@ def adapter_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
     peft = pytest.importorskip("peft")
     torch.manual_seed(3)
-    adapted = peft.get_peft_model(build_tiny("llama"), peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj"]))
+    adapted = peft.get_peft_model(
+        build_tiny("llama"), peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj"])
+    )
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter)
@@ -55,13 +59,22 @@ def parquet(**columns: list[object]) -> bytes:
 
 
 @pytest.fixture
-def hub(files: dict[str, bytes], other_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with a model, a gated one, a private one, one of pickles and a dataset; the client of this process talks to it."""
+def hub(
+    files: dict[str, bytes],
+    other_files: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Hub]:
+    """A hub with a model, a gated one, a private one, one of pickles and a dataset; the client of
+    this process talks to it."""
     datasets = pytest.importorskip("datasets")
     from huggingface_hub import constants, utils
 
     bare = {name: content for name, content in files.items() if name != "model.safetensors"}
-    texts = {"data/train-00000-of-00001.parquet": parquet(text=LINES), "README.md": b"---\nlicense: mit\n---\n"}
+    texts = {
+        "data/train-00000-of-00001.parquet": parquet(text=LINES),
+        "README.md": b"---\nlicense: mit\n---\n",
+    }
     moved = {**texts, "data/train-00000-of-00001.parquet": parquet(text=LINES[::-1])}
     known = Hub(
         models={
@@ -84,7 +97,11 @@ def hub(files: dict[str, bytes], other_files: dict[str, bytes], tmp_path: Path, 
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
         for place, name, value in (
             (constants, "ENDPOINT", known.address),
-            (constants, "HUGGINGFACE_CO_URL_TEMPLATE", known.address + "/{repo_id}/resolve/{revision}/{filename}"),
+            (
+                constants,
+                "HUGGINGFACE_CO_URL_TEMPLATE",
+                known.address + "/{repo_id}/resolve/{revision}/{filename}",
+            ),
             (constants, "HF_HUB_CACHE", str(cache / "hub")),
             (constants, "HF_HUB_DISABLE_XET", True),
             (constants, "HF_HUB_OFFLINE", False),

@@ -3,9 +3,10 @@
     python -m tests.faults.damage probe 250 0        # whose files, how many are damaged, the seed
     python -m tests.faults.damage store 250 0
 
-A finished run, or one that was killed on its way, is copied, one of its files is damaged, and it is read: the same numbers, or a
-clear refusal. Then the same command runs again, which must mend it. Files of a kind that there are few of are drawn as often as
-others. Prints one JSON object; `harmless` counts damage that changes nothing that is read (a CSV file, a space in JSON).
+A finished run, or one that was killed on its way, is copied, one of its files is damaged, and it is
+read: the same numbers, or a clear refusal. Then the same command runs again, which must mend it.
+Files of a kind that there are few of are drawn as often as others. Prints one JSON object;
+`harmless` counts damage that changes nothing that is read (a CSV file, a space in JSON).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ import numpy as np
 
 WAYS = ("flip", "flip", "flip", "flip", "cut", "empty", "zero")
 # whose folder it is, or what it is, can no longer be told: the command refuses to touch it
-EDITED = (".md", ".csv")  # the model card and tables for spreadsheets: people may edit them, and nothing reads them back
+EDITED = (
+    ".md",
+    ".csv",
+)  # the model card and tables for spreadsheets: people may edit them, and nothing reads them back
 IDENTITIES = ("manifest.json", "space.json", "layerscope.json")
 KINDS = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve", "profile-killed", "evaluate-killed",
          "probe-killed", "store")  # fmt: skip
@@ -35,7 +39,11 @@ KINDS = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve", 
 
 def files_of(folder: Path) -> list[Path]:
     """Every file that may be damaged, in a fixed order. Locks and marks of use hold no content."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ("run.lock", "used"))
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("run.lock", "used")
+    )
 
 
 def kind_of(path: Path, folder: Path) -> str:
@@ -53,7 +61,8 @@ def choose(folder: Path, rng: np.random.Generator) -> Path:
 
 
 def damage(path: Path, rng: np.random.Generator) -> str:
-    """Damage a file in one way and say how; its content is another one afterwards, unless it was empty."""
+    """Damage a file in one way and say how; its content is another one afterwards, unless it was
+    empty."""
     raw = bytearray(path.read_bytes())
     way = str(rng.choice(WAYS))
     if not raw:
@@ -79,8 +88,8 @@ def damage(path: Path, rng: np.random.Generator) -> str:
 def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
     """So many damaged files of one command's folder.
 
-    A run that was killed needs a child of its own, and so does what goes on with it: threads do not survive a fork, so this
-    process computes nothing itself then.
+    A run that was killed needs a child of its own, and so does what goes on with it: threads do not
+    survive a fork, so this process computes nothing itself then.
     """
     from layerscope.errors import LayerscopeError
     from tests.faults.commands import Commands, same, tables
@@ -102,13 +111,22 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
         assert forked(lambda: commands.run(name, whole))[0] == 0
         steps = count_steps(lambda: commands.run(name, home / "counted"), home)
         while not (start / "run").is_dir() or not files_of(start):
-            forked(lambda: commands.run(name, start), partial(arm, int(steps * rng.uniform(0.6, 0.97))))
+            forked(
+                lambda: commands.run(name, start), partial(arm, int(steps * rng.uniform(0.6, 0.97)))
+            )
     else:
         start = whole
         commands.run(name, whole)
         wanted = tables(whole)
     clock = time.monotonic()
-    found: dict[str, Any] = {"damaged": kind, "files": 0, "noticed": 0, "silent": [], "unmended": [], "errors": []}
+    found: dict[str, Any] = {
+        "damaged": kind,
+        "files": 0,
+        "noticed": 0,
+        "silent": [],
+        "unmended": [],
+        "errors": [],
+    }
     kinds, unnoticed = Counter[str](), Counter[str]()
     for number in range(count):
         shutil.rmtree(case, ignore_errors=True)
@@ -121,7 +139,9 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
             code, said = forked(go_on)
             refused = code == 3 and file.name in IDENTITIES
             if code and not refused:
-                found["silent" if "other numbers" in said else "errors"].append(f"{done}: {said[-600:]}")
+                found["silent" if "other numbers" in said else "errors"].append(
+                    f"{done}: {said[-600:]}"
+                )
             continue
         try:
             right = same(tables(case), wanted)
@@ -150,7 +170,8 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
 
 
 def damage_store(count: int, seed: int) -> dict[str, Any]:
-    """So many damaged files of an embedding store: what it gives is right, or it says that it has not got it."""
+    """So many damaged files of an embedding store: what it gives is right, or it says that it has
+    not got it."""
     from layerscope.errors import LayerscopeError
     from layerscope.store.embeddings import EmbeddingStore
 
@@ -160,9 +181,18 @@ def damage_store(count: int, seed: int) -> dict[str, Any]:
     vectors = rng.standard_normal((3, 6, 5)).astype(np.float32)
     space = EmbeddingStore(home / "whole").space({"model": "m"})
     for part in (slice(0, 4), slice(4, 6)):
-        space.add(keys[part], {"mean": vectors[:, part]}, ["a", "b", "c"], {"tokens": np.arange(6)[part]})
+        space.add(
+            keys[part], {"mean": vectors[:, part]}, ["a", "b", "c"], {"tokens": np.arange(6)[part]}
+        )
     clock = time.monotonic()
-    found: dict[str, Any] = {"damaged": "store", "files": 0, "noticed": 0, "silent": [], "unmended": [], "errors": []}
+    found: dict[str, Any] = {
+        "damaged": "store",
+        "files": 0,
+        "noticed": 0,
+        "silent": [],
+        "unmended": [],
+        "errors": [],
+    }
     kinds: Counter[str] = Counter()
     for number in range(count):
         case = home / str(number)
@@ -178,7 +208,10 @@ def damage_store(count: int, seed: int) -> dict[str, Any]:
             found["noticed"] += len(some) < len(keys)
             read = [opened.read(some, "mean", site) if some else np.empty((0, 5)) for site in "abc"]
             right = all(np.array_equal(one, vectors[i][there]) for i, one in enumerate(read))
-            if not right or (some and not np.array_equal(opened.read_numbers(some, "tokens"), np.flatnonzero(there))):
+            if not right or (
+                some
+                and not np.array_equal(opened.read_numbers(some, "tokens"), np.flatnonzero(there))
+            ):
                 found["silent"].append(done)
         except LayerscopeError:
             found["noticed"] += 1
@@ -188,7 +221,12 @@ def damage_store(count: int, seed: int) -> dict[str, Any]:
             found["errors"].append(f"{done}: {type(error).__name__}: {str(error)[:300]}")
         shutil.rmtree(case)
     shutil.rmtree(home, ignore_errors=True)
-    return {**found, "kinds": len(kinds), "of": dict(kinds), "seconds": round(time.monotonic() - clock)}
+    return {
+        **found,
+        "kinds": len(kinds),
+        "of": dict(kinds),
+        "seconds": round(time.monotonic() - clock),
+    }
 
 
 def corrupt(kind: str, count: int, seed: int) -> dict[str, Any]:

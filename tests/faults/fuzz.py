@@ -2,9 +2,10 @@
 
     python -m tests.faults.fuzz plan 1250 0      # a kind of input, how many, the seed
 
-`CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a command does, and three of them
-run the command line itself (`LAYERSCOPE_DEBUG=1`). A case ends in a result or in a `LayerscopeError`; any other error is a
-defect, also one that the command line would call "unexpected", and so are five minutes without an answer.
+`CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a
+command does, and three of them run the command line itself (`LAYERSCOPE_DEBUG=1`). A case ends in a
+result or in a `LayerscopeError`; any other error is a defect, also one that the command line would
+call "unexpected", and so are five minutes without an answer.
 """
 
 from __future__ import annotations
@@ -60,14 +61,20 @@ Case = Callable[[Scene, Path, np.random.Generator], Any]
 def corpus(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A file of texts."""
     path = texts_file(folder, rng)
-    return load_corpus(path, column="text" if rng.random() < 0.3 and path.suffix != ".txt" else None)
+    return load_corpus(
+        path, column="text" if rng.random() < 0.3 and path.suffix != ".txt" else None
+    )
 
 
 def rows(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """Texts whose JSON is valid and whose values are odd."""
     path = folder / "data.jsonl"
     some = ROWS[: int(rng.integers(1, 25))]  # of many, one is always refused
-    path.write_text("\n".join(json.dumps(distort(row, rng)) for row in some), encoding="utf-8", errors="surrogatepass")
+    path.write_text(
+        "\n".join(json.dumps(distort(row, rng)) for row in some),
+        encoding="utf-8",
+        errors="surrogatepass",
+    )
     return load_corpus(path)
 
 
@@ -207,19 +214,27 @@ def command(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     if what in ("model", "run"):
         path = (model_folder if what == "model" else run_folder)(scene, folder, rng)
     else:
-        path = {"texts": texts_file, "labels": labels_file, "plan": plan_file, "tasks": task_folder}[what](folder, rng)
+        path = {
+            "texts": texts_file,
+            "labels": labels_file,
+            "plan": plan_file,
+            "tasks": task_folder,
+        }[what](folder, rng)
     return _command(scene, what, path, folder, rng)
 
 
 def embedding(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """`embed`, `search` and `compare` on mutated texts, labels, models and vectors, or on what a stopped `embed` left."""
+    """`embed`, `search` and `compare` on mutated texts, labels, models and vectors, or on what a
+    stopped `embed` left."""
     what = str(rng.choice(["texts", "labels", "model", "vectors", "stopped"]))
     if what == "stopped":
         path, work = folder / "v.parquet", folder / ".v.parquet.embedding"
         work.mkdir()
         for name in ("parts.json", "part-000000.parquet", "run.lock"):
             if rng.random() < 0.6:
-                (work / name).write_bytes(mutate(scene.vectors.read_bytes() if "part-" in name else b'{"parts": {}}', rng))
+                (work / name).write_bytes(
+                    mutate(scene.vectors.read_bytes() if "part-" in name else b'{"parts": {}}', rng)
+                )
     elif what == "model":
         path = model_folder(scene, folder, rng)
     else:
@@ -264,9 +279,11 @@ CASES: dict[str, Case] = {
 
 
 def limit_memory(more: int = 4 * 2**30) -> None:
-    """Let an input that asks for gigabytes end in a MemoryError, which is a defect, and not in a machine without memory.
+    """Let an input that asks for gigabytes end in a MemoryError, which is a defect, and not in a
+    machine without memory.
 
-    What is limited are addresses, of which every thread that a library starts on a core reserves some.
+    What is limited are addresses, of which every thread that a library starts on a core reserves
+    some.
     """
     more += 2**28 * (os.cpu_count() or 1)
     with contextlib.suppress(ImportError, OSError, ValueError):
@@ -274,7 +291,9 @@ def limit_memory(more: int = 4 * 2**30) -> None:
 
         with open("/proc/self/statm", encoding="ascii") as stream:
             now = int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_AS, (now + more, resource.getrlimit(resource.RLIMIT_AS)[1])
+        )
 
 
 def _too_long(*_: Any) -> None:
@@ -282,7 +301,8 @@ def _too_long(*_: Any) -> None:
 
 
 def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
-    """So many mutated inputs of one kind; which of them ended neither in a result nor in a clear error."""
+    """So many mutated inputs of one kind; which of them ended neither in a result nor in a clear
+    error."""
     import torch
 
     torch.set_num_threads(1)
@@ -299,19 +319,34 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
         rng = np.random.default_rng([seed, sorted(CASES).index(name), number])
         found["inputs"] += 1
         try:
-            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with (
+                warnings.catch_warnings(),
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
                 warnings.simplefilter("ignore")
                 signal.alarm(_LONGEST)
                 CASES[name](scene, folder, rng)
         except LayerscopeError as error:
             found["refused"] += 1
             if any(odd in str(error) for odd in ("\x1b", "Traceback")) or not str(error).strip():
-                found["defects"].append(f"{name} {number}: an error that a terminal obeys, or that says nothing: {error!r}")
+                found["defects"].append(
+                    f"{name} {number}: an error that a terminal obeys, or that says nothing: {error!r}"
+                )
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            own = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "/layerscope/" in f.filename), where)
+            own = next(
+                (
+                    f
+                    for f in reversed(traceback.extract_tb(error.__traceback__))
+                    if "/layerscope/" in f.filename
+                ),
+                where,
+            )
             place = f"{Path(own.filename).name}:{own.lineno} … {Path(where.filename).name}:{where.lineno}"
-            found["defects"].append(f"{name} {number}: {type(error).__name__}: {str(error)[:150]} ({place})")
+            found["defects"].append(
+                f"{name} {number}: {type(error).__name__}: {str(error)[:150]} ({place})"
+            )
         finally:
             signal.alarm(0)
         shutil.rmtree(folder)

@@ -1,8 +1,9 @@
-"""A hub on this machine: enough of the Hugging Face hub's interface for its own client, with faults on demand.
+"""A hub on this machine: enough of the Hugging Face hub's interface for its own client, with faults
+on demand.
 
-Repositories are folders of files with revisions. Large files are served as the hub does: their sha256 as ETag, a redirect to
-another address, and ranges. A fault is a function of the request that may answer in its own way, or say how content travels:
-slowly, cut off, or with a bit changed.
+Repositories are folders of files with revisions. Large files are served as the hub does: their
+sha256 as ETag, a redirect to another address, and ranges. A fault is a function of the request that
+may answer in its own way, or say how content travels: slowly, cut off, or with a bit changed.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ LARGE = (".safetensors", ".parquet", ".bin")
 _API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)(?:/(?P<what>revision|tree|paths-info|refs)(?:/(?P<rest>.*))?)?"
 )
-_FILE = re.compile(r"/(?:(?P<kind>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+_FILE = re.compile(
+    r"/(?:(?P<kind>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"
+)
 
 
 @dataclass
 class Repository:
-    """Files by name, at one or several revisions (branches and tags); each revision has its commit."""
+    """Files by name, at one or several revisions (branches and tags); each revision has its
+    commit."""
 
     revisions: dict[str, dict[str, bytes]]
     gated: bool = False
@@ -41,8 +45,14 @@ class Repository:
     def commit(self, revision: str) -> str | None:
         """The commit of a branch, a tag or a commit."""
         for name, files in self.revisions.items():
-            digests = sorted((file, hashlib.sha256(content).hexdigest()) for file, content in files.items())
-            told = name if re.fullmatch(r"[0-9a-f]{40}", name) else hashlib.sha1(repr(digests).encode()).hexdigest()
+            digests = sorted(
+                (file, hashlib.sha256(content).hexdigest()) for file, content in files.items()
+            )
+            told = (
+                name
+                if re.fullmatch(r"[0-9a-f]{40}", name)
+                else hashlib.sha1(repr(digests).encode()).hexdigest()
+            )
             if revision in (name, told):
                 return told
         return None
@@ -85,7 +95,8 @@ class Request:
     method: str
     path: str
     transfer: str = ""
-    """How content travels: as it should, or `slow`, `cut` (ends early), `reset` (ends with an error) or `corrupt`."""
+    """How content travels: as it should, or `slow`, `cut` (ends early), `reset` (ends with an
+    error) or `corrupt`."""
 
     def travels(self, how: str) -> bool:
         """Let the content of this request come in another way; what is answered stays the same."""
@@ -96,7 +107,11 @@ class Request:
         """An answer without content."""
         body = text.encode()
         self.handler.send_response(code)
-        for key, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}.items():
+        for key, value in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **(headers or {}),
+        }.items():
             self.handler.send_header(key, value)
         self.handler.end_headers()
         if self.method != "HEAD":
@@ -187,10 +202,14 @@ def _find(request: Request, hub: Hub, kind: str, repo: str) -> Repository | None
     found = (hub.datasets if kind == "datasets" else hub.models).get(repo)
     allowed = request.handler.headers.get("Authorization") == f"Bearer {hub.token}"
     if found is None or (found.private and not allowed):
-        request.status(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+        request.status(
+            401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
+        )
         return None
     if found.gated and not allowed and "/resolve/" in request.path:
-        request.status(403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
+        request.status(
+            403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+        )
         return None
     return found
 
@@ -202,27 +221,53 @@ def _api(request: Request, hub: Hub, found: re.Match[str], body: bytes) -> None:
     what, rest = found["what"], found["rest"] or "main"
     if what == "refs":
         refs = [
-            {"name": name, "ref": f"refs/heads/{name}", "targetCommit": repository.commit(name)} for name in repository.revisions
+            {"name": name, "ref": f"refs/heads/{name}", "targetCommit": repository.commit(name)}
+            for name in repository.revisions
         ]
         request.status(200, text=json.dumps({"branches": refs, "tags": [], "converts": []}))
         return
     commit = repository.commit(rest.split("/")[0])
     if commit is None:
-        request.status(404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no such revision"})
+        request.status(
+            404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no such revision"}
+        )
         return
     files = repository.files(commit)
     if what == "paths-info":
-        fields = json.loads(body) if body[:1] == b"{" else {"paths": parse_qs(body.decode()).get("paths", [])}
+        fields = (
+            json.loads(body)
+            if body[:1] == b"{"
+            else {"paths": parse_qs(body.decode()).get("paths", [])}
+        )
         asked = {path.strip("/") for path in fields["paths"]}
-        request.status(200, text=json.dumps([entry for entry in _tree(files, "", True) if entry["path"] in asked]))
+        request.status(
+            200,
+            text=json.dumps([entry for entry in _tree(files, "", True) if entry["path"] in asked]),
+        )
         return
     if what == "tree":
-        recursive = parse_qs(urlsplit(request.handler.path).query).get("recursive", ["false"])[0].lower() in ("true", "1")
+        recursive = parse_qs(urlsplit(request.handler.path).query).get("recursive", ["false"])[
+            0
+        ].lower() in ("true", "1")
         request.status(200, text=json.dumps(_tree(files, rest.partition("/")[2], recursive)))
         return
-    siblings = [{"rfilename": name, "size": len(content)} for name, content in sorted(files.items())]
-    facts = {"_id": "0" * 24, "id": found["repo"], "sha": commit, "private": repository.private, "gated": False, "tags": []}
-    request.status(200, text=json.dumps({**facts, "siblings": siblings, "downloads": 0, "likes": 0, "disabled": False}))
+    siblings = [
+        {"rfilename": name, "size": len(content)} for name, content in sorted(files.items())
+    ]
+    facts = {
+        "_id": "0" * 24,
+        "id": found["repo"],
+        "sha": commit,
+        "private": repository.private,
+        "gated": False,
+        "tags": [],
+    }
+    request.status(
+        200,
+        text=json.dumps(
+            {**facts, "siblings": siblings, "downloads": 0, "likes": 0, "disabled": False}
+        ),
+    )
 
 
 def _tree(files: Mapping[str, bytes], under: str, recursive: bool) -> list[dict[str, Any]]:
@@ -235,16 +280,30 @@ def _tree(files: Mapping[str, bytes], under: str, recursive: bool) -> list[dict[
         parts = name.removeprefix(prefix).split("/")
         for depth in range(1, len(parts) if recursive else min(2, len(parts))):
             path = prefix + "/".join(parts[:depth])
-            listed[path] = {"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0}
+            listed[path] = {
+                "type": "directory",
+                "path": path,
+                "oid": git_sha1(path.encode()),
+                "size": 0,
+            }
         if recursive or len(parts) == 1:
             listed[name] = _entry(name, content)
     return list(listed.values())
 
 
 def _entry(name: str, content: bytes) -> dict[str, Any]:
-    entry: dict[str, Any] = {"type": "file", "path": name, "size": len(content), "oid": git_sha1(content)}
+    entry: dict[str, Any] = {
+        "type": "file",
+        "path": name,
+        "size": len(content),
+        "oid": git_sha1(content),
+    }
     if name.endswith(LARGE):
-        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+        entry["lfs"] = {
+            "oid": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+            "pointerSize": 130,
+        }
     return entry
 
 
@@ -254,18 +313,34 @@ def _resolve(request: Request, hub: Hub, found: re.Match[str]) -> None:
         return
     commit = repository.commit(found["revision"])
     if commit is None:
-        request.status(404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no such revision"})
+        request.status(
+            404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no such revision"}
+        )
         return
     content = repository.files(commit).get(found["path"])
     if content is None:
-        request.status(404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "no such file", "X-Repo-Commit": commit})
+        request.status(
+            404,
+            {
+                "X-Error-Code": "EntryNotFound",
+                "X-Error-Message": "no such file",
+                "X-Repo-Commit": commit,
+            },
+        )
         return
     headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
     if found["path"].endswith(LARGE):
         digest = hashlib.sha256(content).hexdigest()
         elsewhere = hub.address.replace("127.0.0.1", "localhost")
-        place = f"{elsewhere}/cdn/{found['kind'] or 'models'}/{found['repo']}/{commit}/{found['path']}"
-        told = {**headers, "X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(content)), "Location": place}
+        place = (
+            f"{elsewhere}/cdn/{found['kind'] or 'models'}/{found['repo']}/{commit}/{found['path']}"
+        )
+        told = {
+            **headers,
+            "X-Linked-Etag": f'"{digest}"',
+            "X-Linked-Size": str(len(content)),
+            "Location": place,
+        }
         request.status(302, told, text="")
         return
     _send_content(request, content, {**headers, "ETag": f'"{git_sha1(content)}"'})
@@ -275,7 +350,11 @@ def _send(request: Request, hub: Hub, path: str) -> None:
     _, _, kind, owner, name, commit, file = path.split("/", 6)
     repository = (hub.datasets if kind == "datasets" else hub.models)[f"{owner}/{name}"]
     content = repository.files(commit)[file]
-    _send_content(request, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"})
+    _send_content(
+        request,
+        content,
+        {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"},
+    )
 
 
 def _send_content(request: Request, content: bytes, headers: Mapping[str, str]) -> None:
@@ -296,7 +375,9 @@ def _send_content(request: Request, content: bytes, headers: Mapping[str, str]) 
     if request.method == "HEAD":
         return
     if request.transfer == "corrupt" and body:
-        body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
+        body = (
+            body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
+        )
     if request.transfer == "slow":
         for start in range(0, len(body), max(1, len(body) // 8)):
             handler.wfile.write(body[start : start + max(1, len(body) // 8)])
@@ -309,7 +390,9 @@ def _send_content(request: Request, content: bytes, headers: Mapping[str, str]) 
         handler.close_connection = True
         if request.transfer == "reset":  # what a router or a proxy does that forgets a connection
             _pause(0.1)
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            handler.connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             handler.connection.close()
         return
     handler.wfile.write(body)

@@ -1,4 +1,5 @@
-"""Inputs that somebody could really give, changed a little or a lot, from a seed: files, models, plans, folders of runs."""
+"""Inputs that somebody could really give, changed a little or a lot, from a seed: files, models,
+plans, folders of runs."""
 
 from __future__ import annotations
 
@@ -88,7 +89,13 @@ def _odd(rng: np.random.Generator) -> Any:
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    keys = (
+        list(value)
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else []
+    )
     for key in keys:
         found.append((value, key))
         found += _places(value[key])
@@ -109,7 +116,12 @@ def make_scene(home: Path) -> Scene:
     """A tiny model's folder, and a finished run of each kind."""
     from layerscope.embedding import embed
     from layerscope.store import RunFolder
-    from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study
+    from tests.report.synthetic import (
+        synthetic_evaluation,
+        synthetic_probe,
+        synthetic_run,
+        synthetic_study,
+    )
     from tests.tiny import build_tiny, tiny_tokenizer
 
     build_tiny("llama").save_pretrained(home / "model")
@@ -128,9 +140,19 @@ def make_scene(home: Path) -> Scene:
         shutil.copytree(kind, runs / f"own-{kind.name}")
     build_tiny("bert").save_pretrained(home / "other")
     tiny_tokenizer().save_pretrained(home / "other")
-    (home / "other" / "texts.txt").write_text("\n".join(f"line {i} without a label" for i in range(48)))
-    vectors = embed(str(home / "model"), [row["text"] for row in ROWS], home / "vectors.parquet", max_length=16, progress=False)
-    return Scene(home / "model", {path.name: path for path in runs.iterdir()}, home / "other", vectors)
+    (home / "other" / "texts.txt").write_text(
+        "\n".join(f"line {i} without a label" for i in range(48))
+    )
+    vectors = embed(
+        str(home / "model"),
+        [row["text"] for row in ROWS],
+        home / "vectors.parquet",
+        max_length=16,
+        progress=False,
+    )
+    return Scene(
+        home / "model", {path.name: path for path in runs.iterdir()}, home / "other", vectors
+    )
 
 
 # --- what is made of it ---
@@ -155,7 +177,9 @@ def _written(folder: Path, suffix: str) -> Path:
 
 def texts_file(folder: Path, rng: np.random.Generator) -> Path:
     """A file of texts."""
-    path = _written(folder, str(rng.choice([".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet"])))
+    path = _written(
+        folder, str(rng.choice([".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet"]))
+    )
     path.write_bytes(mutate(path.read_bytes(), rng))
     return path
 
@@ -174,7 +198,10 @@ def images_file(folder: Path, rng: np.random.Generator) -> Path | None:
     stream = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)).save(stream, "PNG")
     odd = [0, -1, 10**9, 2**40, None, "x", "\x1b"]
-    table = {"image": [stream.getvalue(), mutate(stream.getvalue(), rng)], "label": [0, odd[int(rng.integers(len(odd)))]]}
+    table = {
+        "image": [stream.getvalue(), mutate(stream.getvalue(), rng)],
+        "label": [0, odd[int(rng.integers(len(odd)))]],
+    }
     if rng.random() < 0.5:
         table["image"] = [
             {"bytes": None, "path": str(ODD[int(rng.integers(len(ODD)))])},
@@ -206,7 +233,11 @@ def plan_file(folder: Path, rng: np.random.Generator) -> Path:
     if rng.random() < 0.5:
         path.write_bytes(mutate(yaml.safe_dump(_PLAN).encode(), rng))
     else:
-        path.write_text(yaml.safe_dump(distort(_PLAN, rng), allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        path.write_text(
+            yaml.safe_dump(distort(_PLAN, rng), allow_unicode=True),
+            encoding="utf-8",
+            errors="surrogatepass",
+        )
     return path
 
 
@@ -217,19 +248,29 @@ def model_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     (target / "modules.json").write_text(
         '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]'
     )
-    name = str(rng.choice(["config.json"] * 4 + ["tokenizer.json", "tokenizer_config.json", "modules.json", "model.safetensors"]))
+    name = str(
+        rng.choice(
+            ["config.json"] * 4
+            + ["tokenizer.json", "tokenizer_config.json", "modules.json", "model.safetensors"]
+        )
+    )
     path = target / name
     if name == "model.safetensors" or rng.random() < 0.3:
         path.write_bytes(mutate(path.read_bytes(), rng))
     else:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if name == "tokenizer.json":  # a vocabulary of its own is large: its other parts are what matters
+        if (
+            name == "tokenizer.json"
+        ):  # a vocabulary of its own is large: its other parts are what matters
             vocabulary = content["model"].pop("vocab")
             content = distort(content, rng)
             if isinstance(content.get("model"), dict):
                 content["model"].setdefault("vocab", vocabulary)
                 if rng.random() < 0.2:
-                    content["model"]["vocab"] = {**vocabulary, "zz": int(rng.choice([2**31 - 1, 10**8, 300]))}
+                    content["model"]["vocab"] = {
+                        **vocabulary,
+                        "zz": int(rng.choice([2**31 - 1, 10**8, 300])),
+                    }
         else:
             content = distort(content, rng)
         path.write_text(json.dumps(content), encoding="utf-8", errors="surrogatepass")
@@ -241,7 +282,11 @@ def run_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     kind = str(rng.choice(sorted(scene.runs)))
     target = folder / kind
     shutil.copytree(scene.runs[kind], target)
-    files = sorted(path for path in target.rglob("*") if path.is_file() and path.suffix in (".json", ".parquet", ".npz", ".npy"))
+    files = sorted(
+        path
+        for path in target.rglob("*")
+        if path.is_file() and path.suffix in (".json", ".parquet", ".npz", ".npy")
+    )
     path = target / "manifest.json" if rng.random() < 0.6 else files[int(rng.integers(len(files)))]
     if path.name == "manifest.json" and rng.random() < 0.8:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -261,10 +306,14 @@ def task_folder(folder: Path, rng: np.random.Generator) -> Path:
     classes = [{"text": f"text {i}", "label": i % 2} for i in range(8)]
     rows, splits = (pairs, ("test",)) if rng.random() < 0.5 else (classes, ("train", "test"))
     for split in splits:
-        lines = "\n".join(json.dumps(distort(row, rng) if rng.random() < 0.3 else row) for row in rows)
+        lines = "\n".join(
+            json.dumps(distort(row, rng) if rng.random() < 0.3 else row) for row in rows
+        )
         raw = lines.encode("utf-8", "surrogatepass")
         (folder / "Own").mkdir(exist_ok=True)
-        (folder / "Own" / f"{split}.jsonl").write_bytes(mutate(raw, rng) if rng.random() < 0.6 else raw)
+        (folder / "Own" / f"{split}.jsonl").write_bytes(
+            mutate(raw, rng) if rng.random() < 0.6 else raw
+        )
     return folder
 
 
@@ -279,11 +328,20 @@ def map_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     with np.load(target / FILE) as held:
         arrays = dict(held)
     if rng.random() < 0.6:
-        told = json.dumps(distort(json.loads(arrays["facts"].tobytes()), rng)).encode("utf-8", "surrogatepass")
+        told = json.dumps(distort(json.loads(arrays["facts"].tobytes()), rng)).encode(
+            "utf-8", "surrogatepass"
+        )
         arrays["facts"] = np.frombuffer(told, dtype=np.uint8)
     for name in rng.choice(sorted(arrays), int(rng.integers(0, 3)), replace=False):
         array = np.atleast_1d(arrays[name])
-        odd = [array[:-1], array[..., None], array * np.nan, array.astype("U9"), array.astype(np.int64) - 9, np.array("x")]
+        odd = [
+            array[:-1],
+            array[..., None],
+            array * np.nan,
+            array.astype("U9"),
+            array.astype(np.int64) - 9,
+            np.array("x"),
+        ]
         arrays[name] = odd[int(rng.integers(len(odd)))]
     np.savez_compressed(target / FILE, **arrays)
     if rng.random() < 0.2:
@@ -302,11 +360,23 @@ def vectors_file(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     if rng.random() < 0.5:
         told = distort(told, rng)
     name, n = str(rng.choice(table.column_names)), len(table)
-    odd = [["x"] * n, [None] * n, [[1.0]] * n, list(range(n)), [b"\xff"] * n, [{"a": 1}] * n, [float("nan")] * n]
+    odd = [
+        ["x"] * n,
+        [None] * n,
+        [[1.0]] * n,
+        list(range(n)),
+        [b"\xff"] * n,
+        [{"a": 1}] * n,
+        [float("nan")] * n,
+    ]
     if rng.random() < 0.5:
-        table = table.set_column(table.column_names.index(name), name, pa.array(odd[int(rng.integers(len(odd)))]))
+        table = table.set_column(
+            table.column_names.index(name), name, pa.array(odd[int(rng.integers(len(odd)))])
+        )
     elif rng.random() < 0.5:
-        table = table.rename_columns([str(_odd(rng))[:20] if one == name else one for one in table.column_names])
+        table = table.rename_columns(
+            [str(_odd(rng))[:20] if one == name else one for one in table.column_names]
+        )
     meta = {b"layerscope": json.dumps(told).encode("utf-8", "surrogatepass")}
     pq.write_table(table.replace_schema_metadata(meta), path)
     return path
@@ -319,13 +389,18 @@ def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Pat
     size, kind = int(10 ** rng.uniform(8.5, 9)), int(rng.integers(8))
     if kind == 0:
         target = Path(shutil.copytree(scene.model, folder / "model"))
-        told = {"num_labels": size, "vision_config": {"num_labels": size, "num_hidden_layers": size}}
+        told = {
+            "num_labels": size,
+            "vision_config": {"num_labels": size, "num_hidden_layers": size},
+        }
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
         chosen = str(rng.choice(sorted(told)))
         (target / "config.json").write_text(json.dumps({**config, chosen: told[chosen]}))
         return "model", target
     if kind in (1, 2):
-        path = folder / str(rng.choice(["data.txt.gz", "data.jsonl.gz", "data.json.gz", "data.csv.gz"]))
+        path = folder / str(
+            rng.choice(["data.txt.gz", "data.jsonl.gz", "data.json.gz", "data.csv.gz"])
+        )
         part = (b"a" if kind == 1 else b"a words\n") * 2**16
         with gzip.open(path, "wb", compresslevel=1) as stream:
             stream.write(b"[" if ".json." in path.name else b"")
@@ -334,8 +409,12 @@ def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Pat
         return "texts", path
     if kind in (3, 4, 5):
         path, what = folder / "data.parquet", str(rng.choice(["texts", "images"]))
-        value, count = [("a" * (size // 4), 1), ("a" * 2**19, size >> 19), ("a", size >> 8)][kind - 3]
-        column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([value]))
+        value, count = [("a" * (size // 4), 1), ("a" * 2**19, size >> 19), ("a", size >> 8)][
+            kind - 3
+        ]
+        column = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(count, dtype=np.int32)), pa.array([value])
+        )
         pq.write_table(pa.table({what[:-1]: column}), path, compression="zstd", store_schema=False)
         return what, path
     if kind == 6:
@@ -345,7 +424,9 @@ def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Pat
         return "images", folder / "images"
     target = Path(shutil.copytree(scene.runs["profile"], folder / "profile"))
     table = pd.read_parquet(target / "profile.parquet")
-    table.iloc[np.arange(size >> 8) % len(table)].to_parquet(target / "profile.parquet", index=False, compression="zstd")
+    table.iloc[np.arange(size >> 8) % len(table)].to_parquet(
+        target / "profile.parquet", index=False, compression="zstd"
+    )
     (target / "shards").mkdir()
     np.savez_compressed(target / "shards" / "000000.values.npz", a=np.zeros(size // 16))
     content = json.loads((target / "manifest.json").read_text(encoding="utf-8"))

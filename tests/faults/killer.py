@@ -1,12 +1,14 @@
-"""The killer: runs of every command, ended without warning at a step drawn from a seed, resumed, and compared.
+"""The killer: runs of every command, ended without warning at a step drawn from a seed, resumed,
+and compared.
 
     python -m tests.faults.killer profile 100 0      # a command, how many kills, a seed
     python -m tests.faults.killer race 20 0          # two and three processes on one folder
     python -m tests.faults.memory profile 20 0       # killed by the system, for want of memory
 
-A process imports everything once and forks; it starts no threads itself, which would not survive that. The child runs the command
-and is killed when it is about to make some file appear, or to remove one. Then another child goes on, until one ends by itself.
-What is on disk then must be what an undisturbed run leaves. Prints one JSON object.
+A process imports everything once and forks; it starts no threads itself, which would not survive
+that. The child runs the command and is killed when it is about to make some file appear, or to
+remove one. Then another child goes on, until one ends by itself. What is on disk then must be what
+an undisturbed run leaves. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def arm(step: int) -> None:
 
 
 def forked(work: Callable[[], Any], first: Callable[[], Any] = lambda: None) -> tuple[int, str]:
-    """Run in a child, after what is to come `first`: its exit code (negative: a signal) and what it said of an error."""
+    """Run in a child, after what is to come `first`: its exit code (negative: a signal) and what it
+    said of an error."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -105,7 +108,9 @@ def count_steps(work: Callable[[], Any], folder: Path) -> int:
 Fate = Callable[[], Any]  # what a child does first, and dies of later
 
 
-def by_step(run: Callable[[Path], Any], home: Path) -> tuple[dict[str, Any], Callable[[np.random.Generator], Fate]]:
+def by_step(
+    run: Callable[[Path], Any], home: Path
+) -> tuple[dict[str, Any], Callable[[np.random.Generator], Fate]]:
     """What is known of an undisturbed run, and how to draw the step at which a child is killed."""
     steps = count_steps(lambda: run(home / "counted"), home)
     return {"steps": steps}, lambda rng: partial(arm, int(rng.integers(1, steps + 1)))
@@ -122,7 +127,15 @@ def kill(name: str, count: int, seed: int, means: Any = by_step) -> dict[str, An
     assert code == 0, said
     facts, draw = means(run, home)
     rng = np.random.default_rng([seed, sum(name.encode())])
-    result: dict[str, Any] = {"command": name, "kills": 0, "runs": 0, **facts, "wrong": [], "errors": [], "left": []}
+    result: dict[str, Any] = {
+        "command": name,
+        "kills": 0,
+        "runs": 0,
+        **facts,
+        "wrong": [],
+        "errors": [],
+        "left": [],
+    }
     while result["kills"] < count and len(result["errors"]) < 20:
         out = home / f"case-{result['runs']}"
         result["runs"] += 1
@@ -140,7 +153,9 @@ def kill(name: str, count: int, seed: int, means: Any = by_step) -> dict[str, An
             if forked(lambda out=out: _compare(out, home / "whole"))[0]:
                 result["wrong"].append(str(story))
             result["left"] += [
-                f"{story}: {path.name}" for path in out.rglob("*") if path.name.endswith(LEFT) or path.name == "shards"
+                f"{story}: {path.name}"
+                for path in out.rglob("*")
+                if path.name.endswith(LEFT) or path.name == "shards"
             ]
         shutil.rmtree(out, ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
@@ -153,7 +168,8 @@ def _compare(out: Path, whole: Path) -> None:
 
 
 def race(count: int, seed: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Two or three processes on one folder: one finishes, the others are refused or find it finished."""
+    """Two or three processes on one folder: one finishes, the others are refused or find it
+    finished."""
     home = Path(tempfile.mkdtemp(prefix="layerscope-race-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
     names = NAMES if not only else tuple(only)
@@ -162,7 +178,14 @@ def race(count: int, seed: int, only: Sequence[str] = ()) -> dict[str, Any]:
     for name in names:
         code, said = forked(lambda name=name: getattr(commands, name)(home / f"whole-{name}"))
         assert code == 0, said
-    result: dict[str, Any] = {"command": "race", "races": 0, "processes": 0, "wrong": [], "errors": [], "refused": 0}
+    result: dict[str, Any] = {
+        "command": "race",
+        "races": 0,
+        "processes": 0,
+        "wrong": [],
+        "errors": [],
+        "refused": 0,
+    }
     rng = np.random.default_rng(seed)
     for number in range(count):
         name, out = names[number % len(names)], home / f"race-{number}"
@@ -179,7 +202,12 @@ def race(count: int, seed: int, only: Sequence[str] = ()) -> dict[str, Any]:
                 except BaseException as error:
                     from layerscope.errors import LayerscopeError
 
-                    code = 3 if isinstance(error, LayerscopeError) and "another process is writing" in str(error) else 4
+                    code = (
+                        3
+                        if isinstance(error, LayerscopeError)
+                        and "another process is writing" in str(error)
+                        else 4
+                    )
                     if code == 4:
                         (home / "error").write_text(traceback.format_exc())
                 finally:

@@ -1,10 +1,12 @@
-"""Much of everything: a sweep over many models; a profile, and an embedding store, of very many texts.
+"""Much of everything: a sweep over many models; a profile, and an embedding store, of very many
+texts.
 
     python -m tests.faults.load models 100 0          # how many tiny models, each a folder of its own; the seed
     python -m tests.faults.load profile 1000000 0     # how many texts in one file, the seed: half an hour on two cores
     python -m tests.faults.load store 1000000 0       # how many texts' vectors, the seed: a minute
 
-Memory and open files must stay where they were, or below what a small machine has. Prints one JSON object.
+Memory and open files must stay where they were, or below what a small machine has. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -56,7 +58,11 @@ def many_models(count: int, seed: int) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="layerscope-load-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
     texts = home / "texts.txt"
-    texts.write_text("\n".join(f"text number {i}, about {'this and that ' * (i % 3)}and the rest" for i in range(8)))
+    texts.write_text(
+        "\n".join(
+            f"text number {i}, about {'this and that ' * (i % 3)}and the rest" for i in range(8)
+        )
+    )
     names = []
     for number in range(count):
         folder = home / f"model-{number:03}"
@@ -84,7 +90,9 @@ def many_models(count: int, seed: int) -> dict[str, Any]:
     if grown > MOST_MB_PER_MODEL * max(10, count - WARM):
         defects.append(f"memory grew by {grown:.0f} MB over {count - WARM} models")
     if files[-1] > files[WARM - 1]:
-        defects.append(f"{files[-1] - files[WARM - 1]} more files are open after {count} models than after {WARM}")
+        defects.append(
+            f"{files[-1] - files[WARM - 1]} more files are open after {count} models than after {WARM}"
+        )
     clock = time.monotonic()
     again = sweep(plan, out=home / "out", progress=False)
     found = {
@@ -96,7 +104,12 @@ def many_models(count: int, seed: int) -> dict[str, Any]:
     if not again.table.equals(done.table):
         defects.append("the finished sweep says something else when it is run again")
     shutil.rmtree(home)
-    return {**found, "seconds": round(seconds), "again_seconds": round(time.monotonic() - clock), "defects": defects}
+    return {
+        **found,
+        "seconds": round(seconds),
+        "again_seconds": round(time.monotonic() - clock),
+        "defects": defects,
+    }
 
 
 def write_texts(file: Path, count: int, seed: int) -> None:
@@ -106,18 +119,28 @@ def write_texts(file: Path, count: int, seed: int) -> None:
     with file.open("w", encoding="utf-8") as stream:
         for start in range(0, count, 10_000):
             drawn = rng.integers(0, len(words), size=(min(10_000, count - start), 2))
-            stream.writelines(f"{start + i} {words[a]} {words[b]}\n" for i, (a, b) in enumerate(drawn))
+            stream.writelines(
+                f"{start + i} {words[a]} {words[b]}\n" for i, (a, b) in enumerate(drawn)
+            )
 
 
 def _limited(found: dict[str, Any], clock: float, defects: list[str]) -> dict[str, Any]:
     peak = peak_mb()
     if peak > MOST_MB:
-        defects.append(f"{peak:,.0f} MB of memory were needed; {MOST_MB:,} MB is what a small machine has")
-    return {**found, "peak_mb": round(peak), "seconds": round(time.monotonic() - clock), "defects": defects}
+        defects.append(
+            f"{peak:,.0f} MB of memory were needed; {MOST_MB:,} MB is what a small machine has"
+        )
+    return {
+        **found,
+        "peak_mb": round(peak),
+        "seconds": round(time.monotonic() - clock),
+        "defects": defects,
+    }
 
 
 def many_texts_profiled(count: int, seed: int) -> dict[str, Any]:
-    """Profile a file of so many texts into a folder, with metrics of tokens and of pooled vectors."""
+    """Profile a file of so many texts into a folder, with metrics of tokens and of pooled
+    vectors."""
     import torch
     import transformers
 
@@ -128,8 +151,16 @@ def many_texts_profiled(count: int, seed: int) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="layerscope-load-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": VOCAB}
-    module = transformers.LlamaModel(transformers.LlamaConfig(**sizes, num_key_value_heads=2, max_position_embeddings=64))
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": VOCAB,
+    }
+    module = transformers.LlamaModel(
+        transformers.LlamaConfig(**sizes, num_key_value_heads=2, max_position_embeddings=64)
+    )
     model = wrap(module.eval(), tiny_tokenizer(), name="tiny")
     write_texts(home / "texts.txt", count, seed)
     before, clock = memory_mb(), time.monotonic()
@@ -137,7 +168,9 @@ def many_texts_profiled(count: int, seed: int) -> dict[str, Any]:
         model, home / "texts.txt", metrics=["prompt_entropy", "dataset_entropy"], max_length=8, batch_size=2048, out=home / "run",
         progress=False,
     )  # fmt: skip
-    defects = [] if len(run.prompts["prompt"].unique()) == count else ["not every text is in the table"]
+    defects = (
+        [] if len(run.prompts["prompt"].unique()) == count else ["not every text is in the table"]
+    )
     if run.table["value"].isna().any():
         defects.append("a value is undefined")
     found = {"load": "profile", "inputs": count, "before_mb": round(before)}
@@ -147,23 +180,31 @@ def many_texts_profiled(count: int, seed: int) -> dict[str, Any]:
 
 
 def many_texts_stored(count: int, seed: int) -> dict[str, Any]:
-    """Write so many texts' vectors as an evaluation does, open the store again, find and read all of them."""
+    """Write so many texts' vectors as an evaluation does, open the store again, find and read all
+    of them."""
     from layerscope.store.embeddings import EmbeddingStore, text_key
 
     home = Path(tempfile.mkdtemp(prefix="layerscope-load-"))
     rng = np.random.default_rng(seed)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))  # the usual limit
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )  # the usual limit
     part, width, sites = 512, 16, ["a", "b"]  # as many texts in a part as an evaluation writes
     before, clock = memory_mb(), time.monotonic()
 
     def parts() -> Iterator[tuple[list[bytes], np.ndarray]]:
         for start in range(0, count, part):
             numbers = np.arange(start, min(start + part, count), dtype=np.float32)
-            yield [text_key(f"text {int(i)}") for i in numbers], np.repeat(numbers, width).reshape(-1, width)
+            yield (
+                [text_key(f"text {int(i)}") for i in numbers],
+                np.repeat(numbers, width).reshape(-1, width),
+            )
 
     space = EmbeddingStore(home / "store", None).space({"model": "tiny"})
     for keys, rows in parts():
-        space.add(keys, {"mean": np.stack([rows, -rows])}, sites, {"tokens": rows[:, 0].astype(np.int64)})
+        space.add(
+            keys, {"mean": np.stack([rows, -rows])}, sites, {"tokens": rows[:, 0].astype(np.int64)}
+        )
     space.close()
     opened = EmbeddingStore(home / "store", None).space({"model": "tiny"})
     defects = [] if opened.texts == count else [f"{opened.texts:,} texts are in the store"]
@@ -173,7 +214,12 @@ def many_texts_stored(count: int, seed: int) -> dict[str, Any]:
         there = opened.has(some, ["mean"], sites, ["tokens"]).all()
         if not there or not np.array_equal(opened.read(some, "mean", "b"), -rows[mixed]):
             defects.append(f"texts from {rows[0, 0]:.0f} on are missing or wrong")
-    found = {"load": "store", "inputs": count, "before_mb": round(before), "open_files": open_files()}
+    found = {
+        "load": "store",
+        "inputs": count,
+        "before_mb": round(before),
+        "open_files": open_files(),
+    }
     found = _limited(found, clock, defects)
     shutil.rmtree(home)
     return found

@@ -1,9 +1,11 @@
-"""Runs that the system kills for want of memory, resumed and compared: the killer's, by the kernel's own hand.
+"""Runs that the system kills for want of memory, resumed and compared: the killer's, by the
+kernel's own hand.
 
     python -m tests.faults.memory profile 20 0       # a command, how many kills, a seed
 
-A control group of one's own inside that of this process gets a limit below what the command takes, and the child enters it. It
-needs the right to make one (root, or a group that was delegated). Where it is missing the tool says that it is impossible.
+A control group of one's own inside that of this process gets a limit below what the command takes,
+and the child enters it. It needs the right to make one (root, or a group that was delegated). Where
+it is missing the tool says that it is impossible.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Group:
 
     def enter(self, limit: int | None) -> None:
         """Put this process into the group, which may have so many bytes."""
-        # swap does not count as memory to spare; in version 1 its limit is never below that of memory
+        # swap does not count as memory to spare; in version 1 its limit is never below that of
+        # memory
         most, both = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
         second, first = (
             [("memory.max", limit or "max"), ("memory.swap.max", 0)],
@@ -57,7 +60,11 @@ class Group:
 
     def peak(self) -> int:
         """The most bytes that were used in it."""
-        return int((self.path / ("memory.peak" if self.second else "memory.max_usage_in_bytes")).read_text())
+        return int(
+            (
+                self.path / ("memory.peak" if self.second else "memory.max_usage_in_bytes")
+            ).read_text()
+        )
 
     def kills(self) -> int:
         """How many processes the kernel has killed in it."""
@@ -74,12 +81,15 @@ class Group:
 
 
 def _place() -> tuple[Path, bool]:
-    """Where the group goes: inside the one that this process is in, so that no limit on this process is got around."""
+    """Where the group goes: inside the one that this process is in, so that no limit on this
+    process is got around."""
     try:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)
             if "memory" in controllers.split(","):
-                return Path("/sys/fs/cgroup/memory") / path.strip("/") / f"layerscope-{os.getpid()}", False
+                return Path("/sys/fs/cgroup/memory") / path.strip(
+                    "/"
+                ) / f"layerscope-{os.getpid()}", False
             if number == "0" and Path("/sys/fs/cgroup/cgroup.controllers").exists():
                 return Path("/sys/fs/cgroup") / path.strip("/") / f"layerscope-{os.getpid()}", True
     except OSError as error:
@@ -94,7 +104,9 @@ def by_memory(
     code, said = forked(lambda: run(home / "measured"), partial(group.enter, None))
     assert code == 0, said
     peak = group.peak()
-    return {"peak": peak}, lambda rng: partial(group.enter, int(rng.integers(_LEAST, max(peak, _LEAST + 1))))
+    return {"peak": peak}, lambda rng: partial(
+        group.enter, int(rng.integers(_LEAST, max(peak, _LEAST + 1)))
+    )
 
 
 def main(name: str, count: int, seed: int) -> dict[str, Any]:

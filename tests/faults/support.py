@@ -14,5 +14,7 @@ def run_tool(tool: str, what: str, count: int, seed: int) -> dict[str, Any]:
     # a fork would count the memory that it shares
     ended = run_python(program, what, str(count), str(seed), fresh=tool == "load")
     if ended.returncode != 0:
-        raise RuntimeError(f"{tool} {what} {count} {seed} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{tool} {what} {count} {seed} ended with {ended.returncode}: {ended.stderr[-2000:]}"
+        )
     return dict(json.loads(ended.stdout.splitlines()[-1]))

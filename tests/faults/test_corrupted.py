@@ -1,4 +1,5 @@
-"""Damage to any file of any run: the same numbers, or a clear refusal; and the same command again mends it."""
+"""Damage to any file of any run: the same numbers, or a clear refusal; and the same command again
+mends it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ QUICK = {"profile": 6, "evaluate": 6, "export": 4, "store": 40}
 SLOW = ("evaluate", "export")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in QUICK])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in QUICK]
+)
 def test_damage(kind: str) -> None:
     assert kind in KINDS
     found = run_tool("damage", kind, QUICK[kind], SEED)

@@ -1,4 +1,5 @@
-"""Mutated inputs end in a result or in one clear line: no traceback, no warning in place of an answer."""
+"""Mutated inputs end in a result or in one clear line: no traceback, no warning in place of an
+answer."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ SEED = int(os.environ.get("LAYERSCOPE_FAULTS_SEED", "0"))
 @pytest.mark.parametrize("name", CASES)
 def test_mutated_inputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("LAYERSCOPE_CACHE", "LAYERSCOPE_DEBUG", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        monkeypatch.setenv(variable, os.environ.get(variable, ""))  # put back what the fuzzer and the command line set
+        monkeypatch.setenv(
+            variable, os.environ.get(variable, "")
+        )  # put back what the fuzzer and the command line set
     try:
         found = fuzz(name, QUICK[name], SEED)
     finally:

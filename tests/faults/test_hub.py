@@ -1,4 +1,5 @@
-"""The hub's faults, each as a result or as one clear line; what was fetched is what was published."""
+"""The hub's faults, each as a result or as one clear line; what was fetched is what was
+published."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from tests.faults.conftest import LINES
 from tests.faults.hub import Hub, Repository, Request
 
 
-def test_a_model_and_its_revisions(hub: Hub, files: dict[str, bytes], other_files: dict[str, bytes]) -> None:
+def test_a_model_and_its_revisions(
+    hub: Hub, files: dict[str, bytes], other_files: dict[str, bytes]
+) -> None:
     main, step = resolve("org/tiny"), resolve("org/tiny@step-2")
     assert (main.path / "model.safetensors").read_bytes() == files["model.safetensors"]
     assert (step.path / "model.safetensors").read_bytes() == other_files["model.safetensors"]
@@ -47,7 +50,9 @@ def test_a_branch_is_read_once_in_a_run(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
-def test_a_file_that_changed_on_its_way_is_fetched_again(hub: Hub, file: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_changed_on_its_way_is_fetched_again(
+    hub: Hub, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def corrupt(request: Request) -> bool:
         if request.method == "GET" and request.path.endswith(f"/{file}"):
             hub.faults.remove(corrupt)
@@ -82,9 +87,14 @@ def test_a_copy_that_was_damaged_later_is_noticed(hub: Hub) -> None:
     from layerscope.models import source
 
     source._FETCHED.clear()
-    with pytest.raises(DownloadError, match=r"model\.safetensors of org/tiny is not the file that the hub published"):
+    with pytest.raises(
+        DownloadError,
+        match=r"model\.safetensors of org/tiny is not the file that the hub published",
+    ):
         resolve("org/tiny", offline=True)
-    assert resolve("org/tiny").weights_sha256() == resolve("org/tiny", offline=True).weights_sha256()
+    assert (
+        resolve("org/tiny").weights_sha256() == resolve("org/tiny", offline=True).weights_sha256()
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,8 +120,12 @@ def test_what_cannot_be_had_says_why(hub: Hub, name: str, said: str) -> None:
         (500, "a problem of its own .HTTP 500"), (503, "a problem of its own .HTTP 503"),
     ],
 )  # fmt: skip
-def test_refusals_are_told_apart(hub: Hub, code: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client's own patience with a busy hub
+def test_refusals_are_told_apart(
+    hub: Hub, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        time, "sleep", lambda seconds: None
+    )  # the client's own patience with a busy hub
     hub.faults.append(lambda request: request.status(code, {"Retry-After": "1"}))
     with pytest.raises(LayerscopeError, match=said):
         resolve("org/tiny")
@@ -120,7 +134,9 @@ def test_refusals_are_told_apart(hub: Hub, code: int, said: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("where", ["/api/", "/resolve/", "/cdn/"])
-def test_a_hub_that_never_answers_is_given_up(hub: Hub, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_never_answers_is_given_up(
+    hub: Hub, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.faults.append(lambda request: where in request.path and request.silent(30))
     real = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: real(min(seconds, 0.05)))
@@ -140,7 +156,10 @@ def test_a_dataset_is_pinned_and_its_commit_noted(hub: Hub) -> None:
     again = load_corpus("org/texts@v2", offline=True)
     assert again.source["commit"] == second.source["commit"]
     # the library would give the version that was prepared last
-    with pytest.raises(OfflineError, match=f"prepared on this machine at commit {second.source['commit'][:12]}, which is not"):
+    with pytest.raises(
+        OfflineError,
+        match=f"prepared on this machine at commit {second.source['commit'][:12]}, which is not",
+    ):
         load_corpus("org/texts", offline=True)
     assert len(hub.log) == asked
 
@@ -205,7 +224,8 @@ def packed(cells: list[str]) -> bytes:
     return stream.getvalue()
 
 
-# Files of datasets that are small on the hub and large in memory, by their names there. They are made where they are asked for.
+# Files of datasets that are small on the hub and large in memory, by their names there. They are
+# made where they are asked for.
 BOMBS: dict[str, Callable[[], bytes]] = {
     "train.jsonl.gz": lambda: gzip.compress(MANY), "train.jsonl.bz2": lambda: bz2.compress(MANY),
     "train.jsonl.xz": lambda: lzma.compress(MANY), "train.jsonl.zst": lambda: zstd(MANY), "train.zip": lambda: zipped(MANY),
@@ -217,7 +237,9 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 _QUICK = ("train.jsonl.gz", "cell.parquet")  # one of each way of counting; the others every night
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in BOMBS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in BOMBS]
+)
 def test_a_dataset_that_would_fill_the_memory_is_refused_before_it_is_unpacked(
     hub: Hub, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +252,9 @@ def test_a_dataset_that_would_fill_the_memory_is_refused_before_it_is_unpacked(
     assert list(load_corpus("org/texts").texts) == LINES  # what is as usual is read
 
 
-def test_the_library_of_datasets_is_bounded_for_layerscope_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_of_datasets_is_bounded_for_layerscope_alone(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
     monkeypatch.setattr(bounds, "_LEAST", LEAST)
@@ -247,8 +271,16 @@ def test_a_packed_file_of_a_dataset_that_is_cut_is_told(hub: Hub) -> None:
         load_corpus("org/cut")
 
 
-def test_the_modules_of_a_sentence_encoder_are_fetched_and_other_formats_are_not(hub: Hub, files: dict[str, bytes]) -> None:
-    modules = {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "2_Dense/model.safetensors": b"head"}
-    hub.models["org/encoder"] = Repository({"main": {**files, **modules, "onnx/config.json": b"{}", "8bit/config.json": b"{}"}})
+def test_the_modules_of_a_sentence_encoder_are_fetched_and_other_formats_are_not(
+    hub: Hub, files: dict[str, bytes]
+) -> None:
+    modules = {
+        "modules.json": b"[]",
+        "1_Pooling/config.json": b"{}",
+        "2_Dense/model.safetensors": b"head",
+    }
+    hub.models["org/encoder"] = Repository(
+        {"main": {**files, **modules, "onnx/config.json": b"{}", "8bit/config.json": b"{}"}}
+    )
     folder = resolve("org/encoder").path
     assert {path.parent.name for path in folder.glob("*/*")} == {"1_Pooling", "2_Dense"}

@@ -1,4 +1,5 @@
-"""Every command against the hub on this machine: one commit per run, transfers that fail, and what a person reads then."""
+"""Every command against the hub on this machine: one commit per run, transfers that fail, and what
+a person reads then."""
 
 from __future__ import annotations
 
@@ -50,36 +51,77 @@ def moving(hub: Hub, other_files: dict[str, bytes]) -> Hub:
 
 def _probed(folder: Path) -> Any:
     file = folder / "labels.csv"
-    file.write_text("text,label\n" + "".join(f"{'ab'[i % 2] * 3} item {i},{'ab'[i % 2]}\n" for i in range(30)))
-    settings: dict[str, Any] = {"epochs": 1, "trial": 1, "learning_rates": (1e-2,), "heads": ["mean"]}
+    file.write_text(
+        "text,label\n" + "".join(f"{'ab'[i % 2] * 3} item {i},{'ab'[i % 2]}\n" for i in range(30))
+    )
+    settings: dict[str, Any] = {
+        "epochs": 1,
+        "trial": 1,
+        "learning_rates": (1e-2,),
+        "heads": ["mean"],
+    }
     return probe("org/tiny", file, out=folder / "run", progress=False, **settings).manifest["model"]
 
 
 def _evaluated(folder: Path) -> Any:
     data = write_tasks(folder / "tasks", pairs=8, texts=8)
-    given: dict[str, Any] = {"data_dir": data, "layers": [1], "scoring_workers": 0, "store": folder / "store", "progress": False}
+    given: dict[str, Any] = {
+        "data_dir": data,
+        "layers": [1],
+        "scoring_workers": 0,
+        "store": folder / "store",
+        "progress": False,
+    }
     return evaluate("org/tiny", ["Pairs"], out=folder / "run", **given).manifest["model"]
 
 
 def _improved(folder: Path) -> Any:
-    settings: dict[str, Any] = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
-    return layerscope.improve("org/tiny", TEXTS, store=folder / "store", **settings).manifest["model"]
+    settings: dict[str, Any] = {
+        "judge": "none",
+        "templates": ["one-word"],
+        "max_length": 64,
+        "progress": False,
+    }
+    return layerscope.improve("org/tiny", TEXTS, store=folder / "store", **settings).manifest[
+        "model"
+    ]
 
 
 def _swept(folder: Path) -> Any:
     (folder / "texts.txt").write_text("\n".join(LINES))
     settings = {"metrics": ["prompt_entropy"], "max_length": 16}
-    twice = [{"profile": settings, "models": ["org/tiny"], "name": name, "data": str(folder / "texts.txt")} for name in "ab"]
+    twice = [
+        {
+            "profile": settings,
+            "models": ["org/tiny"],
+            "name": name,
+            "data": str(folder / "texts.txt"),
+        }
+        for name in "ab"
+    ]
     done = sweep({"steps": twice}, out=folder / "out", progress=False)
     assert not done.failed
-    revisions = [json.loads((folder / "out" / name / "manifest.json").read_text())["model"] for name in ("a", "b")]
-    assert revisions[0]["revision"] == revisions[1]["revision"] == done.manifest["commits"]["models/org/tiny@main"]
+    revisions = [
+        json.loads((folder / "out" / name / "manifest.json").read_text())["model"]
+        for name in ("a", "b")
+    ]
+    assert (
+        revisions[0]["revision"]
+        == revisions[1]["revision"]
+        == done.manifest["commits"]["models/org/tiny@main"]
+    )
     return revisions[0]
 
 
 def _studied(folder: Path) -> Any:
     run = study(
-        "compare", "org/tiny", "org/tiny?bidirectional=true", data=LINES, out=folder / "run", max_length=16, progress=False
+        "compare",
+        "org/tiny",
+        "org/tiny?bidirectional=true",
+        data=LINES,
+        out=folder / "run",
+        max_length=16,
+        progress=False,
     )
     assert list(run.manifest["commits"]) == ["models/org/tiny@main"]
     return {"name": "org/tiny", "revision": run.manifest["commits"]["models/org/tiny@main"]}
@@ -105,7 +147,12 @@ def test_a_branch_that_moves_is_read_at_one_commit(moving: Hub, name: str, tmp_p
 def test_a_resumed_study_stays_at_its_commits(
     hub: Hub, other_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: dict[str, Any] = {"steps": ["step0", "step1000"], "metrics": ["prompt_entropy"], "max_length": 16, "progress": False}
+    steps: dict[str, Any] = {
+        "steps": ["step0", "step1000"],
+        "metrics": ["prompt_entropy"],
+        "max_length": 16,
+        "progress": False,
+    }
     own, done = study_models.profile, []
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
@@ -120,11 +167,18 @@ def test_a_resumed_study_stays_at_its_commits(
     noted = json.loads((tmp_path / "run" / "manifest.json").read_text())["commits"]
     monkeypatch.setattr(study_models, "profile", own)
     moved = {**other_files, "README.md": b"moved"}
-    hub.models["org/steps"].revisions.update({"step0": moved, "step1000": moved, "old": other_files})
+    hub.models["org/steps"].revisions.update(
+        {"step0": moved, "step1000": moved, "old": other_files}
+    )
     run = study("checkpoints", "org/steps", data=LINES, out=tmp_path / "run", **steps)
     assert run.manifest["commits"] == noted
-    read = {label: model["revision"] for label, model in run.manifest["conventions"]["models"].items()}
-    assert read == {"step0": noted["models/org/steps@step0"], "step1000": noted["models/org/steps@step1000"]}
+    read = {
+        label: model["revision"] for label, model in run.manifest["conventions"]["models"].items()
+    }
+    assert read == {
+        "step0": noted["models/org/steps@step0"],
+        "step1000": noted["models/org/steps@step1000"],
+    }
     assert len(set(read.values())) == 2
 
 
@@ -133,25 +187,40 @@ def test_a_dataset_that_moves_is_read_at_one_commit(hub: Hub, tmp_path: Path) ->
     content = parquet(text=TEXTS)
     repository.revisions = {"main": {"data/train-00000-of-00001.parquet": content}}
     before = repository.commit("main")
-    settings: dict[str, Any] = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
+    settings: dict[str, Any] = {
+        "judge": "none",
+        "templates": ["one-word"],
+        "max_length": 64,
+        "progress": False,
+    }
     improved = layerscope.improve("org/tiny", "org/texts", store=tmp_path / "store", **settings)
     assert improved.manifest["texts"]["source"]["commit"] == before
     run = study("sublayers", "org/tiny", data="org/texts", limit=4, max_length=16, progress=False)
     assert run.manifest["corpus"]["commit"] == before
-    exported = layerscope.profile("org/tiny", "org/texts", metrics=["prompt_entropy"], limit=4, max_length=16)
+    exported = layerscope.profile(
+        "org/tiny", "org/texts", metrics=["prompt_entropy"], limit=4, max_length=16
+    )
     assert exported.manifest["corpus"]["commit"] == before
 
 
-def test_an_adapter_from_the_hub(hub: Hub, adapter_files: dict[str, bytes], files: dict[str, bytes]) -> None:
+def test_an_adapter_from_the_hub(
+    hub: Hub, adapter_files: dict[str, bytes], files: dict[str, bytes]
+) -> None:
     hub.models["org/lora"] = Repository({"main": adapter_files})
     commit = hub.models["org/lora"].commit("main")
     model = load("org/tiny", adapters=["org/lora"])
-    assert model.identity["adapters"][0] | {"sha256": ""} == {"name": "org/lora", "revision": commit, "sha256": ""}
+    assert model.identity["adapters"][0] | {"sha256": ""} == {
+        "name": "org/lora",
+        "revision": commit,
+        "sha256": "",
+    }
     asked = len(hub.log)
     again = load("org/tiny", adapters=[f"org/lora@{commit}"], offline=True)
     assert again.identity["adapters"] == model.identity["adapters"]
     assert len(hub.log) == asked
-    with pytest.raises(LayerscopeError, match=r"org/tiny is not an adapter|holds no adapter_config"):
+    with pytest.raises(
+        LayerscopeError, match=r"org/tiny is not an adapter|holds no adapter_config"
+    ):
         load("org/tiny", adapters=["org/tiny"])
     with pytest.raises(LayerscopeError, match="holds an adapter, not a model"):
         load("org/lora")
@@ -162,18 +231,29 @@ def task(hub: Hub) -> str:
     """A task of mteb whose data the hub has."""
     place = task_info("STS13")
     dataset = layerscope.evaluation.tasks.info.text_tasks()["STS13"].metadata.dataset
-    rows = {"sentence1": LINES, "sentence2": LINES[::-1], "score": [float(i % 6) for i in range(len(LINES))]}
+    rows = {
+        "sentence1": LINES,
+        "sentence2": LINES[::-1],
+        "score": [float(i % 6) for i in range(len(LINES))],
+    }
     content = {"data/test-00000-of-00001.parquet": parquet(**rows)}
     hub.datasets[dataset["path"]] = Repository({dataset["revision"]: content, "main": content})
     return place.name
 
 
 def test_a_task_of_mteb(hub: Hub, task: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"layers": [1], "scoring_workers": 0, "store": tmp_path / "store", "progress": False}
+    given: dict[str, Any] = {
+        "layers": [1],
+        "scoring_workers": 0,
+        "store": tmp_path / "store",
+        "progress": False,
+    }
     run = evaluate("org/tiny", [task], out=tmp_path / "run", **given)
     facts = run.manifest["tasks"][task]
     assert facts["items"] == len(LINES)
-    assert facts["exact"] is False  # our rows are not MTEB's, whatever revision they were served under
+    assert (
+        facts["exact"] is False
+    )  # our rows are not MTEB's, whatever revision they were served under
     assert run.scores["score"].notna().all()
     asked = len(hub.log)
     again = evaluate("org/tiny", [task], out=tmp_path / "again", offline=True, **given)
@@ -186,7 +266,11 @@ def test_data_that_changed_on_their_way_are_fetched_again(
     hub: Hub, task: str, file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def corrupt(request: Request) -> bool:
-        if request.method == "GET" and request.path.startswith("/cdn/") and request.path.endswith(file):
+        if (
+            request.method == "GET"
+            and request.path.startswith("/cdn/")
+            and request.path.endswith(file)
+        ):
             hub.faults.remove(corrupt)
             return request.travels("corrupt")
         return False
@@ -202,10 +286,16 @@ def test_data_that_changed_on_their_way_are_fetched_again(
 
 
 @pytest.mark.parametrize("how", ["slow", "cut", "reset"])
-@pytest.mark.parametrize("what", ["model.safetensors", "tokenizer.json", "train-00000-of-00001.parquet"])
-def test_transfers_that_break_off_go_on(hub: Hub, how: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "what", ["model.safetensors", "tokenizer.json", "train-00000-of-00001.parquet"]
+)
+def test_transfers_that_break_off_go_on(
+    hub: Hub, how: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 256)  # what is asked for again is told in such pieces
+    monkeypatch.setattr(
+        "huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 256
+    )  # what is asked for again is told in such pieces
     left = [3 if how == "slow" else 2]
 
     def disturb(request: Request) -> bool:
@@ -218,21 +308,30 @@ def test_transfers_that_break_off_go_on(hub: Hub, how: str, what: str, monkeypat
     if what.endswith(".parquet"):
         assert load_corpus("org/texts").texts == tuple(LINES)
     else:
-        assert (resolve("org/tiny").path / what).read_bytes() == hub.models["org/tiny"].revisions["main"][what]
+        assert (resolve("org/tiny").path / what).read_bytes() == hub.models["org/tiny"].revisions[
+            "main"
+        ][what]
     if how == "cut":
         assert any(path.endswith(what) for path in hub.ranges)  # only the rest was asked for
 
 
-def test_a_transfer_that_always_breaks_off_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transfer_that_always_breaks_off_is_told(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     hub.faults.append(lambda request: request.path.startswith("/cdn/") and request.travels("reset"))
     with pytest.raises(
-        DownloadError, match=r"org/tiny could not be fetched: the connection broke off\. What has arrived is kept"
+        DownloadError,
+        match=r"org/tiny could not be fetched: the connection broke off\. What has arrived is kept",
     ):
         resolve("org/tiny")
 
 
-HOURS = [{"Retry-After": "7200"}, {"ratelimit": '"api";r=0;t=7200'}, {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}]
+HOURS = [
+    {"Retry-After": "7200"},
+    {"ratelimit": '"api";r=0;t=7200'},
+    {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"},
+]
 
 
 @pytest.mark.parametrize("headers", HOURS)
@@ -243,7 +342,8 @@ def test_a_hub_that_asks_to_wait_for_hours_is_not_waited_for(
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits {seconds} seconds"))
     hub.faults.append(lambda request: request.status(429, headers))
     with pytest.raises(
-        DownloadError, match=r"could not be (fetched|loaded): the hub asks to wait [\d.]+ (h|days) .HTTP 429"
+        DownloadError,
+        match=r"could not be (fetched|loaded): the hub asks to wait [\d.]+ (h|days) .HTTP 429",
     ) as caught:
         {
             "model": lambda: resolve("org/tiny"),
@@ -254,7 +354,9 @@ def test_a_hub_that_asks_to_wait_for_hours_is_not_waited_for(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_short_wait_is_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_wait_is_waited_for(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
     left = [2]
@@ -277,13 +379,27 @@ def test_fetch_and_then_offline(hub: Hub, task: str, cli: Cli, tmp_path: Path) -
     assert f"{task}: {len(LINES)} items" in ended.out
     asked = len(hub.log)
     (tmp_path / "texts.txt").write_text("\n".join(LINES))
-    given = ("--data", "texts.txt", "--metrics", "prompt_entropy", "--max-length", "16", "--offline", "--quiet")
+    given = (
+        "--data",
+        "texts.txt",
+        "--metrics",
+        "prompt_entropy",
+        "--max-length",
+        "16",
+        "--offline",
+        "--quiet",
+    )
     ended = cli("profile", "org/tiny", *given)
     assert (ended.code, ended.err) == (0, "")
-    ended = cli("profile", "org/tiny@step-2", *given[:-2], "--quiet")  # with requests, and no line about them
+    ended = cli(
+        "profile", "org/tiny@step-2", *given[:-2], "--quiet"
+    )  # with requests, and no line about them
     assert (ended.code, ended.err) == (0, "")
     asked = len(hub.log)
-    assert_refused(cli("profile", "org/steps", *given), "org/steps is not in the local hub cache, and downloads are off")
+    assert_refused(
+        cli("profile", "org/steps", *given),
+        "org/steps is not in the local hub cache, and downloads are off",
+    )
     assert len(hub.log) == asked
 
 
@@ -303,7 +419,9 @@ def test_fetch_and_then_offline(hub: Hub, task: str, cli: Cli, tmp_path: Path) -
         (("study", "checkpoints", "org/steps", "--set", "steps=step0,step9"), "the hub has org/steps, but no revision 'step9'"),
     ],
 )  # fmt: skip
-def test_what_a_person_reads(hub: Hub, words: tuple[str, ...], said: str, cli: Cli, tmp_path: Path) -> None:
+def test_what_a_person_reads(
+    hub: Hub, words: tuple[str, ...], said: str, cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     if words[0] in ("profile", "study"):
         words = (*words, "--quiet")
@@ -317,7 +435,16 @@ def test_a_token_is_not_given_to_others(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", hub.token)
     (tmp_path / "texts.txt").write_text("\n".join(LINES))
-    ended = cli("profile", "org/private", "--data", "texts.txt", "--metrics", "prompt_entropy", "--max-length", "16")
+    ended = cli(
+        "profile",
+        "org/private",
+        "--data",
+        "texts.txt",
+        "--metrics",
+        "prompt_entropy",
+        "--max-length",
+        "16",
+    )
     assert ended.code == 0, ended.err
     assert any("/resolve/" in path for path in hub.trusted)
     assert not any(path.startswith("/cdn/") for path in hub.trusted)  # another host
@@ -340,11 +467,16 @@ def test_sweep_workers_are_told_the_commit(hub: Hub, other_files: dict[str, byte
 
     before = hub.models["org/tiny"].commit("main")
     with pinned() as pins:
-        source.pin_branches([("org/tiny", None), ("org/none", None), ("minilm-l6", None), ("org/steps", "step0")])
+        source.pin_branches(
+            [("org/tiny", None), ("org/none", None), ("minilm-l6", None), ("org/steps", "step0")]
+        )
     assert pins.commits == {
         "models/org/tiny@main": before, "models/org/steps@step0": hub.models["org/steps"].commit("step0")
     }  # fmt: skip
-    hub.models["org/tiny"].revisions = {"main": other_files, "old": hub.models["org/tiny"].revisions["main"]}
+    hub.models["org/tiny"].revisions = {
+        "main": other_files,
+        "old": hub.models["org/tiny"].revisions["main"],
+    }
     with pinned(pins.commits):
         assert resolve("org/tiny").revision == before
     assert resolve("org/tiny").revision != before

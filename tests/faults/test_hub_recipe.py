@@ -1,8 +1,9 @@
 """`sweep paper` with tiny weights in place of the paper's: all but the download of the real ones.
 
-Every model and dataset that the recipe names is served by a hub on this machine, under its own name: a tiny model of its family
-(one per training step), a few texts, a few images. Every step of the plan is run as the recipe has it, a new one too;
-`SMALLER` says what is cut. What it measures then stands beside the atlas, cell by cell.
+Every model and dataset that the recipe names is served by a hub on this machine, under its own
+name: a tiny model of its family (one per training step), a few texts, a few images. Every step of
+the plan is run as the recipe has it, a new one too; `SMALLER` says what is cut. What it measures
+then stands beside the atlas, cell by cell.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ FAMILIES = {  # the first that is in a repository's name
     "vit-mae": "vit_mae", "beit": "beit", "dinov2": "dinov2", "clip": "clip", "aimv2": "aimv2", "aim-600M": "aim", "vit": "vit",
 }  # fmt: skip
 PYTHIA = "EleutherAI/pythia-410m"
-TEXTS = [f"text {i} is about {('rain', 'bread', 'rock')[i % 3]} {' '.join('abcdefgh' * (4 + i % 2))}" for i in range(12)]
+TEXTS = [
+    f"text {i} is about {('rain', 'bread', 'rock')[i % 3]} {' '.join('abcdefgh' * (4 + i % 2))}"
+    for i in range(12)
+]
 SMALLER: dict[str, dict[str, Any]] = {
     "scores": {"tasks": ["STS12"], "task_texts": 20},
     "factorial": {"tasks": ["Pairs", "TwitterSemEval2015"], "items": 20, "fit": 200},
@@ -68,7 +72,8 @@ STEPS = [step.name for step in read_plan("paper").steps]
 
 
 def tiny_files(family: str, folder: Path, seed: int = 0, blocks: int = 3) -> dict[str, bytes]:
-    """A tiny model of a family, as the hub would have its files; one of texts may have as many blocks as the real one."""
+    """A tiny model of a family, as the hub would have its files; one of texts may have as many
+    blocks as the real one."""
     if family == "aim":
         as_published(folder)
     elif family in ("gpt_neox", "bert", "mamba", "llama", "qwen2"):
@@ -90,11 +95,16 @@ def tiny_images(folder: Path) -> dict[str, bytes]:
     """ImageNet-100's files, with few and small images."""
     import datasets
 
-    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["n01", "n02", "n03"]))
+    features = datasets.Features(
+        image=datasets.Image(), label=datasets.ClassLabel(names=["n01", "n02", "n03"])
+    )
     out = {}
     for seed, (split, count) in enumerate({"train": 18, "validation": 9}.items()):
         drawn = np.random.default_rng(seed).integers(0, 255, (count, SIDE, SIDE, 3), dtype=np.uint8)
-        rows = {"image": [Image.fromarray(one) for one in drawn], "label": [i % 3 for i in range(count)]}
+        rows = {
+            "image": [Image.fromarray(one) for one in drawn],
+            "label": [i % 3 for i in range(count)],
+        }
         file = folder / f"{split}.parquet"
         datasets.Dataset.from_dict(rows, features).to_parquet(file)
         out[f"data/{split}-00000-of-00001.parquet"] = file.read_bytes()
@@ -105,37 +115,64 @@ def tiny_texts(config: str, split: str, **columns: list[str]) -> Repository:
     """A dataset of texts of one configuration and split."""
     listed = f"- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {config}/{split}-*\n"
     card = f"---\nconfigs:\n{listed}---\n".encode()
-    return Repository({"main": {"README.md": card, f"{config}/{split}-00000-of-00001.parquet": parquet(**columns)}})
+    return Repository(
+        {
+            "main": {
+                "README.md": card,
+                f"{config}/{split}-00000-of-00001.parquet": parquet(**columns),
+            }
+        }
+    )
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     """Files by family, by training step, and of the images."""
     folder = tmp_path_factory.mktemp("tiny")
-    steps = next(step for step in read_plan("paper").steps if step.name == "training").options["steps"]
-    trained = {name: tiny_files("gpt_neox", folder / name, seed) for seed, name in enumerate(steps, 1)}
-    families = {family: tiny_files(family, folder / family) for family in FAMILIES.values() if family}
+    steps = next(step for step in read_plan("paper").steps if step.name == "training").options[
+        "steps"
+    ]
+    trained = {
+        name: tiny_files("gpt_neox", folder / name, seed) for seed, name in enumerate(steps, 1)
+    }
+    families = {
+        family: tiny_files(family, folder / family) for family in FAMILIES.values() if family
+    }
     return {**trained, **families, "images": tiny_images(folder)}
 
 
 @pytest.fixture
 def plan(
-    hub: Hub, made: dict[str, dict[str, bytes]], adapter_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub,
+    made: dict[str, dict[str, bytes]],
+    adapter_files: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> SweepPlan:
     """The recipe; the hub has all of its models and datasets."""
-    monkeypatch.setattr("layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0))
+    monkeypatch.setattr(
+        "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
+    )
     monkeypatch.setattr("layerscope.studies.factorial.LEAST_TEXTS", 10)
     found = read_plan("paper")
     for repo in {name for step in found.steps for name in repositories(step)}:
         family = next(family for part, family in FAMILIES.items() if part in repo)
         hub.models[repo] = Repository({"main": made[family] if family else adapter_files})
-    hub.models[PYTHIA].revisions |= {name: files for name, files in made.items() if name.startswith("step")}
+    hub.models[PYTHIA].revisions |= {
+        name: files for name, files in made.items() if name.startswith("step")
+    }
     solved = [f"{text} so it is 4" for text in TEXTS]
     hub.datasets["Salesforce/wikitext"] = tiny_texts("wikitext-103-raw-v1", "train", text=TEXTS)
     hub.datasets["openai/gsm8k"] = tiny_texts("main", "test", question=TEXTS, answer=solved)
-    rows: dict[str, list[Any]] = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [float(i % 6) for i in range(12)]}
+    rows: dict[str, list[Any]] = {
+        "sentence1": TEXTS,
+        "sentence2": TEXTS[::-1],
+        "score": [float(i % 6) for i in range(12)],
+    }
     place = text_tasks()["STS12"].metadata.dataset
-    hub.datasets[place["path"]] = Repository({place["revision"]: {"data/test-00000-of-00001.parquet": parquet(**rows)}})
+    hub.datasets[place["path"]] = Repository(
+        {place["revision"]: {"data/test-00000-of-00001.parquet": parquet(**rows)}}
+    )
     hub.datasets["clane9/imagenet-100"] = Repository({"main": made["images"]})
     return found
 
@@ -147,7 +184,8 @@ def repositories(step: Step) -> Iterator[str]:
 
 
 def run(plan: SweepPlan, name: str, tmp_path: Path, models: str = "") -> Any:
-    """A step as the recipe has it, but for `SMALLER`; of all its models, or of those whose name has a part."""
+    """A step as the recipe has it, but for `SMALLER`; of all its models, or of those whose name has
+    a part."""
     step = next(step for step in plan.steps if step.name == name)
     step = replace(step, models=tuple(spec for spec in step.models if models in spec.label))
     smaller = SMALLER.get("vision" if step.kind == "probe" else name, {})
@@ -158,7 +196,9 @@ def run(plan: SweepPlan, name: str, tmp_path: Path, models: str = "") -> Any:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_every_step_is_complete_and_says_what_it_read(plan: SweepPlan, hub: Hub, tmp_path: Path, name: str) -> None:
+def test_every_step_is_complete_and_says_what_it_read(
+    plan: SweepPlan, hub: Hub, tmp_path: Path, name: str
+) -> None:
     pytest.importorskip("nlpaug")
     step = next(step for step in plan.steps if step.name == name)
     found = run(plan, name, tmp_path)
@@ -166,23 +206,40 @@ def test_every_step_is_complete_and_says_what_it_read(plan: SweepPlan, hub: Hub,
     assert manifest["status"] == "complete"
     assert not manifest.get("failed")
     assert step.is_complete(tmp_path / name)
-    read = manifest["conventions"]["models"] if step.kind == "study" else {step.model: manifest["model"]}
+    read = (
+        manifest["conventions"]["models"]
+        if step.kind == "study"
+        else {step.model: manifest["model"]}
+    )
     branches = step.options["steps"] if step.study == "checkpoints" else ["main"] * len(step.models)
-    assert sorted(read) == sorted(branches if step.study == "checkpoints" else [spec.label for spec in step.models])
+    assert sorted(read) == sorted(
+        branches if step.study == "checkpoints" else [spec.label for spec in step.models]
+    )
     for label, model in read.items():
         branch = label if step.study == "checkpoints" else "main"
-        assert (model["asked"], model["revision"]) == (branch, hub.models[model["name"]].commit(branch))
+        assert (model["asked"], model["revision"]) == (
+            branch,
+            hub.models[model["name"]].commit(branch),
+        )
         assert model["dtype"] == "bfloat16"
-    assert len({model["revision"] for model in read.values()}) >= len(set(branches))  # training: a commit per step
+    assert len({model["revision"] for model in read.values()}) >= len(
+        set(branches)
+    )  # training: a commit per step
     table: pd.DataFrame = found.scores if step.kind == "evaluate" else found.table
     undefined = table.query(UNDEFINED[name]).index if name in UNDEFINED else []
     assert np.isfinite(table.drop(index=undefined)["value"].astype(float)).all()
     blocks = {label: model["n_blocks"] for label, model in read.items()}
     whole = table[table["layer"].notna()]
-    layers = whole.groupby("model")["layer"].nunique() if "model" in table else {step.model: table["layer"].nunique()}
+    layers = (
+        whole.groupby("model")["layer"].nunique()
+        if "model" in table
+        else {step.model: table["layer"].nunique()}
+    )
     assert dict(layers) == {label: count + 1 for label, count in blocks.items()}
     if step.study == "compare":
-        assert table.query("metric == 'curvature'")["value"].max() > math.pi / 2  # the formula's angle: most turns are obtuse
+        assert (
+            table.query("metric == 'curvature'")["value"].max() > math.pi / 2
+        )  # the formula's angle: most turns are obtuse
 
 
 @pytest.fixture
@@ -196,21 +253,33 @@ def laid_over(cli: Cli, model: str, folder: Path) -> tuple[dict[str, Any], pd.Da
     assert told.code == 0, told.err
     found = json.loads(told.out)["runs"][0]
     columns = ["model", "name", "layer", "published", "own", "difference"]
-    return found, pd.DataFrame(found["cells"], columns=columns).set_index(["name", "layer"]).sort_index()
+    return found, pd.DataFrame(found["cells"], columns=columns).set_index(
+        ["name", "layer"]
+    ).sort_index()
 
 
 @pytest.mark.parametrize("repo", list(DEPTHS))
-def test_every_published_metric_stands_beside_its_own(plan: SweepPlan, hub: Hub, tmp_path: Path, cli: Cli, repo: str) -> None:
+def test_every_published_metric_stands_beside_its_own(
+    plan: SweepPlan, hub: Hub, tmp_path: Path, cli: Cli, repo: str
+) -> None:
     pytest.importorskip("nlpaug")
     model, family, blocks = DEPTHS[repo]
     hub.models[repo] = Repository({"main": tiny_files(family, tmp_path / "deep", blocks=blocks)})
-    step = next(s.name for s in plan.steps if s.name.startswith("published") and s.models[0].model == repo)
+    step = next(
+        s.name for s in plan.steps if s.name.startswith("published") and s.models[0].model == repo
+    )
     own: Profile = run(plan, step, tmp_path)
     found, cells = laid_over(cli, model, tmp_path / step)
     assert found["left_out"] == {}
-    assert "12 prompts of wikitext" in found["notes"][0]  # the one setting that is not the published one
+    assert (
+        "12 prompts of wikitext" in found["notes"][0]
+    )  # the one setting that is not the published one
     published = metric_values(model, "wikitext")
-    published = published[published["metric"].isin(OURS)].set_index(["metric", "layer"])["value"].sort_index()
+    published = (
+        published[published["metric"].isin(OURS)]
+        .set_index(["metric", "layer"])["value"]
+        .sort_index()
+    )
     assert len(published) == 6 * (blocks + 1)
     assert cells.index.tolist() == published.index.tolist()
     assert set(cells["model"]) == {model}
@@ -219,18 +288,26 @@ def test_every_published_metric_stands_beside_its_own(plan: SweepPlan, hub: Hub,
         mine = own.curve(ours).sort_values("layer")["value"].to_numpy()
         np.testing.assert_allclose(cells.loc[theirs, "own"], mine)
     np.testing.assert_allclose(cells["difference"], cells["own"] - cells["published"])
-    assert cells.loc["curvature", ["published", "own"]].stack().between(0, math.pi / 2).all()  # both of the absolute cosine
+    assert (
+        cells.loc["curvature", ["published", "own"]].stack().between(0, math.pi / 2).all()
+    )  # both of the absolute cosine
     printed = cli("atlas", "compare", model, "--run", tmp_path / step).out
-    assert f"curvature beside {model}: {blocks + 1} layers, mean difference" in " ".join(printed.split())
+    assert f"curvature beside {model}: {blocks + 1} layers, mean difference" in " ".join(
+        printed.split()
+    )
 
 
-def test_another_convention_or_depth_has_no_cells(plan: SweepPlan, tmp_path: Path, cli: Cli) -> None:
+def test_another_convention_or_depth_has_no_cells(
+    plan: SweepPlan, tmp_path: Path, cli: Cli
+) -> None:
     pytest.importorskip("nlpaug")
     run(plan, "architectures", tmp_path)
     signed = next((tmp_path / "architectures" / "parts").glob("google-bert*"))
     found, cells = laid_over(cli, "bert-base", signed)
     assert cells.empty
-    assert found["left_out"]["curvature"] == ["curvature_absolute is False, the published code has True"]
+    assert found["left_out"]["curvature"] == [
+        "curvature_absolute is False, the published code has True"
+    ]
     assert set(found["left_out"]) == set(OURS)
     run(plan, "published-google-bert-bert-base-uncased", tmp_path)
     found, cells = laid_over(cli, "bert-base", tmp_path / "published-google-bert-bert-base-uncased")
@@ -249,7 +326,9 @@ def test_every_published_score_stands_beside_its_own(
     found, cells = laid_over(cli, model, folder)
     assert cells.empty
     assert found["left_out"]["STS12"][0].startswith("not MTEB's data")
-    monkeypatch.setattr(TaskSpec, "_exact", lambda spec, task: (True, ""))  # as if the rows were MTEB's
+    monkeypatch.setattr(
+        TaskSpec, "_exact", lambda spec, task: (True, "")
+    )  # as if the rows were MTEB's
     run(plan, "scores", tmp_path / "theirs", PYTHIA)
     folder = next((tmp_path / "theirs" / "scores" / "parts").glob("*-scores"))
     found, cells = laid_over(cli, model, folder)
@@ -257,4 +336,6 @@ def test_every_published_score_stands_beside_its_own(
     published = select_scores(model).query("task == 'STS12'").set_index("layer")["score"]
     assert cells.loc["STS12"].index.tolist() == published.index.tolist() == list(range(blocks + 1))
     np.testing.assert_allclose(cells["published"], published)
-    np.testing.assert_allclose(cells["own"], Evaluation.load(folder).scores.sort_values("layer")["score"])
+    np.testing.assert_allclose(
+        cells["own"], Evaluation.load(folder).scores.sort_values("layer")["score"]
+    )

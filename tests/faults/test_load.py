@@ -1,4 +1,5 @@
-"""Many models in one sweep, many texts in one store; `make faults` takes a hundred and a million."""
+"""Many models in one sweep, many texts in one store; `make faults` takes a hundred and a
+million."""
 
 from __future__ import annotations
 

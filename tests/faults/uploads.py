@@ -1,4 +1,5 @@
-"""The half of the hub's interface that takes files: a repository made, large files put aside, and one commit of all."""
+"""The half of the hub's interface that takes files: a repository made, large files put aside, and
+one commit of all."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.faults.hub import Hub, Request
 
-_UPLOAD = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit)/(?P<revision>[^/]+)")
+_UPLOAD = re.compile(
+    r"/api/models/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit)/(?P<revision>[^/]+)"
+)
 _BATCH = re.compile(r"/(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch")
 
 
@@ -39,13 +42,20 @@ def takes(request: Request, hub: Hub, body: bytes) -> bool:
         return request.status(200, text=json.dumps({"url": f"{hub.address}/{name}"}))
     if found is None:
         objects = [
-            {**{key: one[key] for key in ("oid", "size")}, "actions": {"upload": {"href": f"{hub.address}/lfs/{one['oid']}"}}}
+            {
+                **{key: one[key] for key in ("oid", "size")},
+                "actions": {"upload": {"href": f"{hub.address}/lfs/{one['oid']}"}},
+            }
             for one in json.loads(body)["objects"]
         ]
         return request.status(200, text=json.dumps({"transfer": "basic", "objects": objects}))
     if found["what"] == "preupload":
         files = [
-            {"path": one["path"], "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular", "shouldIgnore": False}
+            {
+                "path": one["path"],
+                "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
+                "shouldIgnore": False,
+            }
             for one in json.loads(body)["files"]
         ]
         return request.status(200, text=json.dumps({"files": files}))
@@ -61,4 +71,6 @@ def takes(request: Request, hub: Hub, body: bytes) -> bool:
     repository.revisions["main"] = main
     commit = repository.commit("main")
     address = f"{hub.address}/{found['repo']}/commit/{commit}"
-    return request.status(200, text=json.dumps({"success": True, "commitOid": commit, "commitUrl": address}))
+    return request.status(
+        200, text=json.dumps({"success": True, "commitOid": commit, "commitUrl": address})
+    )

@@ -1,4 +1,5 @@
-"""Exports are verified in this process, except where a test is about the fresh one; a tiny model; a judge that likes heads."""
+"""Exports are verified in this process, except where a test is about the fresh one; a tiny model; a
+judge that likes heads."""
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are read and stored in two parts, not in 25: where a run is stopped it still repeats only one."""
+    """Texts are read and stored in two parts, not in 25: where a run is stopped it still repeats
+    only one."""
     monkeypatch.setattr("layerscope.evaluation.encode._PARTS", 2)
 
 
@@ -57,7 +59,9 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         found = asked(self, *given)
         ahead = np.zeros_like(found.score)
         ahead[-1, 2] = 5.0
-        return ScoredCandidates(found.score + ahead, found.draws + ahead[..., None], found.readouts, judge=found.judge)
+        return ScoredCandidates(
+            found.score + ahead, found.draws + ahead[..., None], found.readouts, judge=found.judge
+        )
 
     monkeypatch.setattr("layerscope.improving.job.find_teacher", teach)
     monkeypatch.setattr(Panel, "judge_heads", prefer)

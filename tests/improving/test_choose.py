@@ -39,7 +39,12 @@ def test_costs_are_tokens_times_blocks():
 
 
 def test_a_clear_winner_is_taken_and_its_gain_is_split():
-    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001), READOUTS, LAYERS, COSTS)
+    choice = decide(
+        judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001),
+        READOUTS,
+        LAYERS,
+        COSTS,
+    )
     assert at(choice) == (1, 3)
     assert choice.extra["best"] == {"readout": READOUTS[1].name, "layer": 3}
     assert choice.after - choice.before == pytest.approx(0.7)
@@ -48,12 +53,22 @@ def test_a_clear_winner_is_taken_and_its_gain_is_split():
     assert choice.extra["layer_gain"] == pytest.approx(0.2)
     assert choice.expected_gain is None  # a judge's score is not in points
     assert not choice.abstained
-    assert choice.table.iloc[0][["readout", "layer", "chosen"]].tolist() == [READOUTS[1].name, 3, True]
+    assert choice.table.iloc[0][["readout", "layer", "chosen"]].tolist() == [
+        READOUTS[1].name,
+        3,
+        True,
+    ]
 
 
 def test_of_candidates_that_score_practically_the_same_the_cheapest_is_taken():
-    """The difference of two candidates has an error of about 0.028 here, so 0.0003 behind is near, and 0.002 is not."""
-    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02), READOUTS, LAYERS, COSTS)
+    """The difference of two candidates has an error of about 0.028 here, so 0.0003 behind is near,
+    and 0.002 is not."""
+    choice = decide(
+        judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02),
+        READOUTS,
+        LAYERS,
+        COSTS,
+    )
     assert choice.extra["best"]["layer"] == 3
     assert at(choice) == (1, 1)
     assert choice.extra["near"] == 2
@@ -92,7 +107,9 @@ def test_what_is_not_eligible_is_not_on_the_front():
     table = decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True]).table
     assert set(front(table)["readout"]) == {READOUTS[1].name}
     assert not table.loc[table["readout"] == READOUTS[0].name, "eligible"].any()
-    assert set(front(decide(judgment, READOUTS, LAYERS, COSTS).table)["readout"]) == {READOUTS[0].name}
+    assert set(front(decide(judgment, READOUTS, LAYERS, COSTS).table)["readout"]) == {
+        READOUTS[0].name
+    }
 
 
 @pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])
@@ -114,7 +131,12 @@ def test_without_an_encoder_sentences_are_read_by_prompts_alone():
 
 
 def test_the_default_stays_where_the_evidence_is_weak():
-    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2), READOUTS, LAYERS, COSTS)
+    choice = decide(
+        judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2),
+        READOUTS,
+        LAYERS,
+        COSTS,
+    )
     assert choice.abstained
     assert at(choice) == (0, 4)
     assert choice.extra["interval"] == [0, 0]

@@ -49,7 +49,10 @@ def catalogue(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
             self.origin = SimpleNamespace(files=[SimpleNamespace(sha256=sha256)])
 
         def splits(self, offline: bool = False) -> dict[str, list[dict[str, str]]]:
-            return {"train": [{"text": text} for text in texts[self.name]], "test": [{"text": "scored"}]}
+            return {
+                "train": [{"text": text} for text in texts[self.name]],
+                "test": [{"text": "scored"}],
+            }
 
     class Tasks:
         get = Entry
@@ -74,9 +77,12 @@ def draw(count: int, by: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def right(head: Head, by: np.ndarray) -> float:
-    """How well similarities of texts that nothing was fitted on are those of the map without noise."""
+    """How well similarities of texts that nothing was fitted on are those of the map without
+    noise."""
     fresh = np.random.default_rng(99).normal(size=(200, WIDTH)) + head.mean
-    told, truth = (unit(rows) @ unit(rows).T for rows in (head(fresh), (fresh - fresh.mean(0)) @ by))
+    told, truth = (
+        unit(rows) @ unit(rows).T for rows in (head(fresh), (fresh - fresh.mean(0)) @ by)
+    )
     return float(np.corrcoef(told.ravel(), truth.ravel())[0, 1])
 
 
@@ -141,7 +147,11 @@ def test_few_texts_have_a_head_by_general_ones_that_differ() -> None:
     similar = heads.similarities(0)
     assert similar is not None
     assert np.isfinite(similar[~np.eye(40, dtype=bool)]).all()
-    for vectors, given in ((np.ones_like(more), taught), (more, np.ones_like(taught)), (more, np.full_like(taught, np.nan))):
+    for vectors, given in (
+        (np.ones_like(more), taught),
+        (more, np.ones_like(taught)),
+        (more, np.full_like(taught, np.nan)),
+    ):
         with pytest.raises(DataError, match="general texts teach nothing"):
             fit_heads(teacher, raw, said, lambda place, rows=vectors: rows, given)
 
@@ -149,7 +159,9 @@ def test_few_texts_have_a_head_by_general_ones_that_differ() -> None:
 def test_general_texts_are_of_all_kinds_and_not_the_users(catalogue) -> None:
     found = general_texts(FEW, 90)
     assert len(found) == len(set(found)) == 90
-    assert not {"".join(text.split()).casefold() for text in found} & {"".join(text.split()).casefold() for text in FEW}
+    assert not {"".join(text.split()).casefold() for text in found} & {
+        "".join(text.split()).casefold() for text in FEW
+    }
     assert all(sum(text in texts for text in found) >= 28 for texts in catalogue.values())
     assert "scored" not in general_texts(())
 
@@ -165,7 +177,14 @@ def test_a_training_takes_no_general_texts() -> None:
 
 
 def quick(model: object, texts: list[str], **options: object) -> layerscope.Improved:
-    settings = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False, "general": True, **options}
+    settings = {
+        "judge": "none",
+        "templates": ["one-word"],
+        "max_length": 96,
+        "progress": False,
+        "general": True,
+        **options,
+    }
     return layerscope.improve(model, texts, **settings)  # type: ignore[arg-type]
 
 
@@ -178,25 +197,47 @@ def saved(folder: Path) -> Path:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
-    """The words of `improve --general` on a few texts, into the folder `better`, with a cache of its own."""
+    """The words of `improve --general` on a few texts, into the folder `better`, with a cache of
+    its own."""
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "texts.txt").write_text("\n".join(FEW))
-    given = ("--data", tmp_path / "texts.txt", "--out", tmp_path / "better", "--judge", "none", "--general")
+    given = (
+        "--data",
+        tmp_path / "texts.txt",
+        "--out",
+        tmp_path / "better",
+        "--judge",
+        "none",
+        "--general",
+    )
     return ("improve", saved(tmp_path / "model"), *given)
 
 
 def test_without_network_one_line_and_nothing_written(
-    tmp_path: Path, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    command: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = (*command, "--offline")
-    assert_refused(run_main(monkeypatch, capsys, *words), "fetch SmsSpam TrecQuestions SentimentSnippets`", "leave out --general")
+    assert_refused(
+        run_main(monkeypatch, capsys, *words),
+        "fetch SmsSpam TrecQuestions SentimentSnippets`",
+        "leave out --general",
+    )
     assert not (tmp_path / "better").exists()
 
 
 @pytest.mark.usefixtures("stored")
-def test_where_general_texts_do_nothing_one_line_says_so(llama, catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_general_texts_do_nothing_one_line_says_so(
+    llama, catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def told(**options: object) -> list[str]:
-        return [note for note in quick(llama, FEW, **options).warnings if "head" in note or "general" in note]
+        return [
+            note
+            for note in quick(llama, FEW, **options).warnings
+            if "head" in note or "general" in note
+        ]
 
     asked = Panel.judge_heads
 
@@ -212,16 +253,25 @@ def test_where_general_texts_do_nothing_one_line_says_so(llama, catalogue, monke
         assert told() == ["general= did nothing; no head was chosen."]
         patch.setattr(TEACHER, lambda *_: None)
         for budget in (None, 1):
-            assert told(budget=budget) == ["general= did nothing; no head was fitted: no prompt that could teach beats today's."]
-    monkeypatch.setattr("layerscope.improving.job.general_texts", interrupt)  # nothing is fetched for a model that is left alone
+            assert told(budget=budget) == [
+                "general= did nothing; no head was fitted: no prompt that could teach beats today's."
+            ]
+    monkeypatch.setattr(
+        "layerscope.improving.job.general_texts", interrupt
+    )  # nothing is fetched for a model that is left alone
     monkeypatch.setitem(llama.identity, "sentence_encoder", True)
     assert told() == ["general= did nothing; the model stays as it is."]
 
 
 @pytest.mark.usefixtures("stored")
-def test_texts_with_labels_are_no_general_ones(llama, catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_with_labels_are_no_general_ones(
+    llama, catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labels, read = tmp_path / "labels.csv", []
-    labels.write_text("text,label\n" + "".join(f"{text.upper()},{i % 2}\n" for i, text in enumerate(catalogue[SOURCES[2]])))
+    labels.write_text(
+        "text,label\n"
+        + "".join(f"{text.upper()},{i % 2}\n" for i, text in enumerate(catalogue[SOURCES[2]]))
+    )
     own = Reader.read
 
     def note(self: Reader, wanted: object, texts: list[str], bar: object, label: str) -> int:
@@ -235,11 +285,17 @@ def test_texts_with_labels_are_no_general_ones(llama, catalogue, tmp_path: Path,
     assert not {text.upper() for text in read} & {text.upper() for text in catalogue[SOURCES[2]]}
 
 
-def test_the_time_is_that_of_general_texts_of_their_length(llama, catalogue, tmp_path: Path, monkeypatch) -> None:
+def test_the_time_is_that_of_general_texts_of_their_length(
+    llama, catalogue, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(Reader, "seconds_per_token", lambda *_: 1.0)
 
     def estimated(store: str, **options: object) -> float:
-        return float(quick(llama, FEW, store=tmp_path / store, max_length=256, **options).manifest["seconds"]["estimated"])
+        return float(
+            quick(llama, FEW, store=tmp_path / store, max_length=256, **options).manifest[
+                "seconds"
+            ]["estimated"]
+        )
 
     own, short = estimated("own", general=False), estimated("short")
     for texts in catalogue.values():
@@ -249,7 +305,10 @@ def test_the_time_is_that_of_general_texts_of_their_length(llama, catalogue, tmp
 
 @pytest.mark.usefixtures("head_wins", "here", "catalogue")
 def test_the_command_reads_general_texts_once(
-    tmp_path: Path, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    command: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words, out = (*command, "--templates", "one-word", "--max-length", 96), tmp_path / "better"
     own, stacked = StoredCandidates._raw, set()
@@ -274,12 +333,18 @@ def test_the_command_reads_general_texts_once(
     assert found["weight"] in WEIGHTS
     assert 140 < found["texts"] < 150
     assert found["judged"] in WEIGHTS
-    assert max(stacked) == len(FEW)  # the states of all layers at once are of the user's texts alone
-    used = f"{found['texts']} general texts ({', '.join(SOURCES)}) that count {found['weight']:g} each"
+    assert max(stacked) == len(
+        FEW
+    )  # the states of all layers at once are of the user's texts alone
+    used = (
+        f"{found['texts']} general texts ({', '.join(SOURCES)}) that count {found['weight']:g} each"
+    )
     assert json.loads((out / "layerscope.json").read_text())["general_texts"] == used
     assert f"fitted on the same texts and {used}, is applied" in (out / "README.md").read_text()
     assert general_words(found) in run.manifest["conventions"]["head"]
-    assert [each["type"].rsplit(".", 1)[-1] for each in json.loads((out / "modules.json").read_text())][-2:] == [
+    assert [
+        each["type"].rsplit(".", 1)[-1] for each in json.loads((out / "modules.json").read_text())
+    ][-2:] == [
         "Dense",
         "Normalize",
     ]

@@ -52,8 +52,13 @@ def test_a_result_is_short_in_a_console(result) -> None:
 def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
     texts = some_texts()
     assert result.search(texts[3], top=2)["text"][0] == texts[3]
-    assert result.search(texts[3], [texts[1], texts[3]], top=1)["cosine"][0] == pytest.approx(1, abs=1e-4)
-    assert result.search(texts[3], pd.Series([texts[1], texts[3]], index=[7, 9]), top=1)["text"][0] == texts[3]
+    assert result.search(texts[3], [texts[1], texts[3]], top=1)["cosine"][0] == pytest.approx(
+        1, abs=1e-4
+    )
+    assert (
+        result.search(texts[3], pd.Series([texts[1], texts[3]], index=[7, 9]), top=1)["text"][0]
+        == texts[3]
+    )
     assert result.candidates is result.table
     table = result.about()
     assert sorted(table["text"]) == sorted(texts)
@@ -62,13 +67,19 @@ def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
     assert not (table["nearest"] == table["text"]).any()
 
 
-def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(llama, here, stored, tmp_path: Path) -> None:
+def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(
+    llama, here, stored, tmp_path: Path
+) -> None:
     texts = some_texts()
     settings = {"judge": "none", "templates": ["one-word"], "max_length": 64, "progress": False}
     result = layerscope.improve(llama, texts, out=tmp_path / "better", **settings)
     again = layerscope.load_run(tmp_path / "better")
     pd.testing.assert_frame_equal(again.about(), result.about(), check_dtype=False)
-    assert (tmp_path / "better" / "about.csv").read_text().startswith("text,cluster_today,nearest_today,cosine_today,cluster,")
+    assert (
+        (tmp_path / "better" / "about.csv")
+        .read_text()
+        .startswith("text,cluster_today,nearest_today,cosine_today,cluster,")
+    )
     block = from_improvement(again)
     (name,) = (name for name in block.tables if name.startswith("What the texts are about"))
     assert block.tables[name]["texts"].sum() == len(texts)
@@ -76,11 +87,15 @@ def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(llama, here, 
     assert name in block.private
     private = layerscope.improve(llama, texts, out=tmp_path / "private", texts=False, **settings)
     assert not (tmp_path / "private" / "about.csv").exists()
-    assert not any(name.startswith(("What", "Outliers")) for name in from_improvement(private).tables)
+    assert not any(
+        name.startswith(("What", "Outliers")) for name in from_improvement(private).tables
+    )
 
 
 def test_a_profile_has_what_is_guessed(llama) -> None:
-    run = layerscope.profile(llama, some_texts(), metrics=["prompt_entropy", "sink_ratio"], max_length=32, progress=False)
+    run = layerscope.profile(
+        llama, some_texts(), metrics=["prompt_entropy", "sink_ratio"], max_length=32, progress=False
+    )
     assert run.layers == [0, 1, 2, 3]
     assert run["prompt_entropy"].index.tolist() == run.layers
     assert run.best_layer == layerscope.select(run).layer
@@ -111,7 +126,12 @@ def test_a_run_is_no_model(tmp_path: Path) -> None:
 
 def untrained():
     config = hf.LlamaConfig(
-        vocab_size=262, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=262,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
     return wrap(hf.LlamaModel(config), tiny_tokenizer(), "fresh")
 
@@ -123,7 +143,11 @@ def test_a_model_that_was_never_trained_is_not_called_trained() -> None:
     result = quick(model, some_texts(), judge="none")
     assert "before any training" in result.choice.reason
     flat = Curve.exact([0.06] * 4)
-    found = get_rule("evidence")(Evidence("fresh", 3, {"anisotropy": flat}, "applied", tuned="mean cosine 0.06", untrained=True))
+    found = get_rule("evidence")(
+        Evidence(
+            "fresh", 3, {"anisotropy": flat}, "applied", tuned="mean cosine 0.06", untrained=True
+        )
+    )
     assert found.abstained
     assert "before any training" in found.reason
 

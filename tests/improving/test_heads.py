@@ -1,4 +1,5 @@
-"""Heads among the candidates: who teaches them, on which texts they are judged, what is exported, and when there are none."""
+"""Heads among the candidates: who teaches them, on which texts they are judged, what is exported,
+and when there are none."""
 
 from __future__ import annotations
 
@@ -21,17 +22,30 @@ from tests.improving.test_improve import some_texts
 
 TEXTS = some_texts(300)
 pytestmark = pytest.mark.usefixtures("stored")
-GRID = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus"), Readout("one-word", "last", "raw")]
+GRID = [
+    Readout(),
+    Readout("one-word", "last", "raw", "keep", "corpus"),
+    Readout("one-word", "last", "raw"),
+]
 
 
 def improve(model, texts, **options):
-    settings = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False, "sample": 200, **options}
+    settings = {
+        "judge": "none",
+        "templates": ["one-word"],
+        "max_length": 96,
+        "progress": False,
+        "sample": 200,
+        **options,
+    }
     return layerscope.improve(model, texts, **settings)
 
 
 def judged(scores: list[list[float]], noise: float = 0.01) -> ScoredCandidates:
     score = np.array(scores)
-    return ScoredCandidates(score, score[..., None] + noise * np.random.default_rng(0).normal(size=(*score.shape, 200)))
+    return ScoredCandidates(
+        score, score[..., None] + noise * np.random.default_rng(0).normal(size=(*score.shape, 200))
+    )
 
 
 def test_the_best_centered_prompt_teaches() -> None:
@@ -40,8 +54,13 @@ def test_the_best_centered_prompt_teaches() -> None:
     assert (found.readout, found.layer) == (GRID[1], 2)
     assert found.describe() == "the one-word prompt at layer 2"
     assert [one.template for one in found.together] == ["one-word", "topic", "intent"]
-    assert found.describe(found.together) == "the one-word prompt, the topic prompt, the intent prompt at layer 2"
-    assert len(module.Teacher(Readout("echo", centering="corpus"), 2).together) == 1  # no last token that is to be a word
+    assert (
+        found.describe(found.together)
+        == "the one-word prompt, the topic prompt, the intent prompt at layer 2"
+    )
+    assert (
+        len(module.Teacher(Readout("echo", centering="corpus"), 2).together) == 1
+    )  # no last token that is to be a word
 
 
 def test_a_prompt_no_better_than_today_does_not_teach() -> None:
@@ -63,7 +82,9 @@ def test_too_few_texts_and_constant_teachers_fit_no_head() -> None:
 def test_a_layer_with_one_vector_for_all_texts_has_no_score() -> None:
     rng = np.random.default_rng(0)
     teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.1, 0.1]]), GRID, [1, 2], "")
-    raw = np.stack([np.ones((LEAST_TEXTS, 8)), rng.normal(size=(LEAST_TEXTS, 8))]).astype(np.float32)
+    raw = np.stack([np.ones((LEAST_TEXTS, 8)), rng.normal(size=(LEAST_TEXTS, 8))]).astype(
+        np.float32
+    )
     heads = fit_heads(teacher, raw, rng.normal(size=(LEAST_TEXTS, 5)))
     assert heads is not None
     assert heads.similarities(0) is None
@@ -97,7 +118,9 @@ def _modules(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("head_wins", "here")
-def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_was_stopped_reads_nothing_twice(
+    llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from layerscope.improving import fitting
 
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
@@ -126,7 +149,9 @@ def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monke
     assert not any(count for label, count in todo.items() if label.startswith("its teacher"))
 
 
-def test_a_budget_is_kept_or_refused_before_anything_is_read(llama, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_is_kept_or_refused_before_anything_is_read(
+    llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = improve(llama, TEXTS, budget=0.4)
     row = result.table[result.table["chosen"]].iloc[0]
     assert row["cost"] <= 0.4
@@ -149,10 +174,14 @@ def test_minutes_are_positive(llama) -> None:
         improve(llama, TEXTS, time=0)
 
 
-def test_max_cost_names_the_head(llama, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_max_cost_names_the_head(
+    llama, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InvalidValueError, match=r"fit a head: budget=0.3"):
         improve(llama, TEXTS, max_cost=8)
-    ended = run_main(monkeypatch, capsys, "improve", "m", "--data", "d", "--out", "o", "--max-cost", "8")
+    ended = run_main(
+        monkeypatch, capsys, "improve", "m", "--data", "d", "--out", "o", "--max-cost", "8"
+    )
     assert ended.code == 2
     assert "--budget 0.3" in " ".join(ended.err.split())
 
@@ -165,14 +194,24 @@ def test_a_head_cannot_be_evaluated_by_name() -> None:
     assert module.READOUT.name == "plain/mean/applied/keep/head"
 
 
-def test_labels_score_heads_as_heads(llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe does not see centering, but it sees a head; a prompt teaches, whatever the labels say."""
+def test_labels_score_heads_as_heads(
+    llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe does not see centering, but it sees a head; a prompt teaches, whatever the labels
+    say."""
     file = tmp_path / "labels.csv"
-    file.write_text("text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS[:80]) + "\n")
+    file.write_text(
+        "text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS[:80]) + "\n"
+    )
     first = GRID[1]
-    monkeypatch.setattr("layerscope.improving.job.find_teacher", lambda *given: module.Teacher(first, 3))
+    monkeypatch.setattr(
+        "layerscope.improving.job.find_teacher", lambda *given: module.Teacher(first, 3)
+    )
     table = improve(llama, TEXTS, labels=file).table
-    scores = {name: rows.sort_values("layer")["score"].to_numpy() for name, rows in table.groupby("readout")}
+    scores = {
+        name: rows.sort_values("layer")["score"].to_numpy()
+        for name, rows in table.groupby("readout")
+    }
     assert not np.allclose(scores[READOUT.name], scores[Readout().name])
 
 
@@ -191,7 +230,10 @@ def test_a_budget_may_be_more_than_today(llama) -> None:
 
 def test_a_light_model_without_a_head_says_why(llama) -> None:
     told = improve(llama, TEXTS, sample=60, budget=0.5).warnings
-    assert "no head was fitted: 60 texts are too few, it takes 200, or general texts as well (general=)." in told
+    assert (
+        "no head was fitted: 60 texts are too few, it takes 200, or general texts as well (general=)."
+        in told
+    )
     assert not any("no head" in note for note in improve(llama, TEXTS, sample=60).warnings)
 
 
@@ -203,8 +245,14 @@ def test_an_untrained_model_is_called_so(llama, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("head_wins")
 def test_labels_of_classes_shape_the_head_that_is_exported(llama, tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
-    file.write_text("text,label\n" + "".join(f"{text},{i % 3}\n" for i, text in enumerate(TEXTS[:60])), encoding="utf-8")
-    plain, shaped = improve(llama, TEXTS, budget=0.7), improve(llama, TEXTS, labels=file, budget=0.7)
+    file.write_text(
+        "text,label\n" + "".join(f"{text},{i % 3}\n" for i, text in enumerate(TEXTS[:60])),
+        encoding="utf-8",
+    )
+    plain, shaped = (
+        improve(llama, TEXTS, budget=0.7),
+        improve(llama, TEXTS, labels=file, budget=0.7),
+    )
     assert plain.choice.readout == shaped.choice.readout == READOUT.name
     assert shaped.encode(TEXTS[:2]).shape[1] == plain.encode(TEXTS[:2]).shape[1] + 3
     assert any("60 labels of 3 classes shape the head" in note for note in shaped.warnings)

@@ -44,7 +44,9 @@ def quick(model, data, **options):
 def test_every_candidate_is_judged_and_the_result_encodes(llama, judge):
     texts = some_texts()
     result = quick(llama, texts, judge=judge)
-    assert len(result.table) == 4 * (1 + 3 * 4 - 1 + 4)  # layers × (plain: three poolings, norms, centerings; one-word: norms, …)
+    assert len(result.table) == 4 * (
+        1 + 3 * 4 - 1 + 4
+    )  # layers × (plain: three poolings, norms, centerings; one-word: norms, …)
     assert result.table["chosen"].sum() == 1
     vectors = result.encode(texts[:3])
     assert vectors.shape == (3, 32)
@@ -64,7 +66,10 @@ def test_every_candidate_is_judged_and_the_result_encodes(llama, judge):
 def test_the_same_texts_in_another_order_give_the_same_choice(llama, judge):
     texts = some_texts()
     first, second = quick(llama, texts, judge=judge), quick(llama, texts[::-1], judge=judge)
-    assert (first.choice.layer, first.choice.readout) == (second.choice.layer, second.choice.readout)
+    assert (first.choice.layer, first.choice.readout) == (
+        second.choice.layer,
+        second.choice.readout,
+    )
     assert first.table.equals(second.table)
 
 
@@ -103,7 +108,9 @@ def test_labels_judge_alone_or_beside_an_encoder(llama, judge, tmp_path):
     assert "labeled examples and agreement" in both.manifest["evidence"]["judge"]
 
 
-@pytest.mark.usefixtures("here")  # `test_heads` and the exports have one that is reloaded in a fresh process
+@pytest.mark.usefixtures(
+    "here"
+)  # `test_heads` and the exports have one that is reloaded in a fresh process
 def test_exported_folder_is_the_result(llama, judge, tmp_path):
     texts = some_texts()
     result = quick(llama, texts, judge=judge, out=tmp_path / "better")
@@ -114,11 +121,21 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert loaded.map().texts == list(result.sampled["texts"])
     assert (loaded.map().keys == result.map().keys).all()
     (tmp_path / "better" / "map.npz").unlink()  # whoever publishes the folder may keep the texts
-    assert np.allclose(layerscope.load_run(tmp_path / "better").encode(texts[:1]), result.encode(texts[:1]), atol=1e-4)
+    assert np.allclose(
+        layerscope.load_run(tmp_path / "better").encode(texts[:1]),
+        result.encode(texts[:1]),
+        atol=1e-4,
+    )
     assert loaded.choice.as_dict() == result.choice.as_dict()
     reading = Reading.of(loaded.manifest)  # as every other kind of run writes it
-    assert (reading.max_length, reading.norm_module, reading.final_norm) == (96, "LlamaRMSNorm", None)
-    again = quick(llama, texts, judge=judge, out=tmp_path / "better")  # finished: read back, nothing is written
+    assert (reading.max_length, reading.norm_module, reading.final_norm) == (
+        96,
+        "LlamaRMSNorm",
+        None,
+    )
+    again = quick(
+        llama, texts, judge=judge, out=tmp_path / "better"
+    )  # finished: read back, nothing is written
     assert again.manifest["seconds"] == loaded.manifest["seconds"]
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
         quick(llama, texts, judge=judge, out=tmp_path / "better", seed=1)
@@ -149,8 +166,13 @@ def test_without_texts_no_file_of_the_folder_holds_one(llama, judge, tmp_path):
     assert not any(text in said or text_key(text).decode("latin-1") in said for text in texts)
     assert "No text of that sample is in this folder" in said
     assert run.map().readings[0].layout.points.shape[1] == len(texts)
-    assert quick(llama, texts, judge=judge, out=tmp_path / "better", texts=False).manifest["seconds"] == run.manifest["seconds"]
-    with pytest.raises(LayerscopeError, match="exists and is not empty"):  # what was written with texts is not one without
+    assert (
+        quick(llama, texts, judge=judge, out=tmp_path / "better", texts=False).manifest["seconds"]
+        == run.manifest["seconds"]
+    )
+    with pytest.raises(
+        LayerscopeError, match="exists and is not empty"
+    ):  # what was written with texts is not one without
         quick(llama, texts, judge=judge, out=tmp_path / "with", texts=False)
 
 
@@ -165,12 +187,19 @@ def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(record, "CHEAPER_WITHIN", 0.25)
         patch.setattr(record, "VERSION", "99.0")
-        assert quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]  # returned as it is
-    told = f"{out} was chosen by layerscope {VERSION} with another rule (tie margin 0.025, now 0.25)."
+        assert (
+            quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]
+        )  # returned as it is
+    told = (
+        f"{out} was chosen by layerscope {VERSION} with another rule (tie margin 0.025, now 0.25)."
+    )
     assert caplog.messages == [f"{told} To choose again: overwrite=True."]
     older = {name: value for name, value in first.manifest.items() if name != "rule"}
     settings = record.Settings([], [], None, 1, 0, 60, "minilm-l6", None, 96)
-    assert record.other_rule(older, settings) == f"layerscope {VERSION} with a rule whose settings were not recorded"
+    assert (
+        record.other_rule(older, settings)
+        == f"layerscope {VERSION} with a rule whose settings were not recorded"
+    )
 
 
 def test_a_sentence_encoder_is_left_alone(judge):
@@ -212,15 +241,26 @@ def test_a_model_does_not_judge_itself_on_texts_without_words(llama, tmp_path):
     assert result.manifest["evidence"]["judge"] == "none was asked"
     again = layerscope.load_run(tmp_path / "kept")
     assert again.choice.reason == result.choice.reason
-    with pytest.raises(LayerscopeError, match=r"^train= and budget= need a judge, and most of these texts are hardly"):
+    with pytest.raises(
+        LayerscopeError,
+        match=r"^train= and budget= need a judge, and most of these texts are hardly",
+    ):
         quick(llama, codes(), judge="none", budget=0.5)
 
 
 def test_an_encoder_or_labels_judge_texts_without_words(llama, judge, tmp_path):
-    assert quick(llama, codes(), judge=judge).manifest["evidence"]["judge"] == f"agreement with {judge.name}"
+    assert (
+        quick(llama, codes(), judge=judge).manifest["evidence"]["judge"]
+        == f"agreement with {judge.name}"
+    )
     file = tmp_path / "labels.csv"
-    file.write_text("text,label\n" + "\n".join(f"{text},{'AC' in text}" for text in codes(80)) + "\n")
-    assert quick(llama, codes(), judge="none", labels=file).manifest["evidence"]["score_name"] == "score on your labels"
+    file.write_text(
+        "text,label\n" + "\n".join(f"{text},{'AC' in text}" for text in codes(80)) + "\n"
+    )
+    assert (
+        quick(llama, codes(), judge="none", labels=file).manifest["evidence"]["score_name"]
+        == "score on your labels"
+    )
 
 
 def test_texts_of_one_character_are_judged_by_an_encoder(llama, judge):
@@ -232,12 +272,17 @@ def test_texts_of_one_character_are_judged_by_an_encoder(llama, judge):
 def test_a_judge_that_cannot_tell_texts_apart_is_refused(llama):
     damaged = tiny_model("bert", seed=5)
     damaged.anatomy.blocks[1].output.dense.weight.data[0, 0] = float("nan")
-    with pytest.raises(LayerscopeError, match=r"^the judge tiny-bert cannot be asked: NaN in the states at .*judge='none'\.$"):
+    with pytest.raises(
+        LayerscopeError,
+        match=r"^the judge tiny-bert cannot be asked: NaN in the states at .*judge='none'\.$",
+    ):
         quick(llama, some_texts(), judge=damaged)
     blind = tiny_model("bert", seed=6)
     last = blind.anatomy.blocks[-1].output.LayerNorm
     last.weight.data.zero_()  # every state is the norm's bias
-    with pytest.raises(LayerscopeError, match="cannot be asked: it gives all texts the same vector"):
+    with pytest.raises(
+        LayerscopeError, match="cannot be asked: it gives all texts the same vector"
+    ):
         quick(llama, some_texts(), judge=blind)
 
 
@@ -285,7 +330,9 @@ def test_off_a_terminal_every_stage_is_one_line_or_two():
     assert told[2] == "judging: all 2 readouts are there already"
 
 
-def test_the_time_is_estimated_before_anything_long_and_what_is_stored_takes_none(llama, judge, capsys, tmp_path):
+def test_the_time_is_estimated_before_anything_long_and_what_is_stored_takes_none(
+    llama, judge, capsys, tmp_path
+):
     quick(llama, some_texts(), judge=judge, progress=None, store=tmp_path / "store")
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("about ")
@@ -307,9 +354,12 @@ def test_parts_that_are_not_stored_take_time(llama, judge, monkeypatch):
 @pytest.mark.slow  # of a tiny one, quickly: the tests above; the demo has this very model
 @pytest.mark.real
 def test_a_real_model_reads_better_by_one_word():
-    """Fifty of TREC's short questions: what is chosen agrees with the judge better than today, beyond its interval."""
+    """Fifty of TREC's short questions: what is chosen agrees with the judge better than today,
+    beyond its interval."""
     questions = [row["text"] for row in TASKS.get("TrecQuestions").splits()["train"]]
-    questions = [text for text in questions if len(text) < 40]  # half the tokens, and the difference is clearer
+    questions = [
+        text for text in questions if len(text) < 40
+    ]  # half the tokens, and the difference is clearer
     settings = {"sample": 50, "templates": ["one-word"], "max_length": 64, "center_on": "sample"}
     result = layerscope.improve("smollm2-135m", questions, offline=True, progress=False, **settings)
     assert not result.manifest["evidence"]["kept_default"]
@@ -330,10 +380,16 @@ def test_the_map_shows_the_sample_as_it_was_read(llama, judge, tmp_path):
     assert made.columns["topic"] == ["river" if "river" in text else "other" for text in made.texts]
     kept = result.manifest["evidence"]["kept_default"]
     assert [(r.name, r.at) for r in made.readings][:1] == [("today", llama.n_blocks)]
-    assert [(r.name, r.at) for r in made.readings][1:] == ([] if kept else [("better", result.choice.layer)])
-    for reading, vectors in zip(made.readings, (result.sampled["before"], result.sampled["after"]), strict=False):
+    assert [(r.name, r.at) for r in made.readings][1:] == (
+        [] if kept else [("better", result.choice.layer)]
+    )
+    for reading, vectors in zip(
+        made.readings, (result.sampled["before"], result.sampled["after"]), strict=False
+    ):
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         cosines = unit @ unit.T
         np.fill_diagonal(cosines, -2)
         found = reading.layout.near[reading.layout.layers.index(reading.at)]
-        assert np.mean(found[:, 0] == cosines.argmax(1)) > 0.9  # a mean fitted on more texts may differ a little
+        assert (
+            np.mean(found[:, 0] == cosines.argmax(1)) > 0.9
+        )  # a mean fitted on more texts may differ a little

@@ -1,4 +1,5 @@
-"""One writer at a time, and runs that end before their time: stopped, a full disk, weights that are not numbers."""
+"""One writer at a time, and runs that end before their time: stopped, a full disk, weights that are
+not numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ TEXTS = some_texts(28)
 
 
 def improve(model: LoadedModel, out: Path, **options):
-    settings = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False, **options}
+    settings = {
+        "judge": "none",
+        "templates": ["one-word"],
+        "max_length": 96,
+        "progress": False,
+        **options,
+    }
     return layerscope.improve(model, TEXTS, out=out, **settings)
 
 
@@ -40,17 +47,26 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if "better" in path.name)
 
 
-def test_a_second_process_is_refused_and_told_who_is_first(llama: LoadedModel, tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_told_who_is_first(
+    llama: LoadedModel, tmp_path: Path
+) -> None:
     with working_folder(tmp_path / "better"), pytest.raises(RunFolderError) as refused:
         improve(llama, tmp_path / "better")
     told = str(refused.value)
-    assert f"another process is writing the run in {tmp_path / 'better'} (process {os.getpid()} on " in told
+    assert (
+        f"another process is writing the run in {tmp_path / 'better'} (process {os.getpid()} on "
+        in told
+    )
     assert "Wait until it ends, stop it, or choose another out=." in told
     assert left_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), pytest.param(RuntimeError("the driver went away"), marks=pytest.mark.slow)]
+    "error",
+    [
+        KeyboardInterrupt(),
+        pytest.param(RuntimeError("the driver went away"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_stopped_run_goes_on_and_ends_as_it_would_have(
     llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -68,7 +84,11 @@ def test_a_stopped_run_goes_on_and_ends_as_it_would_have(
     with pytest.raises(type(error)):
         improve(llama, tmp_path / "better")
     assert left_in(tmp_path) == []
-    monkeypatch.setattr(EncodePass, "add", lambda self, texts, encoded: (added.append(len(texts)), own(self, texts, encoded)))
+    monkeypatch.setattr(
+        EncodePass,
+        "add",
+        lambda self, texts, encoded: (added.append(len(texts)), own(self, texts, encoded)),
+    )
     resumed = improve(llama, tmp_path / "better")
     assert left_in(tmp_path) == ["better"]
     assert resumed.table.equals(whole.table)
@@ -99,7 +119,9 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)  # while vectors are stored
-        with pytest.raises(RunFolderError, match=r"no space left on the disk.*run the same command again"):
+        with pytest.raises(
+            RunFolderError, match=r"no space left on the disk.*run the same command again"
+        ):
             improve(llama, tmp_path / "better")
     with monkeypatch.context() as patched:
         patched.setattr(cutting, "_write", full)  # while the folder is written
@@ -125,7 +147,9 @@ def test_what_is_there_is_refused_before_anything_is_read(tmp_path: Path) -> Non
     assert left_in(tmp_path) == ["better"]
 
 
-def test_stage_lines_tell_what_a_resumed_run_has_already(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stage_lines_tell_what_a_resumed_run_has_already(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     StageLines().begin("centering|texts", 100, 40)
     assert capsys.readouterr().err == "centering: 60 texts to do, 40 are there already\n"
 
@@ -141,7 +165,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Improved:
 @pytest.mark.parametrize("table", ["candidates", "neighbors"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_damaged_table_is_named_and_the_run_is_computed_again(
-    llama: LoadedModel, finished: Improved, tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str, missing: bool
+    llama: LoadedModel,
+    finished: Improved,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    table: str,
+    missing: bool,
 ) -> None:
     first = finished
     shutil.copytree(first.folder, tmp_path / "better")

@@ -37,7 +37,14 @@ def some_search(count: int = 60) -> tuple[list[str], list[str], list[tuple[str, 
 def searched(model, **options):
     queries, documents, pairs = some_search()
     # all templates: on the command line, in `test_improve_command`
-    given = {"queries": queries, "pairs": pairs, "judge": "none", "max_length": 120, "progress": False, **options}
+    given = {
+        "queries": queries,
+        "pairs": pairs,
+        "judge": "none",
+        "max_length": 120,
+        "progress": False,
+        **options,
+    }
     given.setdefault("templates", ["one-word", "answer"])
     return layerscope.improve(model, documents, **given)
 
@@ -53,7 +60,11 @@ def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
 
     def ahead(self, way):
         found = measured(self, way)
-        if (way.query.template, way.document.centering, way.document.final_norm) == (query, centering, "applied"):
+        if (way.query.template, way.document.centering, way.document.final_norm) == (
+            query,
+            centering,
+            "applied",
+        ):
             found[2] += 3
         return found
 
@@ -77,20 +88,28 @@ def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path:
     again = layerscope.load_run(tmp_path / "better")
     assert np.allclose(again.encode_query(queries[:3]), better.encode_query(queries[:3]), atol=1e-4)
     assert np.allclose(again.encode(documents[:3]), better.encode(documents[:3]), atol=1e-4)
-    assert not np.allclose(better.encode_query(documents[:3]), better.encode(documents[:3]), atol=1e-3)  # each by its own mean
+    assert not np.allclose(
+        better.encode_query(documents[:3]), better.encode(documents[:3]), atol=1e-3
+    )  # each by its own mean
 
 
-def test_the_same_call_reads_the_run_back_and_other_pairs_do_not(llama, here, tmp_path: Path) -> None:
+def test_the_same_call_reads_the_run_back_and_other_pairs_do_not(
+    llama, here, tmp_path: Path
+) -> None:
     first = searched(llama, out=tmp_path / "better")
     assert searched(llama, out=tmp_path / "better").manifest["seconds"] == first.manifest["seconds"]
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
         searched(llama, out=tmp_path / "better", pairs=some_search()[2][:50])
 
 
-def test_both_sides_are_named_and_the_chosen_row_is_marked(llama, here, monkeypatch, tmp_path: Path) -> None:
+def test_both_sides_are_named_and_the_chosen_row_is_marked(
+    llama, here, monkeypatch, tmp_path: Path
+) -> None:
     told: dict = {}
     prefer(monkeypatch, "answer", "corpus")
-    monkeypatch.setattr("layerscope.improving.record.Logs.tell", lambda self, facts: told.update(facts))
+    monkeypatch.setattr(
+        "layerscope.improving.record.Logs.tell", lambda self, facts: told.update(facts)
+    )
     better = searched(llama, log="tensorboard", out=tmp_path / "better")
     name = "answer+one-word/last/applied/keep/corpus"
     marked = better.table[better.table["chosen"]].iloc[0]
@@ -99,10 +118,15 @@ def test_both_sides_are_named_and_the_chosen_row_is_marked(llama, here, monkeypa
     assert grid.rows[grid.chosen[0]] == ("answer+one-word prompt", "centered")
     assert grid.score[grid.chosen] == marked["score"]
     assert candidate_charts(better.choice, better.table)[0].lines[0].name == name
-    assert better.choice.readout == "one-word/last/applied/keep/corpus"  # what an export of the documents' side takes
+    assert (
+        better.choice.readout == "one-word/last/applied/keep/corpus"
+    )  # what an export of the documents' side takes
     assert f"read as {name}" in better.choice.reason
     assert told["readout"] == name
-    assert "Asking for the answer in one word at layer 2 of 3 (documents: one-word prompt) raises the nDCG@10" in str(better)
+    assert (
+        "Asking for the answer in one word at layer 2 of 3 (documents: one-word prompt) raises the nDCG@10"
+        in str(better)
+    )
 
 
 def test_what_is_said_of_a_search_is_of_queries(llama, here, monkeypatch) -> None:
@@ -120,19 +144,28 @@ def test_what_is_said_of_a_search_is_of_queries(llama, here, monkeypatch) -> Non
 
 
 def test_a_gain_that_was_let_through_is_not_the_luck_that_let_it_through() -> None:
-    """Of 30 queries a true gain of one standard error, by two measures: what is told where the choice is made."""
+    """Of 30 queries a true gain of one standard error, by two measures: what is told where the
+    choice is made."""
     rng, told, plain = np.random.default_rng(0), [], []
     for seed in range(40):
         gains = rng.normal(1 / np.sqrt(30), 1, 30)
-        items = [np.stack([np.zeros(30), one])[:, None] for one in (gains, gains + rng.normal(0, 0.5, 30))]
-        checked = {name: scored_by_items(name, one, seed, sides=1) for name, one in zip("ab", items, strict=True)}
+        items = [
+            np.stack([np.zeros(30), one])[:, None]
+            for one in (gains, gains + rng.normal(0, 0.5, 30))
+        ]
+        checked = {
+            name: scored_by_items(name, one, seed, sides=1)
+            for name, one in zip("ab", items, strict=True)
+        }
         found = confirm(checked, (1, 0), (0, 0), False, seed)
         if found.moved:
             told.append([found.gain((i, 1, 0), (i, 0, 0)).value for i in (0, 1)])
             plain.append([one.mean() for one in (items[0][1], items[1][1])])
     assert len(told) > 5
     assert (np.mean(told, axis=0) < 0.8 * np.mean(plain, axis=0)).all()
-    forced = confirm(checked, (1, 0), (0, 0), True, 0)  # within a budget it is taken whatever it gains, and nothing is corrected
+    forced = confirm(
+        checked, (1, 0), (0, 0), True, 0
+    )  # within a budget it is taken whatever it gains, and nothing is corrected
     assert forced.moved
     assert forced.gain((0, 1, 0), (0, 0, 0)).value == pytest.approx(gains.mean())
 
@@ -147,7 +180,8 @@ def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -
     monkeypatch.setattr(SearchJob, "_of_way", measured)
     seen = []
     monkeypatch.setattr(
-        "layerscope.improving.retrieving.confirm", lambda checked, *rest: seen.append(checked) or confirm(checked, *rest)
+        "layerscope.improving.retrieving.confirm",
+        lambda checked, *rest: seen.append(checked) or confirm(checked, *rest),
     )
     evidence = searched(llama).manifest["evidence"]
     looks = float(seen[0]["nDCG@10"].score.max())
@@ -158,19 +192,26 @@ def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -
 
 
 @pytest.mark.parametrize("centering", ["none", "corpus"])
-def test_the_folder_has_prompts_by_sentence_transformers_names(llama, here, monkeypatch, tmp_path: Path, centering: str) -> None:
+def test_the_folder_has_prompts_by_sentence_transformers_names(
+    llama, here, monkeypatch, tmp_path: Path, centering: str
+) -> None:
     from sentence_transformers import SentenceTransformer
 
     prefer(monkeypatch, "answer", centering)
     better = searched(llama, out=tmp_path / "better")
     settings = json.loads((tmp_path / "better" / "config_sentence_transformers.json").read_text())
-    assert settings["prompts"] == {"query": 'The answer to this question: "', "document": 'This sentence: "'}
+    assert settings["prompts"] == {
+        "query": 'The answer to this question: "',
+        "document": 'This sentence: "',
+    }
     assert settings["default_prompt_name"] == "document"
     assert (tmp_path / "better" / "2_Router").exists() == (centering == "corpus")
     queries, documents, _ = some_search()
     model = SentenceTransformer(str(tmp_path / "better"))
     assert np.allclose(model.encode_query(queries[:4]), better.encode_query(queries[:4]), atol=1e-4)
-    assert np.allclose(model.encode_document(documents[:4]), better.encode(documents[:4]), atol=1e-4)
+    assert np.allclose(
+        model.encode_document(documents[:4]), better.encode(documents[:4]), atol=1e-4
+    )
     assert np.allclose(model.encode(documents[:4]), better.encode(documents[:4]), atol=1e-4)
     found = layerscope.search(tmp_path / "better", queries[0], documents, top=3, progress=False)
     assert found["text"].tolist() == better.search(queries[0], documents, top=3)["text"].tolist()
@@ -184,7 +225,9 @@ def test_a_head_serves_both_sides(llama, judge, here, monkeypatch, tmp_path: Pat
     monkeypatch.setattr(
         SearchJob,
         "_of_way",
-        lambda self, way: np.stack([np.full((3, 60), float(i > 0 and way.query.template == "answer")) for i in range(4)]),
+        lambda self, way: np.stack(
+            [np.full((3, 60), float(i > 0 and way.query.template == "answer")) for i in range(4)]
+        ),
     )
     monkeypatch.setattr(SearchJob, "_measure", lambda self, one: measure(self, one) * 0 + 2)
     better = searched(llama, judge=judge, out=tmp_path / "better")
@@ -203,7 +246,10 @@ def test_what_is_not_shown_to_be_better_stays_as_it_is(llama, here, tmp_path: Pa
     assert kept.manifest["evidence"]["kept_default"]
     assert kept.choice.layer == 3
     assert "30 queries that did not choose" in kept.choice.reason
-    assert json.loads((tmp_path / "kept" / "config_sentence_transformers.json").read_text())["prompts"] == {}
+    assert (
+        json.loads((tmp_path / "kept" / "config_sentence_transformers.json").read_text())["prompts"]
+        == {}
+    )
 
 
 def test_without_pairs_an_encoder_judges(llama, judge) -> None:
@@ -217,7 +263,10 @@ def test_without_pairs_an_encoder_judges(llama, judge) -> None:
 
 
 def test_ways_are_of_templates_that_end_alike() -> None:
-    grid = [Readout(), *(Readout(name, "last", "raw") for name in ("plain", "instruct", "one-word", "answer"))]
+    grid = [
+        Readout(),
+        *(Readout(name, "last", "raw") for name in ("plain", "instruct", "one-word", "answer")),
+    ]
     ways = make_ways(grid)
     assert ways[0] == (Readout(), Readout())
     assert {(way.query.template, way.document.template) for way in ways} == {
@@ -232,20 +281,32 @@ def test_ndcg_and_recall_are_mtebs(graded: bool) -> None:
     similarity = rng.normal(size=(25, 40))
     relevant = (rng.random((25, 40)) < 0.1) * (rng.integers(1, 4, (25, 40)) if graded else 1)
     relevant[:, 0] = 1
-    results = {f"q{i}": {f"d{j}": float(value) for j, value in enumerate(row)} for i, row in enumerate(similarity)}
-    judged = {f"q{i}": {f"d{j}": int(value) for j, value in enumerate(row) if value} for i, row in enumerate(relevant)}
+    results = {
+        f"q{i}": {f"d{j}": float(value) for j, value in enumerate(row)}
+        for i, row in enumerate(similarity)
+    }
+    judged = {
+        f"q{i}": {f"d{j}": int(value) for j, value in enumerate(row) if value}
+        for i, row in enumerate(relevant)
+    }
     theirs = metrics.calculate_retrieval_scores(results, judged, [10]).all_scores
-    for ours, name in zip(ranking_scores(similarity, relevant), ("ndcg_cut_10", "recall_10"), strict=True):
+    for ours, name in zip(
+        ranking_scores(similarity, relevant), ("ndcg_cut_10", "recall_10"), strict=True
+    ):
         assert np.allclose(ours, [theirs[f"q{i}"][name] for i in range(25)], atol=1e-6)
 
 
 def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
     queries, documents, _ = some_search()
-    (tmp_path / "queries.csv").write_text("id,text\n" + "".join(f"q{i},{text}\n" for i, text in enumerate(queries)))
+    (tmp_path / "queries.csv").write_text(
+        "id,text\n" + "".join(f"q{i},{text}\n" for i, text in enumerate(queries))
+    )
     (tmp_path / "documents.jsonl").write_text(
         "".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(documents))
     )
-    (tmp_path / "pairs.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t{i % 3}\n" for i in range(60)))
+    (tmp_path / "pairs.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t{i % 3}\n" for i in range(60))
+    )
     files = [tmp_path / name for name in ("queries.csv", "documents.jsonl", "pairs.tsv")]
     asked = read_asked(*files)
     assert asked.facts["pairs"]["used"] == 40  # a score of 0 is no pair
@@ -256,7 +317,10 @@ def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
     few = read_asked(*files, sample=24)
     assert len(few.queries) <= 20
     assert few.relevant.any()
-    assert all(few.documents[j] == documents[queries.index(few.queries[i])] for i, j in np.argwhere(few.relevant > 0))
+    assert all(
+        few.documents[j] == documents[queries.index(few.queries[i])]
+        for i, j in np.argwhere(few.relevant > 0)
+    )
     halves = asked.halves(0)
     assert sorted(np.concatenate(halves)) == list(range(60))
     assert [int(asked.paired[half].sum()) for half in halves] == [20, 20]
@@ -265,13 +329,24 @@ def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
 def test_ids_of_the_other_side_do_not_count_and_none_names_two_texts(tmp_path: Path) -> None:
     queries, documents, _ = some_search()
     files = [tmp_path / name for name in ("queries.csv", "documents.csv", "pairs.csv")]
-    files[0].write_text("query_id,doc_id,text\n" + "".join(f"{i},{59 - i},{text}\n" for i, text in enumerate(queries)))
-    files[1].write_text("query_id,doc_id,text\n" + "".join(f"{59 - i},{i},{text}\n" for i, text in enumerate(documents)))
+    files[0].write_text(
+        "query_id,doc_id,text\n"
+        + "".join(f"{i},{59 - i},{text}\n" for i, text in enumerate(queries))
+    )
+    files[1].write_text(
+        "query_id,doc_id,text\n"
+        + "".join(f"{59 - i},{i},{text}\n" for i, text in enumerate(documents))
+    )
     files[2].write_text("query_id,doc_id\n" + "".join(f"{i},{i}\n" for i in range(60)))
     asked = read_asked(*files)
     assert asked.relevant.sum() == 60
-    assert all(documents.index(asked.documents[j]) == queries.index(asked.queries[i]) for i, j in np.argwhere(asked.relevant > 0))
-    files[1].write_text("id,text\n" + "".join(f"{i // 2},{text}\n" for i, text in enumerate(documents)))
+    assert all(
+        documents.index(asked.documents[j]) == queries.index(asked.queries[i])
+        for i, j in np.argwhere(asked.relevant > 0)
+    )
+    files[1].write_text(
+        "id,text\n" + "".join(f"{i // 2},{text}\n" for i, text in enumerate(documents))
+    )
     files[2].write_text("query_id,doc_id\n" + "".join(f"{i},{i}\n" for i in range(30)))
     with pytest.raises(DataError, match="'0' names two different document texts in documents"):
         read_asked(*files)
@@ -281,7 +356,9 @@ def test_queries_whose_documents_do_not_fit_are_not_counted() -> None:
     queries, documents, _ = some_search()
     pairs = [(query, documents[(i + j) % 60]) for i, query in enumerate(queries) for j in range(30)]
     assert read_asked(queries, documents, pairs, sample=120).paired.all()
-    with pytest.raises(DataError, match=r"at least 10 are needed whose documents fit into sample=40 \(\d do\)"):
+    with pytest.raises(
+        DataError, match=r"at least 10 are needed whose documents fit into sample=40 \(\d do\)"
+    ):
         read_asked(queries, documents, pairs, sample=40)
 
 
@@ -292,7 +369,11 @@ def test_what_cannot_be_searched_is_refused(llama, tmp_path: Path) -> None:
         (InvalidValueError, "train= is not for a search", {"train": True}),
         (InvalidValueError, "labels= is not for a search", {"labels": "labels.csv"}),
         (DataError, "the same texts", {"queries": documents, "pairs": None}),
-        (DataError, "has 3 of the 20 different queries that are needed", {"queries": queries[:3], "pairs": None}),
+        (
+            DataError,
+            "has 3 of the 20 different queries that are needed",
+            {"queries": queries[:3], "pairs": None},
+        ),
         (
             DataError,
             "name 1 query texts or ids that texts does not have, such as 'who'",

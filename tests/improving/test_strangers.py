@@ -60,7 +60,11 @@ def add_auto_map(folder: Path) -> None:
 
 def add_unknown_type(folder: Path) -> None:
     """A model type that only the folder's own code knows."""
-    edit(folder / "config.json", model_type="evil", auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"})
+    edit(
+        folder / "config.json",
+        model_type="evil",
+        auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"},
+    )
 
 
 def add_tokenizer(folder: Path) -> None:
@@ -76,10 +80,21 @@ def add_settings(folder: Path) -> None:
     """Trust among the settings of a standard module, of the older and the newer names."""
     add_auto_map(folder)
     trusted = {"trust_remote_code": True}
-    edit(folder / "sentence_bert_config.json", model_args=trusted, config_args=trusted, model_kwargs=trusted)
+    edit(
+        folder / "sentence_bert_config.json",
+        model_args=trusted,
+        config_args=trusted,
+        model_kwargs=trusted,
+    )
     edit(folder / "config_sentence_transformers.json", trust_remote_code=True)
-    kinds = {"": "sentence_transformers.models.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
-    listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds.items())]
+    kinds = {
+        "": "sentence_transformers.models.Transformer",
+        "1_Pooling": "sentence_transformers.models.Pooling",
+    }
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
     (folder / "modules.json").write_text(json.dumps(listed))
 
 
@@ -90,10 +105,14 @@ def better(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.setenv("LAYERSCOPE_CACHE", str(folder / "cache"))
         patched.setattr(verifying, "reload", reload_here)
         options = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False}
-        return layerscope.improve(tiny_model("llama"), TEXTS, out=folder / "better", **options).folder
+        return layerscope.improve(
+            tiny_model("llama"), TEXTS, out=folder / "better", **options
+        ).folder
 
 
-@pytest.mark.parametrize("attack", [add_module, add_auto_map, add_unknown_type, add_tokenizer, add_settings])
+@pytest.mark.parametrize(
+    "attack", [add_module, add_auto_map, add_unknown_type, add_tokenizer, add_settings]
+)
 def test_no_code_of_a_folder_runs(
     better: Path,
     tmp_path: Path,
@@ -123,7 +142,11 @@ def test_no_code_of_a_folder_runs(
     tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
     tried(
         lambda: layerscope.export(
-            str(folder), 1, readout="plain/mean/raw/keep/none", out=tmp_path / "again", inside=Inside(brief=True)
+            str(folder),
+            1,
+            readout="plain/mean/raw/keep/none",
+            out=tmp_path / "again",
+            inside=Inside(brief=True),
         )
     )
     assert run_main(monkeypatch, capsys, "verify", folder).code == 0
@@ -132,7 +155,9 @@ def test_no_code_of_a_folder_runs(
 
 
 @pytest.mark.slow
-def test_no_code_of_a_folder_runs_where_its_settings_ask_for_trust(better: Path, tmp_path: Path) -> None:
+def test_no_code_of_a_folder_runs_where_its_settings_ask_for_trust(
+    better: Path, tmp_path: Path
+) -> None:
     folder, marker = tmp_path / "given", tmp_path / "marker"
     shutil.copytree(better, folder)
     add_settings(folder)
@@ -148,7 +173,9 @@ def test_what_is_not_a_standard_module_is_refused(better: Path, tmp_path: Path) 
     shutil.copytree(better, folder)
     add_module(folder)
     seal(folder)
-    with pytest.raises(LayerscopeError, match=r"names the module 'evil.Evil'.*code of the folder's own is not run"):
+    with pytest.raises(
+        LayerscopeError, match=r"names the module 'evil.Evil'.*code of the folder's own is not run"
+    ):
         layerscope.load_run(folder).encode(TEXTS[:2])
 
 
@@ -157,10 +184,22 @@ MODELS = "sentence_transformers.models"
 
 @pytest.mark.parametrize(
     "routed",
-    [{"a": "evil.Evil"}, {"a": "sentence_transformers.models.Router"}, {"../a": "sentence_transformers.models.Dense"}, [1]],
+    [
+        {"a": "evil.Evil"},
+        {"a": "sentence_transformers.models.Router"},
+        {"../a": "sentence_transformers.models.Dense"},
+        [1],
+    ],
 )
 def test_what_a_router_chooses_from_is_standard_too(tmp_path: Path, routed: object) -> None:
-    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": f"{MODELS}.Router"}]))
-    (tmp_path / "router_config.json").write_text(json.dumps({"types": routed, "structure": {}, "parameters": {}}))
-    with pytest.raises(LayerscopeError, match=r"router_config.json names the module .*code of the folder's own is not run"):
+    (tmp_path / "modules.json").write_text(
+        json.dumps([{"idx": 0, "name": "0", "path": "", "type": f"{MODELS}.Router"}])
+    )
+    (tmp_path / "router_config.json").write_text(
+        json.dumps({"types": routed, "structure": {}, "parameters": {}})
+    )
+    with pytest.raises(
+        LayerscopeError,
+        match=r"router_config.json names the module .*code of the folder's own is not run",
+    ):
         load_folder(tmp_path)

@@ -1,4 +1,5 @@
-"""Training: what the loss is, that a student learns, that it goes on after a kill, and that one that is no better stays home."""
+"""Training: what the loss is, that a student learns, that it goes on after a kill, and that one
+that is no better stays home."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.improving import lesson as lessons
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.lesson import PLAN, Lesson, agreement, embed_by_length, fast_half, similarity_loss
+from layerscope.improving.lesson import (
+    PLAN,
+    Lesson,
+    agreement,
+    embed_by_length,
+    fast_half,
+    similarity_loss,
+)
 from layerscope.improving.making import Maker
 from layerscope.improving.sample import Reader
 from layerscope.improving.student import launch, train_student
@@ -31,7 +39,13 @@ from tests.test_loggers import Kept
 
 TEXTS = some_texts(480)
 pytestmark = pytest.mark.usefixtures("stored")
-QUICK = {"max_steps": 8, "eval_steps": 2, "learning_rate": 2e-3, "save_steps": 2, "per_device_train_batch_size": 16}
+QUICK = {
+    "max_steps": 8,
+    "eval_steps": 2,
+    "learning_rate": 2e-3,
+    "save_steps": 2,
+    "per_device_train_batch_size": 16,
+}
 
 
 @pytest.fixture
@@ -54,11 +68,16 @@ def train(model, taught, **options):
 
 
 def reference_loss(student: np.ndarray, teacher: np.ndarray) -> float:
-    ours, theirs = (unit(rows.astype(np.float64)) @ unit(rows.astype(np.float64)).T for rows in (student, teacher))
+    ours, theirs = (
+        unit(rows.astype(np.float64)) @ unit(rows.astype(np.float64)).T
+        for rows in (student, teacher)
+    )
     total, squares = 0.0, 0.0
     for i in range(len(ours)):
         rest = [j for j in range(len(ours)) if j != i]
-        p, q = (np.exp(of[i, rest] / 0.05) / np.exp(of[i, rest] / 0.05).sum() for of in (theirs, ours))
+        p, q = (
+            np.exp(of[i, rest] / 0.05) / np.exp(of[i, rest] / 0.05).sum() for of in (theirs, ours)
+        )
         total += float((p * np.log(p / q)).sum())
         squares += float(((ours[i, rest] - theirs[i, rest]) ** 2).sum())
     n = len(ours)
@@ -70,7 +89,9 @@ def test_the_loss_is_what_it_says_and_zero_for_the_teacher_itself(rng):
     found = similarity_loss(torch.tensor(student), torch.tensor(teacher))
     assert float(found) == pytest.approx(reference_loss(student, teacher), rel=1e-9)
     turned = teacher @ np.linalg.qr(rng.normal(size=(4, 4)))[0]  # only similarities count
-    assert float(similarity_loss(torch.tensor(turned), torch.tensor(teacher))) == pytest.approx(0, abs=1e-9)
+    assert float(similarity_loss(torch.tensor(turned), torch.tensor(teacher))) == pytest.approx(
+        0, abs=1e-9
+    )
     moved = similarity_loss(torch.tensor(teacher + 3.0), torch.tensor(teacher))
     assert float(moved) > 0.1  # vectors with a common part are not right
 
@@ -84,12 +105,20 @@ def test_texts_read_by_length_give_the_vectors_of_the_whole_batch(side):
             self.widths = [*getattr(self, "widths", []), fed["input_ids"].shape[1]]
             places = fed["attention_mask"].cumsum(1) * fed["attention_mask"]
             kept = (fed["input_ids"] * places).sum(1, keepdim=True)
-            return {"sentence_embedding": torch.cat([kept, fed["attention_mask"].sum(1, keepdim=True)], 1)}
+            return {
+                "sentence_embedding": torch.cat(
+                    [kept, fed["attention_mask"].sum(1, keepdim=True)], 1
+                )
+            }
 
     lengths = torch.tensor([3, 9, 1, 4, 2, 9, 5])
     mask = (torch.arange(9)[None] < lengths[:, None]).long()
     mask = mask if side == "right" else mask.flip(1)
-    features = {"input_ids": torch.arange(63).view(7, 9) * mask + 99 * (1 - mask), "attention_mask": mask, "kind": "text"}
+    features = {
+        "input_ids": torch.arange(63).view(7, 9) * mask + 99 * (1 - mask),
+        "attention_mask": mask,
+        "kind": "text",
+    }
     vectors, order = embed_by_length(model := Sums(), features, parts=3)
     assert torch.equal(vectors, Sums()(features)["sentence_embedding"][order].float())
     assert model.widths == [3, 9, 9]
@@ -108,7 +137,9 @@ def test_a_student_learns_and_is_what_was_compared(llama, taught):
     done = train(llama, taught, settings=longer)
     assert done.better
     assert done.facts["student"] > done.facts["head"] + 0.02
-    assert all(torch.equal(a, b) for a, b in zip(before, llama.module.parameters(), strict=True))  # the user's model stays
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, llama.module.parameters(), strict=True)
+    )  # the user's model stays
     assert done.model.n_blocks == 2
     assert done.model.identity["trained"]["texts"] == len(TEXTS) - 2 * (len(TEXTS) // 8)
     assert done.model.identity["weights_sha256"] != llama.identity["weights_sha256"]
@@ -116,7 +147,8 @@ def test_a_student_learns_and_is_what_was_compared(llama, taught):
 
 @pytest.fixture(scope="module")
 def stopped(llama, taught, tmp_path_factory):
-    """The folder of a training that was stopped after three looks and two checkpoints, and what it was begun with."""
+    """The folder of a training that was stopped after three looks and two checkpoints, and what it
+    was begun with."""
     work, looks, asked = tmp_path_factory.mktemp("stopped"), [], lessons.agreement
 
     def stop(vectors, target):
@@ -131,7 +163,10 @@ def stopped(llama, taught, tmp_path_factory):
             train(llama, taught, work=work)
     (folder,) = work.glob("lesson-*")
     plan = Lesson(folder).update()
-    texts, facts = json.loads((folder / "texts.json").read_text()), {n: plan[n] for n in ("watched", "seed", "given", "device")}
+    texts, facts = (
+        json.loads((folder / "texts.json").read_text()),
+        {n: plan[n] for n in ("watched", "seed", "given", "device")},
+    )
     return folder, (texts, np.load(folder / "target.npy"), facts)
 
 
@@ -172,7 +207,9 @@ def flip(file: Path) -> None:
 
 def other_code(folder: Path) -> None:
     modules = json.loads((folder / "checkpoint-2" / "modules.json").read_text())
-    (folder / "checkpoint-2" / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass")
+    (folder / "checkpoint-2" / "evil.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass"
+    )
     modules.append({"idx": 9, "name": "9", "path": "", "type": "evil.Evil"})
     (folder / "checkpoint-2" / "modules.json").write_text(json.dumps(modules))
     sealed_again(folder)
@@ -200,7 +237,12 @@ def test_a_stopped_training_that_somebody_changed_begins_anew(stopped, tmp_path,
         Lesson(folder).write(*stopped[1])
     assert "the training begins anew" in caplog.text
     assert not {"curve", "sums", "most"} & set(Lesson(folder).update())
-    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "plan.json", "target.npy", "texts.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "notes.txt",
+        "plan.json",
+        "target.npy",
+        "texts.json",
+    ]
     Lesson(folder).remove()
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]  # what is not ours stays
 
@@ -223,15 +265,23 @@ def test_the_best_student_is_one_that_is_there(stopped, tmp_path):
     lesson = Lesson(folder)
     if lesson.best.name != "best-4":
         lesson.best.rename(folder / "best-4")
-    lesson.note("best-4", curve=[[2, 0.5], [4, 0.6]], best_step=4)  # and stopped, with a state to go on from at 2
-    student = SimpleNamespace(save_pretrained=lambda place, **_: shutil.copytree(folder / "start", place))
+    lesson.note(
+        "best-4", curve=[[2, 0.5], [4, 0.6]], best_step=4
+    )  # and stopped, with a state to go on from at 2
+    student = SimpleNamespace(
+        save_pretrained=lambda place, **_: shutil.copytree(folder / "start", place)
+    )
     state = SimpleNamespace(global_step=4, is_world_process_zero=True)
     keeper = lessons._keeper(lesson, student, None, None)
-    keeper.on_evaluate(None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.49})  # another GPU's
+    keeper.on_evaluate(
+        None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.49}
+    )  # another GPU's
     assert lesson.update()["best_step"] == 4
     assert (lesson.best / "modules.json").is_file()
     state.global_step = 6
-    keeper.on_evaluate(None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.48})
+    keeper.on_evaluate(
+        None, state, SimpleNamespace(should_training_stop=False), {"eval_agreement": 0.48}
+    )
     assert lesson.update()["best_step"] == 4  # which is there, and better
 
 
@@ -271,17 +321,24 @@ def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, t
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("told", [b"{", b"[]", b'{"key": "a", "count": "many"}', b'{"key": "a", "count": 5, "prompts": 9}'])
+@pytest.mark.parametrize(
+    "told",
+    [b"{", b"[]", b'{"key": "a", "count": "many"}', b'{"key": "a", "count": 5, "prompts": 9}'],
+)
 def test_how_many_texts_a_training_began_with_may_be_anything(tmp_path, told):
     sample = SimpleNamespace(texts=["a"] * 3, total=9)
-    maker = SimpleNamespace(key="a", sample=sample, settings=SimpleNamespace(trains=True), work=tmp_path)
+    maker = SimpleNamespace(
+        key="a", sample=sample, settings=SimpleNamespace(trains=True), work=tmp_path
+    )
     (tmp_path / "texts.json").write_bytes(told)
     assert Maker._kept(maker, 5, 3) == (5, 3)
     assert Maker._kept(maker, 7, 1) == (5, 3)  # as it began
 
 
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
-    done = train(llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5})
+    done = train(
+        llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5}
+    )
     assert len(done.facts["curve"]) <= done.facts["steps"] + lessons.PATIENCE
 
 
@@ -330,19 +387,30 @@ def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):
 
 
 def test_a_student_that_is_no_better_stays_home(llama, head_wins, tmp_path, monkeypatch):
-    monkeypatch.setattr("layerscope.improving.student.agreement", lambda vectors, target: np.linspace(0.2, 0.4, len(vectors)))
+    monkeypatch.setattr(
+        "layerscope.improving.student.agreement",
+        lambda vectors, target: np.linspace(0.2, 0.4, len(vectors)),
+    )
     texts = some_texts(300)
     result = improve(llama, texts, train={**QUICK, "max_steps": 4, "eval_steps": 2})
     assert result.manifest["evidence"]["trained"] is None
     assert any("training did not help" in note for note in result.warnings)
     plain = improve(llama, texts)  # what is handed over is what there would be without training
-    assert (result.choice.layer, result.choice.readout) == (plain.choice.layer, plain.choice.readout)
+    assert (result.choice.layer, result.choice.readout) == (
+        plain.choice.layer,
+        plain.choice.readout,
+    )
 
 
 def test_too_few_texts_to_train_on_are_refused_before_anything_is_read(monkeypatch):
     for name in ("layerscope.command.Command.load", "layerscope.improving.job.make_panel"):
-        monkeypatch.setattr(name, lambda *given, **options: pytest.fail("nothing is loaded or judged"))
-    with pytest.raises(DataError, match=r"60 texts are too few to train on: it takes 200\. Give more, or leave out train=\."):
+        monkeypatch.setattr(
+            name, lambda *given, **options: pytest.fail("nothing is loaded or judged")
+        )
+    with pytest.raises(
+        DataError,
+        match=r"60 texts are too few to train on: it takes 200\. Give more, or leave out train=\.",
+    ):
         improve("a-model", some_texts(60), train=True)
     with pytest.raises(DataError, match=r"100 texts are too few .* Set sample=200 or more"):
         improve("a-model", some_texts(300), train=True, sample=100)
@@ -356,13 +424,17 @@ def test_what_cannot_be_trained_is_refused_in_one_line(llama):
 
 
 def test_a_budget_below_one_block_trains_nothing_and_reads_nothing(llama, monkeypatch):
-    monkeypatch.setattr("layerscope.improving.judging.Panel.judge", lambda *given: pytest.fail("nothing is judged"))
+    monkeypatch.setattr(
+        "layerscope.improving.judging.Panel.judge", lambda *given: pytest.fail("nothing is judged")
+    )
     with pytest.raises(InvalidValueError, match="allows no block to train"):
         improve(llama, some_texts(300), train=QUICK, budget=0.1)
 
 
 def test_what_is_false_does_not_train(llama, head_wins):
-    assert improve(llama, some_texts(60), train=None, sample=60).manifest["config"]["train"] is False
+    assert (
+        improve(llama, some_texts(60), train=None, sample=60).manifest["config"]["train"] is False
+    )
 
 
 def test_what_a_stopped_training_left_goes_with_the_next_run(tmp_path):
@@ -381,7 +453,9 @@ def test_a_head_from_a_dense_layer_is_that_layer(rng):
         linear, rows = torch.nn.Linear(9, width), rng.normal(size=(6, 9))
         found = _head_of([None, None, SimpleNamespace(linear=linear)], "texts")
         assert isinstance(found, Head)
-        assert np.allclose(found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6)
+        assert np.allclose(
+            found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6
+        )
         assert np.allclose(found.bias, linear.bias.detach().numpy())
 
 

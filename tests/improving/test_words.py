@@ -27,7 +27,11 @@ def told(readout: str, layer: int = 4, **evidence: Any) -> str:
         ("plain/mean/raw/keep/corpus", 3, "Reading layer 3 of 6, centered, finds"),
         ("plain/last/raw/keep/none", 3, "Reading the last token at layer 3 of 6 finds"),
         ("one-word/last/raw/keep/corpus", 5, "Asking for one word at layer 5 of 6 finds"),
-        ("three-demonstrations/last/raw/keep/none", 6, "Asking for one word, with three examples, at the last layer finds"),
+        (
+            "three-demonstrations/last/raw/keep/none",
+            6,
+            "Asking for one word, with three examples, at the last layer finds",
+        ),
         ('Is "{text}" good/bad: "/last/raw/keep/corpus', 5, "Your prompt at layer 5 of 6 finds"),
         ("echo/mean/raw/keep/none", 5, "The echo template at layer 5 of 6 finds"),
     ],
@@ -40,7 +44,11 @@ def test_how_it_is_read_is_said_in_plain_words(readout: str, layer: int, begins:
 
 @pytest.mark.parametrize(
     ("cost", "ends"),
-    [(2.354, "at 2.35 × today's computation"), (0.333, "at a third of today's computation"), (1.0, "at today's computation")],
+    [
+        (2.354, "at 2.35 × today's computation"),
+        (0.333, "at a third of today's computation"),
+        (1.0, "at today's computation"),
+    ],
 )
 def test_what_it_costs(cost: float, ends: str) -> None:
     assert told("one-word/last/raw/keep/corpus", relative_cost=cost).endswith(f", {ends}")
@@ -48,21 +56,30 @@ def test_what_it_costs(cost: float, ends: str) -> None:
 
 def test_only_what_was_measured_is_claimed() -> None:
     readout = "one-word/last/raw/keep/corpus"
-    for found in (None, {"by": "minilm-l6", "before": 0.3, "after": 0.3}, {"by": "minilm-l6", "before": 0.0, "after": 0.3}):
+    for found in (
+        None,
+        {"by": "minilm-l6", "before": 0.3, "after": 0.3},
+        {"by": "minilm-l6", "before": 0.0, "after": 0.3},
+    ):
         said = told(readout, found=found, score_name="score on your labels")
         assert "raises the score on your labels from 0.200 to 0.400" in said
         assert "neighbors" not in said
     run = synthetic_improvement()
     del run.manifest["evidence"]["found"]  # as earlier versions wrote it
     del run.manifest["evidence"]["relative_cost"]
-    assert sentence(run) == "Asking for one word at layer 4 of 6 raises the agreement with minilm-l6 from 0.200 to 0.400"
+    assert (
+        sentence(run)
+        == "Asking for one word at layer 4 of 6 raises the agreement with minilm-l6 from 0.200 to 0.400"
+    )
     assert not any("Right neighbors" in line for line in page_words(run))
 
 
 def test_a_default_that_is_kept_is_told_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
     run = synthetic_improvement()
     run.manifest["evidence"]["kept_default"] = True
-    run.choice = replace(run.choice, layer=6, readout="plain/mean/applied/keep/none", abstained=True)
+    run.choice = replace(
+        run.choice, layer=6, readout="plain/mean/applied/keep/none", abstained=True
+    )
     assert sentence(run) == "small: keep the last layer, layer 6 of 6 (block.5)"
     assert page_words(run) == ["small: keep the last layer, layer 6 of 6 (block.5)."]
     print_improved(run)

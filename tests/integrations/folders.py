@@ -1,4 +1,5 @@
-"""The folders that the programs open, and what layerscope captures in the whole models for the same texts."""
+"""The folders that the programs open, and what layerscope captures in the whole models for the same
+texts."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def main(work: Path, names: Sequence[str] = ()) -> None:
         )
         ids = loaded.tokenizer(TEXTS)["input_ids"]
         if name == "minilm":  # what `embed` writes, for programs that read tables of vectors
-            layerscope.embed(str(folder), TEXTS, work / "vectors.parquet", coordinates=True, overwrite=True)
+            layerscope.embed(
+                str(folder), TEXTS, work / "vectors.parquet", coordinates=True, overwrite=True
+            )
         np.save(work / f"{name}.npy", pooled_vectors(loaded, ids, layer, Readout.parse(readout)))
         print(f"{folder}: {model}, layer {layer}, {readout}, {', '.join(formats)}", flush=True)
 

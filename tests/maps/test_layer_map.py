@@ -25,13 +25,25 @@ def test_a_map_comes_back_from_its_folder(tmp_path: Path) -> None:
     made.write(RunFolder(tmp_path))
     found = read_map(tmp_path)
     assert found is not None
-    assert (found.texts, found.columns, found.total, len(found)) == (made.texts, made.columns, 180, 60)
+    assert (found.texts, found.columns, found.total, len(found)) == (
+        made.texts,
+        made.columns,
+        180,
+        60,
+    )
     assert (found.keys == made.keys).all()
     for one, other in zip(found.readings, made.readings, strict=True):
-        assert (one.name, one.says, one.at, one.layout.layers) == (other.name, other.says, other.at, other.layout.layers)
+        assert (one.name, one.says, one.at, one.layout.layers) == (
+            other.name,
+            other.says,
+            other.at,
+            other.layout.layers,
+        )
         assert (one.layout.near == other.layout.near).all()
         limit = np.abs(one.layout.points).max()
-        np.testing.assert_allclose(one.layout.points, np.clip(other.layout.points, -limit, limit), atol=1e-3)
+        np.testing.assert_allclose(
+            one.layout.points, np.clip(other.layout.points, -limit, limit), atol=1e-3
+        )
     assert read_map(tmp_path / "other") is None
     table = found.table
     assert list(table.columns) == ["reading", "layer", "trust", "kept", "changed"]
@@ -43,7 +55,14 @@ def test_a_damaged_map_is_one_error(tmp_path: Path) -> None:
     with np.load(tmp_path / FILE) as held:
         arrays = dict(held)
     facts = json.loads(arrays["facts"].tobytes())
-    odd = ([1] * 60, [["a"]] * 60, [1, "a"] * 30, [float("nan")] * 60, [10**400] * 60, [f"word {i}" for i in range(60)])
+    odd = (
+        [1] * 60,
+        [["a"]] * 60,
+        [1, "a"] * 30,
+        [float("nan")] * 60,
+        [10**400] * 60,
+        [f"word {i}" for i in range(60)],
+    )
     changes = [
         {"texts": odd[0]},
         {"model": 3},
@@ -51,7 +70,13 @@ def test_a_damaged_map_is_one_error(tmp_path: Path) -> None:
         {"total": 10**30},
         *({"columns": {"a": some}} for some in odd[1:]),
     ]
-    for change in ({"texts": ["one"]}, {"columns": {"topic": [1]}}, {"readings": []}, {"more": 1}, *changes):
+    for change in (
+        {"texts": ["one"]},
+        {"columns": {"topic": [1]}},
+        {"readings": []},
+        {"more": 1},
+        *changes,
+    ):
         told = np.frombuffer(json.dumps({**facts, **change}).encode(), dtype=np.uint8)
         np.savez(tmp_path / FILE, **{**arrays, "facts": told})
         with pytest.raises(LayerscopeError, match="damaged"):
@@ -72,10 +97,14 @@ def test_a_damaged_map_is_one_error(tmp_path: Path) -> None:
 def test_a_strangers_map_says_nothing_to_a_terminal(tmp_path: Path) -> None:
     made = synthetic_map()
     odd = "\x1b[31m<b>\u202e"
-    replace(made, model=odd, texts=[odd] * len(made), columns={odd: [odd] * len(made)}).write(RunFolder(tmp_path))
+    replace(made, model=odd, texts=[odd] * len(made), columns={odd: [odd] * len(made)}).write(
+        RunFolder(tmp_path)
+    )
     found = read_map(tmp_path)
     assert found is not None
-    assert "\x1b" not in "".join([found.model, *(found.texts or ()), *found.columns, *found.columns.popitem()[1]])
+    assert "\x1b" not in "".join(
+        [found.model, *(found.texts or ()), *found.columns, *found.columns.popitem()[1]]
+    )
 
 
 def test_neighbors_are_asked_for_by_text_or_number() -> None:
@@ -107,10 +136,12 @@ def test_a_run_keeps_its_map(tmp_path: Path) -> None:
 def decode(reading: dict, n: int) -> tuple[np.ndarray, np.ndarray]:
     """As the page does it."""
     raw = {
-        name: np.frombuffer(zlib.decompress(base64.b64decode(reading[name])), dtype=np.uint8) for name in ("xy", "same", "other")
+        name: np.frombuffer(zlib.decompress(base64.b64decode(reading[name])), dtype=np.uint8)
+        for name in ("xy", "same", "other")
     }
     both = {
-        name: raw[name][: len(raw[name]) // 2] + 256 * raw[name][len(raw[name]) // 2 :].astype(int) for name in ("xy", "other")
+        name: raw[name][: len(raw[name]) // 2] + 256 * raw[name][len(raw[name]) // 2 :].astype(int)
+        for name in ("xy", "other")
     }
     points = np.cumsum(both["xy"].reshape(len(reading["layers"]), n, 2), axis=0) % 4096
     k, near, others = reading["k"], [], iter(both["other"])
@@ -125,15 +156,22 @@ def test_a_page_gets_the_same_points_and_neighbors() -> None:
     for reading, kept in zip(told["readings"], made.readings, strict=True):
         points, near = decode(reading, 60)
         assert (near == kept.layout.near).all()
-        limit = 1.15 * np.median([np.quantile(np.abs(layer), 0.995) for layer in kept.layout.points if layer.any()])
-        np.testing.assert_allclose(points / 4095 * 2 - 1, np.clip(kept.layout.points / limit, -1, 1), atol=1e-3)
+        limit = 1.15 * np.median(
+            [np.quantile(np.abs(layer), 0.995) for layer in kept.layout.points if layer.any()]
+        )
+        np.testing.assert_allclose(
+            points / 4095 * 2 - 1, np.clip(kept.layout.points / limit, -1, 1), atol=1e-3
+        )
     assert told["readings"][1]["trust"][0] is None
-    assert {column["name"]: len(column.get("words", ())) for column in told["columns"]}["topic"] == 5
+    assert {column["name"]: len(column.get("words", ())) for column in told["columns"]}[
+        "topic"
+    ] == 5
 
 
 @pytest.mark.parametrize(("n", "limit"), [(1000, 1.5e6), (2000, 3e6)])
 def test_even_unrelated_layers_fit_into_a_page(n: int, limit: float) -> None:
-    """The worst case: no neighbor and no place is that of the layer before, and every text is long."""
+    """The worst case: no neighbor and no place is that of the layer before, and every text is
+    long."""
     draw = np.random.default_rng(0)
     told = synthetic_map(n=LEAST, texts=["<" * 5000] * LEAST)
     near = draw.integers(0, n, (31, n, 10)).astype(np.uint16)
@@ -143,20 +181,30 @@ def test_even_unrelated_layers_fit_into_a_page(n: int, limit: float) -> None:
         told.readings[0], layout=replace(told.readings[0].layout, layers=list(range(31)), points=points, near=near, trust=flat,
                                          kept=flat, changed=flat)
     )  # fmt: skip
-    large = replace(told, readings=[reading, reading], texts=["漢字" * 2000] * n, columns={"label": ["a"] * n, "x": [1.5] * n})
+    large = replace(
+        told,
+        readings=[reading, reading],
+        texts=["漢字" * 2000] * n,
+        columns={"label": ["a"] * n, "x": [1.5] * n},
+    )
     size = len(json.dumps(for_page(large), ensure_ascii=False).encode())
     assert size < limit - 1.5e5  # the page itself takes the rest
 
 
 def test_without_texts_nothing_of_them_is_left() -> None:
-    many = {"said by": [f"name {i % 40}" for i in range(60)], "grade": [str(i % 3) for i in range(60)]}
+    many = {
+        "said by": [f"name {i % 40}" for i in range(60)],
+        "grade": [str(i % 3) for i in range(60)],
+    }
     bare = synthetic_map(columns=many).without_texts()
     told = json.dumps(for_page(bare))
     assert bare.texts is None
     assert "about" not in told.replace('"about"', "")
     assert set(bare.columns["cluster"]) <= {f"cluster {k}" for k in range(1, 9)}
     assert set(bare.columns) == {"stars", "grade", "cluster", "length"}
-    assert not any(word in told for word in ("cats", "name 3"))  # a column of words may say who wrote a text, or the text
+    assert not any(
+        word in told for word in ("cats", "name 3")
+    )  # a column of words may say who wrote a text, or the text
 
 
 def test_columns_are_numbers_or_few_words() -> None:
@@ -175,7 +223,11 @@ def test_columns_are_numbers_or_few_words() -> None:
 
 
 def test_a_users_own_columns_keep_their_names_and_values(tmp_path: Path) -> None:
-    mine = {"cluster": ["north", "south"] * 30, "length": ["short", "long", "long"] * 20, "cluster on the map": ["a", "b"] * 30}
+    mine = {
+        "cluster": ["north", "south"] * 30,
+        "length": ["short", "long", "long"] * 20,
+        "cluster on the map": ["a", "b"] * 30,
+    }
     made = synthetic_map(columns=mine)
     assert {name: made.columns[name] for name in mine} == mine
     assert made.columns["cluster on the map on the map"][0].startswith("cluster ")
@@ -185,7 +237,9 @@ def test_a_users_own_columns_keep_their_names_and_values(tmp_path: Path) -> None
     assert found is not None
     bare = found.without_texts()
     assert set(bare.columns) == {"stars", "cluster on the map on the map", "length on the map"}
-    assert set(bare.columns["cluster on the map on the map"]) <= {f"cluster {k}" for k in range(1, 9)}
+    assert set(bare.columns["cluster on the map on the map"]) <= {
+        f"cluster {k}" for k in range(1, 9)
+    }
 
 
 def test_too_few_texts_make_no_map() -> None:

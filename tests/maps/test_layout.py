@@ -14,7 +14,14 @@ from sklearn.manifold import trustworthiness as reference
 from sklearn.metrics.pairwise import cosine_distances
 
 from layerscope.errors import MissingExtraError, UnknownNameError
-from layerscope.maps.layout import check_layout, lay_out, principal, same_share, trustworthiness, turned
+from layerscope.maps.layout import (
+    check_layout,
+    lay_out,
+    principal,
+    same_share,
+    trustworthiness,
+    turned,
+)
 
 
 def vectors(n: int = 60, width: int = 16, layers: int = 4, seed: int = 0) -> np.ndarray:
@@ -54,7 +61,9 @@ def test_each_layer_is_turned_like_the_one_before() -> None:
 def test_a_turn_and_a_mirror_are_undone() -> None:
     points = principal(vectors()[0] - vectors()[0].mean(0))
     angle = 2.0
-    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.diag([1, -1])
+    rotation = np.array(
+        [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    ) @ np.diag([1, -1])
     np.testing.assert_allclose(turned(points @ rotation, points), points, atol=1e-12)
 
 
@@ -81,7 +90,12 @@ def test_change_counts_the_neighbors_that_are_others() -> None:
     expected = 1 - np.mean([len(a & b) / 10 for a, b in zip(sets[2], sets[3], strict=True)])
     assert layout.changed[3] == pytest.approx(expected)
     assert layout.kept[1] == pytest.approx(
-        np.mean([len(set(a) & set(b)) / 10 for a, b in zip(layout.near[1].tolist(), _seen(layout.points[1]), strict=True)])
+        np.mean(
+            [
+                len(set(a) & set(b)) / 10
+                for a, b in zip(layout.near[1].tolist(), _seen(layout.points[1]), strict=True)
+            ]
+        )
     )
     assert same_share(layout.near[0], layout.near[0]).tolist() == [1.0] * 40
 
@@ -113,8 +127,13 @@ def test_another_reading_starts_like_the_first() -> None:
 def test_umap_keeps_more_neighbors_and_is_the_same_each_time() -> None:
     pytest.importorskip("umap", reason="the extra `umap` is not installed")
     draw = np.random.default_rng(0)
-    given = np.repeat(draw.normal(size=(1, 24, 40)) * 2, 5, axis=1) + np.cumsum(draw.normal(size=(3, 120, 40)), axis=0) / 2
-    flat, found, again = (lay_out(given, [0, 1, 2], layout=name) for name in ("pca", "umap", "umap"))
+    given = (
+        np.repeat(draw.normal(size=(1, 24, 40)) * 2, 5, axis=1)
+        + np.cumsum(draw.normal(size=(3, 120, 40)), axis=0) / 2
+    )
+    flat, found, again = (
+        lay_out(given, [0, 1, 2], layout=name) for name in ("pca", "umap", "umap")
+    )
     assert (found.points == again.points).all()
     assert (found.trust > flat.trust).all()
     assert (found.kept > flat.kept).all()
@@ -140,7 +159,9 @@ def test_umap_gets_distances_a_start_and_a_seed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Kept, "given", [])
     check_layout("umap")
     layout = lay_out(vectors(), [0, 1, 2, 3], layout="umap")
-    np.testing.assert_allclose(layout.points, np.broadcast_to(layout.points[:1], layout.points.shape))
+    np.testing.assert_allclose(
+        layout.points, np.broadcast_to(layout.points[:1], layout.points.shape)
+    )
     for options in Kept.given:
         assert {**options, "init": None} == {
             "n_neighbors": 15, "metric": "precomputed", "init": None, "n_epochs": 200, "learning_rate": 0.1,

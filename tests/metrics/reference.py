@@ -1,7 +1,8 @@
-"""Every metric once more, in plain float64 numpy, straight from the formulas: slow, explicit, sharing nothing with src.
+"""Every metric once more, in plain float64 numpy, straight from the formulas: slow, explicit,
+sharing nothing with src.
 
-Entropies and ranks go through an SVD of the prepared matrix, pairwise quantities through Python loops. Rows are prompts (or
-one prompt's tokens), columns are dimensions. Undefined values are NaN.
+Entropies and ranks go through an SVD of the prepared matrix, pairwise quantities through Python
+loops. Rows are prompts (or one prompt's tokens), columns are dimensions. Undefined values are NaN.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Singular values under this share of the largest are rounding; they matter only for α < 1, where p^α lifts them up.
+# Singular values under this share of the largest are rounding; they matter only for α < 1, where
+# p^α lifts them up.
 RANK_TOLERANCE = 1e-9
 # A row this much shorter after centering than before equals the mean: it has no direction.
 NO_DIRECTION = 1e-13
@@ -22,11 +24,13 @@ def rows_of(values: ArrayLike) -> np.ndarray:
     return np.array(values, dtype=np.float64)
 
 
-# Row preparation ------------------------------------------------------------------------------------------------------
+# Row preparation
+# ------------------------------------------------------------------------------------------------------
 
 
 def prepare(z: ArrayLike, rows: str) -> np.ndarray:
-    """Rows as they are, centered, scaled to length 1, or both; a row without a direction becomes zero."""
+    """Rows as they are, centered, scaled to length 1, or both; a row without a direction becomes
+    zero."""
     z = rows_of(z)
     before = [math.sqrt(float(np.dot(row, row))) for row in z]
     if rows in ("centered", "centered-unit"):
@@ -44,12 +48,16 @@ def prepare(z: ArrayLike, rows: str) -> np.ndarray:
 
 
 def prepare_in_groups(z: ArrayLike, rows: str, group: int) -> np.ndarray:
-    """Each run of `group` consecutive rows prepared by itself, as the released code does with its mini-batches."""
+    """Each run of `group` consecutive rows prepared by itself, as the released code does with its
+    mini-batches."""
     z = rows_of(z)
-    return np.concatenate([prepare(z[start : start + group], rows) for start in range(0, len(z), group)])
+    return np.concatenate(
+        [prepare(z[start : start + group], rows) for start in range(0, len(z), group)]
+    )
 
 
-# Entropies and ranks --------------------------------------------------------------------------------------------------
+# Entropies and ranks
+# --------------------------------------------------------------------------------------------------
 
 
 def renyi(weights: ArrayLike, alpha: float) -> float:
@@ -82,14 +90,17 @@ def matrix_entropy(z: ArrayLike, alpha: float = 1.0) -> float:
 
 
 def clamped_entropy(z: ArrayLike, alpha: float = 1.0) -> float:
-    """S_α after negative entries of the smaller Gram matrix are set to zero (§4 item 4); negative eigenvalues are dropped."""
+    """S_α after negative entries of the smaller Gram matrix are set to zero (§4 item 4); negative
+    eigenvalues are dropped."""
     z = rows_of(z)
     gram = z @ z.T if len(z) <= z.shape[1] else z.T @ z
     gram[gram < 0] = 0.0
     return renyi(np.clip(np.linalg.eigvalsh(gram), 0, None), alpha)
 
 
-def prompt_entropy(tokens: ArrayLike, alpha: float = 1.0, rows: str = "centered-unit", drop: int | None = None) -> float:
+def prompt_entropy(
+    tokens: ArrayLike, alpha: float = 1.0, rows: str = "centered-unit", drop: int | None = None
+) -> float:
     """S_α of one prompt's tokens (T, D); `drop` takes a token out first."""
     return matrix_entropy(prepare(without(tokens, drop), rows), alpha)
 
@@ -110,7 +121,8 @@ def entropy_rank(pooled: ArrayLike, rows: str = "centered-unit") -> float:
 
 
 def rankme(pooled: ArrayLike, epsilon: float = 1e-7) -> float:
-    """exp(−Σ p log p), p = σ / Σσ + ε, over all min(N, D) singular values of the vectors as they are."""
+    """exp(−Σ p log p), p = σ / Σσ + ε, over all min(N, D) singular values of the vectors as they
+    are."""
     sigma = singular_values(pooled)
     return math.exp(-sum(p * math.log(p) for p in sigma / sigma.sum() + epsilon))
 
@@ -121,11 +133,13 @@ def without(tokens: ArrayLike, drop: int | None) -> np.ndarray:
     return tokens if drop is None else np.delete(tokens, drop, axis=0)
 
 
-# Tokens ---------------------------------------------------------------------------------------------------------------
+# Tokens
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def curvature(tokens: ArrayLike, absolute: bool = False, drop: int | None = None) -> float:
-    """Mean angle between successive differences; terms with a difference of length zero are left out."""
+    """Mean angle between successive differences; terms with a difference of length zero are left
+    out."""
     angles = _angles(without(tokens, drop), absolute)
     return sum(angles) / len(angles) if angles else math.nan
 
@@ -142,7 +156,9 @@ def _angles(tokens: np.ndarray, absolute: bool) -> list[float]:
         v, w = tokens[k + 1] - tokens[k], tokens[k + 2] - tokens[k + 1]
         if not v.any() or not w.any():
             continue
-        cosine = float(np.dot(v, w)) / (math.sqrt(float(np.dot(v, v))) * math.sqrt(float(np.dot(w, w))))
+        cosine = float(np.dot(v, w)) / (
+            math.sqrt(float(np.dot(v, v))) * math.sqrt(float(np.dot(w, w)))
+        )
         cosine = abs(cosine) if absolute else cosine
         angles.append(math.acos(min(1.0, max(-1.0, cosine))))
     return angles
@@ -158,18 +174,22 @@ def sink(tokens: ArrayLike) -> tuple[int, float]:
     return position, lengths[position] / median
 
 
-# Views ----------------------------------------------------------------------------------------------------------------
+# Views
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def infonce(a: ArrayLike, b: ArrayLike, temperature: float = 0.1) -> float:
-    """NT-Xent of two views (N, D) of N prompts, prepared already: 1 positive and 2N − 2 negatives for each of 2N rows."""
+    """NT-Xent of two views (N, D) of N prompts, prepared already: 1 positive and 2N − 2 negatives
+    for each of 2N rows."""
     a, b = rows_of(a), rows_of(b)
     n = len(a)
     rows = [*a, *b]
     total = 0.0
     for i, row in enumerate(rows):
         partner = (i + n) % (2 * n)
-        logits = {j: float(np.dot(row, other)) / temperature for j, other in enumerate(rows) if j != i}
+        logits = {
+            j: float(np.dot(row, other)) / temperature for j, other in enumerate(rows) if j != i
+        }
         total += _log_sum(list(logits.values())) - logits[partner]
     return total / (2 * n)
 
@@ -190,7 +210,8 @@ def _log_sum(values: list[float]) -> float:
 
 
 def lidar(views: ArrayLike, delta: float = 1e-4, alpha: float = 1.0) -> float:
-    """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}; views (N, Q, D), δ on the diagonal of Σ_w."""
+    """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}; views (N, Q, D), δ on the diagonal of
+    Σ_w."""
     views = rows_of(views)
     n, q, d = views.shape
     centers = [sum(prompt) / q for prompt in views]
@@ -213,7 +234,11 @@ def permutations(n: int, count: int, seed: int) -> list[np.ndarray]:
 
 
 def dime_terms(
-    a: ArrayLike, b: ArrayLike, perms: list[np.ndarray], alpha: float = 1.0, feature_side: bool = False
+    a: ArrayLike,
+    b: ArrayLike,
+    perms: list[np.ndarray],
+    alpha: float = 1.0,
+    feature_side: bool = False,
 ) -> list[float]:
     """S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B) for each P; views (N, D), prepared already."""
     a, b = rows_of(a), rows_of(b)
@@ -228,14 +253,23 @@ def dime_terms(
     return terms
 
 
-def dime(a: ArrayLike, b: ArrayLike, perms: list[np.ndarray], alpha: float = 1.0, feature_side: bool = False) -> float:
+def dime(
+    a: ArrayLike,
+    b: ArrayLike,
+    perms: list[np.ndarray],
+    alpha: float = 1.0,
+    feature_side: bool = False,
+) -> float:
     """The mean over permutations."""
     terms = dime_terms(a, b, perms, alpha, feature_side)
     return sum(terms) / len(terms)
 
 
-def dime_without(a: ArrayLike, b: ArrayLike, left_out: np.ndarray, perms: list[np.ndarray], alpha: float = 1.0) -> float:
-    """DiME without some prompts. Where a permutation leads to one of them, it is followed until it leads to one that stays."""
+def dime_without(
+    a: ArrayLike, b: ArrayLike, left_out: np.ndarray, perms: list[np.ndarray], alpha: float = 1.0
+) -> float:
+    """DiME without some prompts. Where a permutation leads to one of them, it is followed until it
+    leads to one that stays."""
     stay = np.flatnonzero(~left_out)
     place = {int(prompt): k for k, prompt in enumerate(stay)}
     induced = []
@@ -256,7 +290,8 @@ def _psd_entropy(gram: np.ndarray, alpha: float) -> float:
     return renyi(np.where(values > 1e-13 * values.max(), values, 0.0), alpha)
 
 
-# The others -----------------------------------------------------------------------------------------------------------
+# The others
+# -----------------------------------------------------------------------------------------------------------
 
 
 def anisotropy(pooled: ArrayLike) -> float:
@@ -267,18 +302,24 @@ def anisotropy(pooled: ArrayLike) -> float:
 
 
 def intrinsic_dimension(pooled: ArrayLike) -> float:
-    """TwoNN: (n − 1) / Σ log(r_2 / r_1), over the n points whose nearest neighbor is not a duplicate."""
+    """TwoNN: (n − 1) / Σ log(r_2 / r_1), over the n points whose nearest neighbor is not a
+    duplicate."""
     rows = rows_of(pooled)
     logs = []
     for i, row in enumerate(rows):
-        distances = sorted(math.sqrt(float(np.dot(row - other, row - other))) for j, other in enumerate(rows) if j != i)
+        distances = sorted(
+            math.sqrt(float(np.dot(row - other, row - other)))
+            for j, other in enumerate(rows)
+            if j != i
+        )
         if distances[0] > 0:
             logs.append(math.log(distances[1] / distances[0]))
     return (len(logs) - 1) / sum(logs)
 
 
 def covariance_eigenvalues(pooled: ArrayLike, rows: str = "centered") -> np.ndarray:
-    """Eigenvalues of the covariance, descending, up to a common factor; those that are rounding left out."""
+    """Eigenvalues of the covariance, descending, up to a common factor; those that are rounding
+    left out."""
     return np.array([s * s for s in singular_values(prepare(pooled, rows)) if s > 0])
 
 
@@ -296,11 +337,15 @@ def nesum(pooled: ArrayLike, rows: str = "centered") -> float:
     return float(lam.sum() / lam[0])
 
 
-# With weights on the prompts (for influences) -------------------------------------------------------------------------
+# With weights on the prompts (for influences)
+# -------------------------------------------------------------------------
 
 
-def weighted_infonce(a: ArrayLike, b: ArrayLike, weights: ArrayLike, temperature: float = 0.1) -> float:
-    """NT-Xent where prompt i counts w_i times in the mean and as a negative of the others; weights rescaled to mean 1."""
+def weighted_infonce(
+    a: ArrayLike, b: ArrayLike, weights: ArrayLike, temperature: float = 0.1
+) -> float:
+    """NT-Xent where prompt i counts w_i times in the mean and as a negative of the others; weights
+    rescaled to mean 1."""
     a, b = rows_of(a), rows_of(b)
     n = len(a)
     w = rows_of(weights) / np.mean(weights)

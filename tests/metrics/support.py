@@ -19,7 +19,8 @@ from tests.metrics import reference as ref
 
 @dataclass
 class Samples:
-    """The same prompts at all three levels: token states of different lengths, pooled vectors, pooled views."""
+    """The same prompts at all three levels: token states of different lengths, pooled vectors,
+    pooled views."""
 
     tokens: list[np.ndarray]
     pooled: np.ndarray
@@ -44,8 +45,14 @@ def make_samples(n: int, d: int, seed: int = 0, q: int = 4, longest: int = 12) -
     return Samples(tokens, centers, views)
 
 
-def pad(tokens: list[np.ndarray], filling: float = math.nan, side: str = "right", dtype: torch.dtype = torch.float64):
-    """(states, mask) of prompts of different lengths, padded with a value that no number may depend on."""
+def pad(
+    tokens: list[np.ndarray],
+    filling: float = math.nan,
+    side: str = "right",
+    dtype: torch.dtype = torch.float64,
+):
+    """(states, mask) of prompts of different lengths, padded with a value that no number may depend
+    on."""
     longest = max(len(t) for t in tokens)
     states = torch.full((len(tokens), longest, tokens[0].shape[1]), filling, dtype=dtype)
     mask = torch.zeros(len(tokens), longest, dtype=torch.bool)
@@ -71,7 +78,13 @@ def add(metric: Metric[Any], samples: Samples, chosen: np.ndarray, keyed: bool) 
         raise AssertionError(f"no samples for level {level!r}: extend tests/metrics/support.py")
 
 
-def accumulate(name: str, samples: Samples, batch: int = 1000, keyed: bool = True, options: Options | None = None) -> Metric[Any]:
+def accumulate(
+    name: str,
+    samples: Samples,
+    batch: int = 1000,
+    keyed: bool = True,
+    options: Options | None = None,
+) -> Metric[Any]:
     """A metric that has seen all samples, in their order, in batches."""
     metric = get_metric(name)(options)
     for start in range(0, len(samples), batch):
@@ -95,11 +108,14 @@ def _dime(s: Samples, o: Options) -> float:
     return ref.dime(a, b, ref.permutations(len(a), o.permutations, o.seed), o.alpha)
 
 
-def _over_prompts(function: Callable[[np.ndarray, Options], float]) -> Callable[[Samples, Options], float]:
+def _over_prompts(
+    function: Callable[[np.ndarray, Options], float],
+) -> Callable[[Samples, Options], float]:
     return lambda s, o: float(np.mean([function(t, o) for t in s.tokens]))
 
 
-# The value of every metric on Samples. A new metric needs an entry here: tests/metrics/test_against_reference.py checks.
+# The value of every metric on Samples. A new metric needs an entry here:
+# tests/metrics/test_against_reference.py checks.
 REFERENCES: dict[str, Callable[[Samples, Options], float]] = {
     "prompt_entropy": _over_prompts(lambda t, o: ref.prompt_entropy(t, o.alpha, o.rows)),
     "curvature": _over_prompts(lambda t, o: ref.curvature(t)),
@@ -136,7 +152,11 @@ class TokenMeasures:
     flat: Tensor
 
 
-def measure_tokens(states: Tensor, mask: Tensor | None, sink: Sink | None, options: Options, **what: Any) -> TokenMeasures:
+def measure_tokens(
+    states: Tensor, mask: Tensor | None, sink: Sink | None, options: Options, **what: Any
+) -> TokenMeasures:
     """The token measures of one site, eigenvalues and all."""
-    prepared = prepare_tokens(states, mask, None if sink is None else sink.position, options, **what)
+    prepared = prepare_tokens(
+        states, mask, None if sink is None else sink.position, options, **what
+    )
     return TokenMeasures(solve_tokens([prepared], options)[0], prepared.curvature, prepared.flat)

@@ -24,7 +24,10 @@ def of_all(name, width, keyed):
 
 
 def facts(estimate):
-    return np.array([estimate.value, *interval(estimate), estimate.n, estimate.d, estimate.undefined], dtype=float)
+    return np.array(
+        [estimate.value, *interval(estimate), estimate.n, estimate.d, estimate.undefined],
+        dtype=float,
+    )
 
 
 def assert_same(a, b):
@@ -111,7 +114,8 @@ def test_inside_inference_mode(name):
 
 @everything
 def test_metrics_may_share_their_samples(name):
-    """A profile keeps one container per level and asks several metrics, of several options, for their estimate."""
+    """A profile keeps one container per level and asks several metrics, of several options, for
+    their estimate."""
     s = SAMPLES["N>D"]
     level = metrics()[name].info.level
     if level == "tokens":
@@ -180,6 +184,14 @@ def test_info_is_complete():
         assert "raw" in info.normalizations
         assert "keep" in info.sinks
     core = {n for n, m in metrics().items() if m.info.core}
-    paper = {"prompt_entropy", "dataset_entropy", "effective_rank", "curvature", "infonce", "lidar", "dime"}
+    paper = {
+        "prompt_entropy",
+        "dataset_entropy",
+        "effective_rank",
+        "curvature",
+        "infonce",
+        "lidar",
+        "dime",
+    }
     assert core == paper
     assert list(metrics())[:7] == sorted(paper)

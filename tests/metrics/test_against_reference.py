@@ -1,7 +1,7 @@
 """Every metric, as a function and as an accumulator, against the independent float64 reference.
 
-Inputs of float32 and bfloat16 are exact in float64, and everything is computed in float64, so the tolerance is 1e-9 for all of
-them; only the sink's norms are taken in float32 (1e-6).
+Inputs of float32 and bfloat16 are exact in float64, and everything is computed in float64, so the
+tolerance is 1e-9 for all of them; only the sink's norms are taken in float32 (1e-6).
 """
 
 import math
@@ -36,7 +36,9 @@ def matrix(shape: str, kind: str = "plain", seed: int = 0) -> np.ndarray:
 
 
 def test_every_metric_has_a_reference():
-    assert set(REFERENCES) == set(metrics()), "add the new metric to REFERENCES in tests/metrics/support.py"
+    assert set(REFERENCES) == set(metrics()), (
+        "add the new metric to REFERENCES in tests/metrics/support.py"
+    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "anisotropic", "sink"])
@@ -44,18 +46,24 @@ def test_every_metric_has_a_reference():
 @pytest.mark.parametrize("rows", ROW_PREPARATIONS)
 def test_matrix_entropy(shape, kind, rows):
     z = matrix(shape, kind)
-    np.testing.assert_allclose(prepare_rows(tensor(z), rows), ref.prepare(z, rows), atol=1e-12 * np.abs(z).max())
+    np.testing.assert_allclose(
+        prepare_rows(tensor(z), rows), ref.prepare(z, rows), atol=1e-12 * np.abs(z).max()
+    )
     for alpha in ALPHAS:
         # near α = 1 the reference itself loses digits: it divides a rounded logarithm by 1 − α
         tolerance = 1e-9 if abs(alpha - 1) > 1e-6 or alpha == 1 else 2e-8
-        assert matrix_entropy(tensor(z), alpha, rows).item() == close(ref.dataset_entropy(z, alpha, rows), abs=tolerance), alpha
+        assert matrix_entropy(tensor(z), alpha, rows).item() == close(
+            ref.dataset_entropy(z, alpha, rows), abs=tolerance
+        ), alpha
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrix_entropy_of_low_precision_input(dtype):
     z = tensor(matrix("N<D", "anisotropic")).to(dtype)
     for rows in ("raw", "unit"):
-        assert matrix_entropy(z, 1.0, rows).item() == close(ref.dataset_entropy(z.double(), 1.0, rows), abs=1e-9)
+        assert matrix_entropy(z, 1.0, rows).item() == close(
+            ref.dataset_entropy(z.double(), 1.0, rows), abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -73,16 +81,19 @@ def test_functions_of_a_spectrum(shape, kind):
 
 
 def test_ranks_of_a_matrix_that_is_not_full_rank():
-    """Rounding of the Gram matrix, 1e-16 of the largest eigenvalue, would be 1e-8 of the largest singular value."""
+    """Rounding of the Gram matrix, 1e-16 of the largest eigenvalue, would be 1e-8 of the largest
+    singular value."""
     rng = np.random.default_rng(1)
     z = rng.normal(size=(300, 3)) @ rng.normal(size=(3, 200))
     s = Samples([], z, z[:, None])
-    assert accumulate("effective_rank", s, options=Options(pooled_rows="raw")).compute().value == close(
-        ref.effective_rank(z, "raw"), rel=1e-9
-    )
+    assert accumulate(
+        "effective_rank", s, options=Options(pooled_rows="raw")
+    ).compute().value == close(ref.effective_rank(z, "raw"), rel=1e-9)
     assert accumulate("rankme", s).compute().value == close(ref.rankme(z), rel=1e-9)
     for alpha in (0.0, 0.05, 0.3):
-        assert matrix_entropy(tensor(z), alpha).item() == close(ref.matrix_entropy(z, alpha), abs=1e-9)
+        assert matrix_entropy(tensor(z), alpha).item() == close(
+            ref.matrix_entropy(z, alpha), abs=1e-9
+        )
 
 
 def test_view_functions():
@@ -92,7 +103,9 @@ def test_view_functions():
     assert losses.mean().item() == close(ref.infonce(a, b, 0.2), abs=1e-9)
     for alpha in (1.0, 2.0, 0.5):
         ours = dime_values(a, b, alpha, 5, seed=3)
-        assert ours == close(np.array(ref.dime_terms(a, b, ref.permutations(14, 5, 3), alpha)), abs=1e-9)
+        assert ours == close(
+            np.array(ref.dime_terms(a, b, ref.permutations(14, 5, 3), alpha)), abs=1e-9
+        )
 
 
 def test_infonce_in_blocks(monkeypatch):
@@ -138,18 +151,29 @@ def test_accumulator(name, width):
 @pytest.mark.parametrize(
     "options",
     [
-        Options(alpha=2.0, rows="raw", pooled_rows="raw", view_rows="centered-unit", temperature=0.5, delta=0.1),
+        Options(
+            alpha=2.0,
+            rows="raw",
+            pooled_rows="raw",
+            view_rows="centered-unit",
+            temperature=0.5,
+            delta=0.1,
+        ),
         Options(alpha=0.5, rows="unit", pooled_rows="unit", seed=4, permutations=3),
         Options(alpha=math.inf, rows="centered", pooled_rows="centered"),
     ],
     ids=["raw", "unit", "centered"],
 )
-@pytest.mark.parametrize("name", ["prompt_entropy", "dataset_entropy", "effective_rank", "infonce", "lidar", "dime"])
+@pytest.mark.parametrize(
+    "name", ["prompt_entropy", "dataset_entropy", "effective_rank", "infonce", "lidar", "dime"]
+)
 def test_accumulator_under_other_options(name, options):
     for d in WIDTHS.values():
         s = make_samples(20, d, seed=3)
         expected = REFERENCES[name](s, options)
-        assert accumulate(name, s, batch=6, options=options).compute().value == close(expected, rel=1e-9, abs=1e-9)
+        assert accumulate(name, s, batch=6, options=options).compute().value == close(
+            expected, rel=1e-9, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -167,7 +191,9 @@ def test_accumulator_of_low_precision_input(name, dtype):
 def test_lidar_with_other_rows():
     s = make_samples(20, 6)
     views = np.stack([ref.prepare(s.views[:, i], "centered-unit") for i in range(4)], axis=1)
-    ours = accumulate("lidar", s, batch=6, options=Options(lidar_rows="centered-unit")).compute().value
+    ours = (
+        accumulate("lidar", s, batch=6, options=Options(lidar_rows="centered-unit")).compute().value
+    )
     assert ours == close(ref.lidar(views), abs=1e-9)
 
 
@@ -180,7 +206,9 @@ def test_dime_of_more_prompts_than_its_limit():
     terms = ref.dime_terms(a, b, ref.permutations(8, 10, 0))
     assert estimate.n == 8
     assert estimate.value == close(np.mean(terms), abs=1e-9)
-    assert estimate.notes["se_permutations"] == close(np.std(terms, ddof=1) / math.sqrt(10), rel=1e-6)
+    assert estimate.notes["se_permutations"] == close(
+        np.std(terms, ddof=1) / math.sqrt(10), rel=1e-6
+    )
     low, high = interval(estimate)
     assert (high - low) / 2 == close(2.3646 * estimate.se, rel=1e-4)  # seven degrees of freedom
 
@@ -188,7 +216,13 @@ def test_dime_of_more_prompts_than_its_limit():
 def test_normalizations():
     s = make_samples(20, 6)
     log_n, log_d = math.log(20), math.log(6)
-    divide = {"raw": 1.0, "maxEntropy": log_d, "logN": log_n, "logD": log_d, "logNlogD": log_n * log_d}
+    divide = {
+        "raw": 1.0,
+        "maxEntropy": log_d,
+        "logN": log_n,
+        "logD": log_d,
+        "logNlogD": log_n * log_d,
+    }
     for name in ("dataset_entropy", "lidar", "dime"):
         metric = accumulate(name, s)
         assert set(metric.info.normalizations) == set(divide)
@@ -207,6 +241,11 @@ def test_prompt_entropy_is_normalized_by_each_prompts_own_length():
         values = []
         for t in s.tokens:
             log_n, log_d = math.log(len(t)), math.log(6)
-            by = {"logN": log_n, "maxEntropy": min(log_n, log_d), "logD": log_d, "logNlogD": log_n * log_d}[normalization]
+            by = {
+                "logN": log_n,
+                "maxEntropy": min(log_n, log_d),
+                "logD": log_d,
+                "logNlogD": log_n * log_d,
+            }[normalization]
             values.append(ref.prompt_entropy(t) / by)
         assert metric.compute(normalization).value == close(np.mean(values), rel=1e-9)

@@ -10,7 +10,18 @@ import layerscope.metrics
 import layerscope.spectra
 from tests.forking import run_python
 
-BLOCKED = ("transformers", "pandas", "rich", "typer", "matplotlib", "pyarrow", "scipy", "safetensors", "datasets", "tokenizers")
+BLOCKED = (
+    "transformers",
+    "pandas",
+    "rich",
+    "typer",
+    "matplotlib",
+    "pyarrow",
+    "scipy",
+    "safetensors",
+    "datasets",
+    "tokenizers",
+)
 PURE = ("layerscope.metrics", "layerscope.spectra", "layerscope.capture.anatomy")
 
 PROGRAM = """

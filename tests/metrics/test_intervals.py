@@ -1,4 +1,5 @@
-"""Intervals: influences are derivatives, folds are left out exactly, and the spread both imply is the true one."""
+"""Intervals: influences are derivatives, folds are left out exactly, and the spread both imply is
+the true one."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +28,8 @@ def estimates(name: str, n: int, d: int, datasets: int) -> list[Estimate]:
 
 
 def draw(n: int, d: int, seed: int, q: int = 4) -> Samples:
-    """Independent datasets of one population (make_samples draws the population with the seed as well)."""
+    """Independent datasets of one population (make_samples draws the population with the seed as
+    well)."""
     population, rng = np.random.default_rng(0), np.random.default_rng([1, seed])
     scale = np.arange(1, d + 1) ** -0.5
     centers = 0.5 * population.normal(size=d) + rng.normal(size=(n, d)) * scale
@@ -41,7 +43,8 @@ def subset(s: Samples, keep: np.ndarray) -> Samples:
     return out
 
 
-# (a) influences are derivatives ---------------------------------------------------------------------------------------
+# (a) influences are derivatives
+# ---------------------------------------------------------------------------------------
 
 
 def weighted_anisotropy(s: Samples, w: np.ndarray) -> float:
@@ -57,14 +60,27 @@ def weighted_dimension(s: Samples, w: np.ndarray) -> float:
 
 
 def weighted_loss(s: Samples, w: np.ndarray) -> float:
-    return ref.weighted_infonce(ref.prepare(s.views[:, 0], "unit"), ref.prepare(s.views[:, 1], "unit"), w)
+    return ref.weighted_infonce(
+        ref.prepare(s.views[:, 0], "unit"), ref.prepare(s.views[:, 1], "unit"), w
+    )
 
 
-def weighted_mean(function: Callable[[np.ndarray], float]) -> Callable[[Samples, np.ndarray], float]:
+def weighted_mean(
+    function: Callable[[np.ndarray], float],
+) -> Callable[[Samples, np.ndarray], float]:
     return lambda s, w: float(np.average([function(t) for t in s.tokens], weights=w))
 
 
-SPECTRAL = ("dataset_entropy", "effective_rank", "entropy_rank", "rankme", "alpha_req", "nesum", "lidar", "lidar_rank")
+SPECTRAL = (
+    "dataset_entropy",
+    "effective_rank",
+    "entropy_rank",
+    "rankme",
+    "alpha_req",
+    "nesum",
+    "lidar",
+    "lidar_rank",
+)
 
 WEIGHTED: dict[str, Callable[[Samples, np.ndarray], float]] = {
     "prompt_entropy": weighted_mean(ref.prompt_entropy),
@@ -79,7 +95,12 @@ WEIGHTED: dict[str, Callable[[Samples, np.ndarray], float]] = {
 }
 
 
-def assert_is_derivative(s: Samples, estimate: Estimate, function: Callable[[Samples, np.ndarray], float], tolerance: float):
+def assert_is_derivative(
+    s: Samples,
+    estimate: Estimate,
+    function: Callable[[Samples, np.ndarray], float],
+    tolerance: float,
+):
     n, step = len(s), 1e-4
     assert function(s, np.ones(n)) == pytest.approx(estimate.value, rel=1e-6)
     slopes = np.empty(n)
@@ -91,12 +112,16 @@ def assert_is_derivative(s: Samples, estimate: Estimate, function: Callable[[Sam
     slopes -= slopes.mean()
     assert np.abs(slopes).max() > 0
     assert estimate.influence is not None
-    np.testing.assert_allclose(estimate.influence, slopes, atol=tolerance * np.abs(slopes).max(), rtol=0)
+    np.testing.assert_allclose(
+        estimate.influence, slopes, atol=tolerance * np.abs(slopes).max(), rtol=0
+    )
 
 
 def test_every_metric_with_influences_is_checked():
     s = draw(12, 5, 0)
-    with_influence = {name for name in metrics() if accumulate(name, s).compute().influence is not None}
+    with_influence = {
+        name for name in metrics() if accumulate(name, s).compute().influence is not None
+    }
     assert with_influence == set(WEIGHTED)
     assert set(metrics()) - with_influence == {
         "dime",
@@ -111,7 +136,9 @@ def test_influence_is_the_derivative_in_a_prompts_weight(name, d):
     s.keys = np.arange(12)
     # the norms of the sink are float32
     rough = name in ("sink_ratio", "state_norm")
-    assert_is_derivative(s, accumulate(name, s, batch=5).compute(), WEIGHTED[name], 1e-5 if rough else 1e-6)
+    assert_is_derivative(
+        s, accumulate(name, s, batch=5).compute(), WEIGHTED[name], 1e-5 if rough else 1e-6
+    )
 
 
 def test_influences_follow_the_keys():
@@ -119,10 +146,13 @@ def test_influences_follow_the_keys():
     for name in WEIGHTED:
         canonical = accumulate(name, s).compute().influence
         sorted_samples = subset(s, np.argsort(s.keys))
-        np.testing.assert_allclose(accumulate(name, sorted_samples).compute().influence, canonical, atol=1e-9)
+        np.testing.assert_allclose(
+            accumulate(name, sorted_samples).compute().influence, canonical, atol=1e-9
+        )
 
 
-# TwoNN is left out: taking a point away changes its neighbors' ratios too, which its influence does not follow.
+# TwoNN is left out: taking a point away changes its neighbors' ratios too, which its influence does
+# not follow.
 JACKKNIFE = {"prompt_entropy": 6, "curvature": 6, "anisotropy": 6, "infonce": 6, "infonce_mi": 6}
 
 
@@ -138,18 +168,23 @@ def test_influence_predicts_what_taking_a_prompt_away_does(name):
         estimate = metric.estimate(data)
     else:
         estimate = accumulate(name, s).compute()
-        without = [accumulate(name, subset(s, np.delete(np.arange(n), i))).compute().value for i in range(60)]
+        without = [
+            accumulate(name, subset(s, np.delete(np.arange(n), i))).compute().value
+            for i in range(60)
+        ]
     change = estimate.value - np.array(without)
     predicted = estimate.influence[:60]
     assert np.corrcoef(change, predicted)[0, 1] > 0.98
     assert np.polyfit(predicted, change, 1)[0] == pytest.approx(1.0, abs=0.1)
 
 
-# spectra: folds of prompts left out ---------------------------------------------------------------------------------
+# spectra: folds of prompts left out
+# ---------------------------------------------------------------------------------
 
 
 def folded_error(function: Callable[[np.ndarray], float], n: int) -> float:
-    """The jackknife's standard error, straight from its definition; `function` takes the prompts that stay."""
+    """The jackknife's standard error, straight from its definition; `function` takes the prompts
+    that stay."""
     folds = min(20, n)
     left = np.array([function(np.flatnonzero(np.arange(n) % folds != g)) for g in range(folds)])
     return math.sqrt((folds - 1) / folds * ((left - left.mean()) ** 2).sum())
@@ -164,7 +199,9 @@ def test_pooled_spectra_leave_folds_out(n, d, rows):
     prepared = ref.prepare(s.pooled, rows)  # once, with the mean of all prompts
     expected = folded_error(lambda stay: ref.dataset_entropy(prepared[stay], 1.0, "raw"), n)
     assert estimate.df == min(20, n) - 1
-    assert estimate.se == pytest.approx(expected, rel=1e-4 if 64 <= n <= d else 1e-7)  # by quadrature
+    assert estimate.se == pytest.approx(
+        expected, rel=1e-4 if 64 <= n <= d else 1e-7
+    )  # by quadrature
 
 
 @pytest.mark.parametrize("n", [30, 75])
@@ -181,7 +218,9 @@ def test_other_functions_of_the_spectrum_leave_the_same_folds_out(name, n):
     }[name]
     prepared = ref.prepare(s.pooled, rows)
     expected = folded_error(lambda stay: function(prepared[stay]), n)
-    assert accumulate(name, s).compute().se == pytest.approx(expected, rel=1e-4 if n >= 64 else 1e-5)
+    assert accumulate(name, s).compute().se == pytest.approx(
+        expected, rel=1e-4 if n >= 64 else 1e-5
+    )
 
 
 @pytest.mark.parametrize(("n", "d"), [(12, 30), (50, 8)], ids=["N<D", "N>D"])
@@ -199,18 +238,22 @@ def test_lidar_leaves_folds_out(n, d, alpha):
 @pytest.mark.parametrize("scale", [1.0, 30.0, 3e3, 3e5], ids=str)
 @pytest.mark.parametrize(("n", "q", "d"), [(23, 3, 40), (30, 4, 200), (48, 2, 48)])
 def test_lidar_without_a_fold_from_the_factor_of_all(n, q, d, scale):
-    """Few digits are lost where views tell a fold's prompts apart in directions of their own; there Σ_w is factored anew."""
+    """Few digits are lost where views tell a fold's prompts apart in directions of their own; there
+    Σ_w is factored anew."""
     rng = np.random.default_rng(0)
     views = rng.normal(size=(n, 1, d)) + 0.3 * rng.normal(size=(n, q, d))
     data = ViewRows()
     data.update((scale * views * np.logspace(0, -2, d)).astype(np.float32), np.arange(n))
     scatter = _Scatter(data, Options())
     expected = [scatter.entropy(fold) for fold in range(n_folds(n))]
-    assert scatter.entropies_without() == pytest.approx(expected, rel=1e-9)  # the last digits are the processor's
+    assert scatter.entropies_without() == pytest.approx(
+        expected, rel=1e-9
+    )  # the last digits are the processor's
 
 
 def test_lidar_of_few_prompts_in_many_dimensions(monkeypatch):
-    """Vectors that span few dimensions are turned into them, unless a prompt's center equals the mean."""
+    """Vectors that span few dimensions are turned into them, unless a prompt's center equals the
+    mean."""
     views = (np.random.default_rng(0).normal(size=(24, 3, 150)) + 5).astype(np.float32)
     rotated, plain, equal = ViewRows(), ViewRows(), ViewRows()
     rotated.update(views)
@@ -230,7 +273,9 @@ def test_lidar_factors_few_scatter_matrices(monkeypatch):
     data.update(np.random.default_rng(0).normal(size=(50, 3, 64)), np.arange(50))
     seen = []
     own = torch.linalg.cholesky_ex
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda matrix: seen.append(len(matrix)) or own(matrix))
+    monkeypatch.setattr(
+        torch.linalg, "cholesky_ex", lambda matrix: seen.append(len(matrix)) or own(matrix)
+    )
     LiDAR().estimate(data)
     assert seen.count(64) == 3
 
@@ -240,33 +285,52 @@ def test_folds_follow_the_keys():
         s = draw(n, d, 0)
         for name in SPECTRAL:
             shuffled = subset(s, np.random.default_rng(3).permutation(n))
-            assert accumulate(name, shuffled).compute().se == pytest.approx(accumulate(name, s).compute().se, rel=1e-7)
+            assert accumulate(name, shuffled).compute().se == pytest.approx(
+                accumulate(name, s).compute().se, rel=1e-7
+            )
 
 
 def test_without_keys_folds_are_drawn_by_the_data():
-    """One shuffle of the sorted rows for all data would mix the ranks of a dominating feature alike in all of them."""
+    """One shuffle of the sorted rows for all data would mix the ranks of a dominating feature alike
+    in all of them."""
     rng, ranks, ratios = np.random.default_rng(0), set(), []
     for _ in range(40):
-        rows = rng.normal(size=(120, 24)) * np.where(np.arange(24) == 0, 8.0, np.arange(1, 25) ** -0.5)
+        rows = rng.normal(size=(120, 24)) * np.where(
+            np.arange(24) == 0, 8.0, np.arange(1, 25) ** -0.5
+        )
         found = get_metric("dataset_entropy")().update(torch.from_numpy(rows)).compute()
-        turned = get_metric("dataset_entropy")().update(torch.from_numpy(3.0 * rows[::-1].copy())).compute()
-        assert turned.se == pytest.approx(found.se, rel=1e-6)  # neither the order of arrival nor a scale changes them
+        turned = (
+            get_metric("dataset_entropy")()
+            .update(torch.from_numpy(3.0 * rows[::-1].copy()))
+            .compute()
+        )
+        assert turned.se == pytest.approx(
+            found.se, rel=1e-6
+        )  # neither the order of arrival nor a scale changes them
         data = PooledRows()
         data.update(rows)
         ranks.add(tuple(rows[:, 0].argsort().argsort()[data.order()[::20]]))
-        keyed = get_metric("dataset_entropy")().update(torch.from_numpy(rows), keys=np.arange(120)).compute()
+        keyed = (
+            get_metric("dataset_entropy")()
+            .update(torch.from_numpy(rows), keys=np.arange(120))
+            .compute()
+        )
         ratios.append(found.se / keyed.se)
     assert len(ranks) == 40
-    assert np.mean(ratios) == pytest.approx(1, abs=0.06)  # 0.87 with one shuffle for all data of this size
+    assert np.mean(ratios) == pytest.approx(
+        1, abs=0.06
+    )  # 0.87 with one shuffle for all data of this size
 
 
-# (b) the implied spread is the true spread ----------------------------------------------------------------------------
+# (b) the implied spread is the true spread
+# ----------------------------------------------------------------------------
 
 WIDE = 60  # more dimensions than the 40 prompts
 
 
 def spread_ratio(name: str, n: int, d: int, datasets: int) -> float:
-    """Mean standard error of the interval over the standard deviation of the value over independent datasets."""
+    """Mean standard error of the interval over the standard deviation of the value over independent
+    datasets."""
     values, errors = [], []
     for estimate in estimates(name, n, d, datasets):
         low, high = interval(estimate)
@@ -306,7 +370,9 @@ def spread_ratio(name: str, n: int, d: int, datasets: int) -> float:
     ],
 )
 def test_spread(name, d, record_property):
-    ratio = spread_ratio(name, 40, d, 120 if name == "dime" else 40)  # as many as those whose intervals are counted below
+    ratio = spread_ratio(
+        name, 40, d, 120 if name == "dime" else 40
+    )  # as many as those whose intervals are counted below
     record_property("ratio", ratio)
     print(f"spread ratio {name} N=40 D={d}: {ratio:.2f}")
     assert 0.6 <= ratio <= 1.6
@@ -317,16 +383,23 @@ def test_one_part_of_dimes_error_is_over_permutations():
     few = accumulate("dime", s, options=Options(permutations=5)).compute()
     many = accumulate("dime", s, options=Options(permutations=80)).compute()
     assert many.notes["se_permutations"] < few.notes["se_permutations"]
-    means = [accumulate("dime", s, options=Options(permutations=10, seed=k)).compute() for k in range(30)]
+    means = [
+        accumulate("dime", s, options=Options(permutations=10, seed=k)).compute() for k in range(30)
+    ]
     told = np.mean([m.notes["se_permutations"] for m in means])
     assert told == pytest.approx(np.std([m.value for m in means], ddof=1), rel=0.5)
-    assert few.se == pytest.approx(math.hypot(few.notes["se_permutations"], few.notes["se_prompts"]))
+    assert few.se == pytest.approx(
+        math.hypot(few.notes["se_permutations"], few.notes["se_prompts"])
+    )
     assert few.df == 29
 
 
-@pytest.mark.parametrize(("n", "d", "alpha"), [(40, 8, 1.0), (40, 60, 1.0), (40, 8, 2.0), (40, 8, 3.0), (80, 30, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "d", "alpha"), [(40, 8, 1.0), (40, 60, 1.0), (40, 8, 2.0), (40, 8, 3.0), (80, 30, 1.0)]
+)
 def test_the_other_part_of_dimes_error_is_over_prompts(n, d, alpha):
-    """Prompts left out of both views, each permutation kept but for them, everything solved anew: numpy only."""
+    """Prompts left out of both views, each permutation kept but for them, everything solved anew:
+    numpy only."""
     s = draw(n, d, 5)
     s.keys = np.arange(n)
     found = accumulate("dime", s, options=Options(alpha=alpha)).compute().notes["se_prompts"]
@@ -355,7 +428,9 @@ def test_two_way_effects_are_told_apart():
     of_a, of_b = rng.normal(size=(2, 30))
     orders = [rng.permutation(30) for _ in range(6)]
     seen = np.stack([of_a + of_b[p] + 0.01 * rng.normal(size=30) + 5 for p in orders])
-    found_a, found_b, noise = two_way_effects(np.stack([seen, 3 * seen]), orders)  # two sets at once
+    found_a, found_b, noise = two_way_effects(
+        np.stack([seen, 3 * seen]), orders
+    )  # two sets at once
     np.testing.assert_allclose(found_a, np.outer([1, 3], of_a - of_a.mean()), atol=0.15)
     np.testing.assert_allclose(found_b, np.outer([1, 3], of_b - of_b.mean()), atol=0.15)
     np.testing.assert_allclose(found_b[1], 3 * found_b[0])
@@ -368,17 +443,22 @@ def test_errors_of_several_pairs_are_those_of_each(monkeypatch):
     together = prompt_errors(pairs, 1.0, 3, 0)
     monkeypatch.setitem(dime._BATCH_ENTRIES, "cpu", 1200)  # three matrices at a time
     assert together == prompt_errors(pairs, 1.0, 3, 0)
-    np.testing.assert_allclose(together, [prompt_error(a, b, 1.0, 3, 0) for a, b in pairs], rtol=1e-12)
+    np.testing.assert_allclose(
+        together, [prompt_error(a, b, 1.0, 3, 0) for a, b in pairs], rtol=1e-12
+    )
     assert len(set(together)) == 3
 
 
 @pytest.mark.parametrize("d", [8, WIDE])
 def test_dimes_interval_covers(d):
-    """Of 120 datasets of 40 prompts, how many intervals hold the mean of all; over permutations alone it is far fewer."""
+    """Of 120 datasets of 40 prompts, how many intervals hold the mean of all; over permutations
+    alone it is far fewer."""
     runs = estimates("dime", 40, d, 120)
     truth = np.mean([run.value for run in runs])
     held = np.mean([low <= truth <= high for low, high in map(interval, runs)])
-    narrow = np.mean([abs(run.value - truth) <= 2.262 * run.notes["se_permutations"] for run in runs])
+    narrow = np.mean(
+        [abs(run.value - truth) <= 2.262 * run.notes["se_permutations"] for run in runs]
+    )
     assert 0.92 <= held <= 1.0, held
     assert narrow < 0.75
 
@@ -387,7 +467,8 @@ def test_dime_of_two_prompts_has_no_interval():
     assert math.isnan(accumulate("dime", draw(2, 6, 0)).compute().se)
 
 
-# (c) the interval itself ----------------------------------------------------------------------------------------------
+# (c) the interval itself
+# ----------------------------------------------------------------------------------------------
 
 
 def mean_estimate(values: np.ndarray) -> Estimate:
@@ -444,7 +525,9 @@ def test_of_a_standard_error():
     assert [low, high] == pytest.approx([2 - Z95 / 2, 2 + Z95 / 2], abs=1e-6)
 
 
-@pytest.mark.parametrize(("df", "quantile"), [(1, 12.706), (9, 2.262), (19, 2.093), (30, 2.042), (200, Z95), (None, Z95)])
+@pytest.mark.parametrize(
+    ("df", "quantile"), [(1, 12.706), (9, 2.262), (19, 2.093), (30, 2.042), (200, Z95), (None, Z95)]
+)
 def test_few_folds_widen_it(df, quantile):
     low, high = interval(Estimate(2.0, 5, 1, se=0.5, df=df))
     assert (high - low) / 2 == pytest.approx(0.5 * quantile, rel=1e-3)
@@ -453,17 +536,23 @@ def test_few_folds_widen_it(df, quantile):
 def test_scaled_and_mapped():
     estimate = Estimate(2.0, 3, 1, np.array([1.0, -1.0, 0.0]), undefined=4)
     double = estimate.scaled(-2.0)
-    assert (double.value, double.influence.tolist(), double.undefined) == (-4.0, [-2.0, 2.0, 0.0], 4)
+    assert (double.value, double.influence.tolist(), double.undefined) == (
+        -4.0,
+        [-2.0, 2.0, 0.0],
+        4,
+    )
     assert Estimate(2.0, 3, 1, se=0.5).scaled(-2.0).se == 1.0
     squared = estimate.mapped(lambda x: x * x, slope=4.0)
     assert (squared.value, squared.influence.tolist()) == (4.0, [4.0, -4.0, 0.0])
 
 
-# (d) why not the plain bootstrap --------------------------------------------------------------------------------------
+# (d) why not the plain bootstrap
+# --------------------------------------------------------------------------------------
 
 
 def test_the_plain_bootstrap_misses_the_value_it_is_of():
-    """With N < D a prompt drawn twice is one direction, not two: every resample has less entropy than the data."""
+    """With N < D a prompt drawn twice is one direction, not two: every resample has less entropy
+    than the data."""
     s = draw(40, 100, 0)
     value = ref.dataset_entropy(s.pooled)
     rng = np.random.default_rng(0)

@@ -29,8 +29,12 @@ def simplex(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0, math.inf])
 def test_plus_and_minus_axes(alpha):
-    assert value("dataset_entropy", plus_minus_axes(5), Options(alpha=alpha)) == close(math.log(5), abs=1e-12)
-    assert value("prompt_entropy", plus_minus_axes(5)[None], Options(alpha=alpha)) == close(math.log(5), abs=1e-12)
+    assert value("dataset_entropy", plus_minus_axes(5), Options(alpha=alpha)) == close(
+        math.log(5), abs=1e-12
+    )
+    assert value("prompt_entropy", plus_minus_axes(5)[None], Options(alpha=alpha)) == close(
+        math.log(5), abs=1e-12
+    )
 
 
 def test_ranks_of_plus_and_minus_axes():
@@ -47,7 +51,9 @@ def test_identity_matrix_loses_one_direction_to_centring():
 def test_two_eigenvalues():
     """K = diag(3, 1): p = (3/4, 1/4)."""
     z = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64).sqrt())
-    assert matrix_entropy(z, 1.0).item() == close(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), abs=1e-12)
+    assert matrix_entropy(z, 1.0).item() == close(
+        -(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), abs=1e-12
+    )
     assert matrix_entropy(z, 2.0).item() == close(-math.log(10 / 16), abs=1e-12)
     assert matrix_entropy(z, math.inf).item() == close(-math.log(0.75), abs=1e-12)
     assert matrix_entropy(z, 0.0).item() == close(math.log(2), abs=1e-12)
@@ -61,7 +67,10 @@ def test_two_eigenvalues():
         ([[0, 0], [1, 0], [0, 0], [1, 0]], math.pi),
         ([[0, 0], [1, 0], [2, 1]], math.pi / 4),
         ([[0, 0], [1, 0], [1, 0], [2, 0], [3, 0]], 0.0),  # the two terms with the halt are left out
-        ([[0, 0], [1, 0], [1, 1], [1, 1], [5, 5], [6, 6], [6, 6]], math.pi / 4),  # the same: a right angle and none
+        (
+            [[0, 0], [1, 0], [1, 1], [1, 1], [5, 5], [6, 6], [6, 6]],
+            math.pi / 4,
+        ),  # the same: a right angle and none
     ],
 )
 def test_curvature_of_paths(path, angle):
@@ -87,7 +96,8 @@ def test_infonce_of_views_that_say_nothing():
 
 
 def test_infonce_at_its_upper_bound():
-    """One view at +x, the other at −x: the partner is as far as can be, half of the others as near as can be."""
+    """One view at +x, the other at −x: the partner is as far as can be, half of the others as near
+    as can be."""
     n, tau = 6, 0.5
     views = np.stack([np.tile([1.0, 0], (n, 1)), np.tile([-1.0, 0], (n, 1))], axis=1)
     expected = math.log(n * math.exp(-1 / tau) + (n - 1) * math.exp(1 / tau)) + 1 / tau
@@ -111,7 +121,8 @@ def test_lidar_of_well_separated_clusters(n, d):
 
 
 def test_lidar_sees_past_a_noisy_direction():
-    """Whitening: a direction where views differ as much as prompts no longer counts like the others."""
+    """Whitening: a direction where views differ as much as prompts no longer counts like the
+    others."""
     rng = np.random.default_rng(0)
     centers = np.tile(plus_minus_axes(3), (4, 1))
     quiet = centers[:, None] + 0.01 * rng.normal(size=(24, 6, 3))
@@ -122,7 +133,8 @@ def test_lidar_sees_past_a_noisy_direction():
 
 
 def test_dime_of_two_clusters():
-    """Shuffled, the product of two block matrices keeps its blocks only if the permutation does: log 4 − log 2 or 0."""
+    """Shuffled, the product of two block matrices keeps its blocks only if the permutation does:
+    log 4 − log 2 or 0."""
     a = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]], dtype=torch.float64)
     seen = set()
     for term, perm in zip(dime_values(a, a, 1.0, 30, 0), ref.permutations(4, 30, 0), strict=True):
@@ -136,7 +148,11 @@ def test_dime_without_structure_is_zero():
     assert value("dime", np.eye(8)[:, None].repeat(2, 1)) == close(0.0, abs=1e-9)  # all orthogonal
     assert value("dime", np.ones((8, 2, 3))) == close(0.0, abs=1e-9)  # all the same
     rng = np.random.default_rng(0)
-    estimate = get_metric("dime")(Options(permutations=40)).update(tensor(rng.normal(size=(40, 2, 3)))).compute()
+    estimate = (
+        get_metric("dime")(Options(permutations=40))
+        .update(tensor(rng.normal(size=(40, 2, 3))))
+        .compute()
+    )
     spread = estimate.se * math.sqrt(40)  # the pairing is one permutation like the others
     assert abs(estimate.value) < 4 * spread
 
@@ -149,7 +165,9 @@ def test_dime_of_related_views_is_positive():
 
 def test_anisotropy():
     assert value("anisotropy", np.tile([3.0, 4.0], (5, 1))) == close(1.0, abs=1e-12)
-    assert value("anisotropy", np.arange(1, 6)[:, None] * np.array([[3.0, 4.0]])) == close(1.0, abs=1e-12)
+    assert value("anisotropy", np.arange(1, 6)[:, None] * np.array([[3.0, 4.0]])) == close(
+        1.0, abs=1e-12
+    )
     assert value("anisotropy", np.eye(5)) == close(0.0, abs=1e-12)
     assert value("anisotropy", simplex(5)) == close(-1 / 4, abs=1e-12)
     assert value("anisotropy", [[1.0, 0], [-2, 0]]) == close(-1.0, abs=1e-12)
@@ -189,19 +207,29 @@ def _exact_lidar(views: np.ndarray, delta: float) -> float:
         within, between = mp.matrix(d, d), mp.matrix(d, d)
         for i in range(d):
             for j in range(d):
-                inner = ((view[i] - c[i]) * (view[j] - c[j]) for prompt, c in zip(rows, centers, strict=True) for view in prompt)
+                inner = (
+                    (view[i] - c[i]) * (view[j] - c[j])
+                    for prompt, c in zip(rows, centers, strict=True)
+                    for view in prompt
+                )
                 within[i, j] = mp.fsum(inner) / (n * q) + (mp.mpf(delta) if i == j else 0)
                 between[i, j] = mp.fsum((c[i] - mean[i]) * (c[j] - mean[j]) for c in centers) / n
         inverse = mp.inverse(mp.cholesky(within))
-        values = [max(mp.mpf(0), value) for value in mp.eigsy(inverse * between * inverse.T, eigvals_only=True)]
+        values = [
+            max(mp.mpf(0), value)
+            for value in mp.eigsy(inverse * between * inverse.T, eigvals_only=True)
+        ]
         total = mp.fsum(values)
-        return float(-mp.fsum(v / total * mp.log(v / total) for v in values if v > total * mp.mpf(10) ** -40))
+        return float(
+            -mp.fsum(v / total * mp.log(v / total) for v in values if v > total * mp.mpf(10) ** -40)
+        )
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e5, 1e6, 1e8, 1e10])
 @pytest.mark.parametrize(("n", "q", "d"), [(5, 2, 8), (12, 2, 6), (4, 2, 12)])
 def test_lidar_of_large_states(n: int, q: int, d: int, scale: float) -> None:
-    """δ is far below the rounding of Σ_w there, and still decides the directions in which views do not differ."""
+    """δ is far below the rounding of Σ_w there, and still decides the directions in which views do
+    not differ."""
     views = scale * np.random.default_rng(n).normal(size=(n, q, d))
     metric = get_metric("lidar")().update(torch.from_numpy(views))
     result = metric.compute()

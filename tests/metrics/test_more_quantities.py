@@ -27,7 +27,8 @@ def test_they_are_measured_where_they_are_named() -> None:
     assert expand_names("paper,state_norm")[-1] == "state_norm"
 
 
-# --- norms --------------------------------------------------------------------------------------------------------------------
+# --- norms
+#   --------------------------------------------------------------------------------------------------------------------
 
 
 def test_state_norm_known_answers() -> None:
@@ -35,7 +36,10 @@ def test_state_norm_known_answers() -> None:
     states[0, :, 0] = [1, 2, 30]
     states[1, :, 1] = 5
     metric = get_metric("state_norm")()
-    assert metric.measure(tensor(states), torch.ones(2, 3, dtype=torch.bool)).tolist() == [11.0, 5.0]
+    assert metric.measure(tensor(states), torch.ones(2, 3, dtype=torch.bool)).tolist() == [
+        11.0,
+        5.0,
+    ]
     mask = torch.tensor([[True, True, False], [False, False, False]])
     kept = metric.measure(tensor(states), mask)
     assert kept[0] == 1.5

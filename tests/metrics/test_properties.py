@@ -41,7 +41,11 @@ def matrices(draw) -> torch.Tensor:
 
 @st.composite
 def spectra(draw) -> torch.Tensor:
-    values = draw(st.lists(st.floats(0.0, 1.0) | st.just(0.0), min_size=2, max_size=10).filter(lambda v: max(v) > 1e-3))
+    values = draw(
+        st.lists(st.floats(0.0, 1.0) | st.just(0.0), min_size=2, max_size=10).filter(
+            lambda v: max(v) > 1e-3
+        )
+    )
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -66,7 +70,10 @@ def test_non_increasing_in_alpha(z, rows):
 @quick
 @given(spectra())
 def test_non_increasing_in_alpha_for_any_spectrum(spectrum):
-    values = [spectrum_entropy(spectrum, alpha).item() for alpha in (1.0, 1 + 1e-9, 1.5, 2.0, 4.0, 50.0, 1e4, math.inf)]
+    values = [
+        spectrum_entropy(spectrum, alpha).item()
+        for alpha in (1.0, 1 + 1e-9, 1.5, 2.0, 4.0, 50.0, 1e4, math.inf)
+    ]
     for before, after in itertools.pairwise(values):
         assert after <= before + TINY
 
@@ -86,11 +93,18 @@ def test_scale_and_rotation(z, alpha, scale, seed):
 @quick
 @given(spectra(), alphas, st.data())
 def test_schur_concave(spectrum, alpha, data):
-    """Moving weight from a larger eigenvalue to a smaller one (a T-transform) never lowers the entropy."""
-    i, j = data.draw(st.integers(0, len(spectrum) - 1)), data.draw(st.integers(0, len(spectrum) - 1))
+    """Moving weight from a larger eigenvalue to a smaller one (a T-transform) never lowers the
+    entropy."""
+    i, j = (
+        data.draw(st.integers(0, len(spectrum) - 1)),
+        data.draw(st.integers(0, len(spectrum) - 1)),
+    )
     t = data.draw(st.floats(0.0, 1.0))
     mixed = spectrum.clone()
-    mixed[i], mixed[j] = t * spectrum[i] + (1 - t) * spectrum[j], (1 - t) * spectrum[i] + t * spectrum[j]
+    mixed[i], mixed[j] = (
+        t * spectrum[i] + (1 - t) * spectrum[j],
+        (1 - t) * spectrum[i] + t * spectrum[j],
+    )
     assert spectrum_entropy(mixed, alpha) >= spectrum_entropy(spectrum, alpha) - TINY
     even = torch.full_like(spectrum, spectrum.mean().item())
     assert spectrum_entropy(even, alpha).item() == pytest.approx(math.log(len(spectrum)), abs=TINY)
@@ -117,7 +131,9 @@ def test_both_gram_matrices_give_the_same(z, alpha):
     a, b = gram_entropy(z @ z.mT, alpha), gram_entropy(z.mT @ z, alpha)
     assert a.item() == pytest.approx(b.item(), abs=1e-8)
     assert smaller_gram(z).shape == (min(z.shape),) * 2
-    assert matrix_entropy(z.mT, alpha).item() == pytest.approx(matrix_entropy(z, alpha).item(), abs=1e-8)
+    assert matrix_entropy(z.mT, alpha).item() == pytest.approx(
+        matrix_entropy(z, alpha).item(), abs=1e-8
+    )
 
 
 @quick
@@ -148,13 +164,20 @@ def test_continuous_in_alpha(spectrum):
         s = spectrum_entropy(p, alpha).item()
         for step in (1e-12, 1e-9, 1e-7):
             for side in (-1, 1):
-                assert spectrum_entropy(p, alpha + side * step).item() == pytest.approx(s, abs=1e3 * step + 1e-8)
+                assert spectrum_entropy(p, alpha + side * step).item() == pytest.approx(
+                    s, abs=1e3 * step + 1e-8
+                )
     # at the switch between the two formulas near 1
-    assert spectrum_entropy(p, 1 + 1.0001e-4).item() == pytest.approx(spectrum_entropy(p, 1 + 0.9999e-4).item(), abs=1e-6)
+    assert spectrum_entropy(p, 1 + 1.0001e-4).item() == pytest.approx(
+        spectrum_entropy(p, 1 + 0.9999e-4).item(), abs=1e-6
+    )
     s = spectrum_entropy(p, math.inf).item()
     # S_α − S_∞ ≤ log(n) / (α − 1)
     for alpha in (1e3, 1e6, 1e9):
-        assert abs(spectrum_entropy(p, alpha).item() - s) <= 3 * (math.log(len(p)) + abs(s)) / alpha + 1e-12
+        assert (
+            abs(spectrum_entropy(p, alpha).item() - s)
+            <= 3 * (math.log(len(p)) + abs(s)) / alpha + 1e-12
+        )
 
 
 def test_alpha_2_needs_no_eigenvalues():
@@ -162,7 +185,9 @@ def test_alpha_2_needs_no_eigenvalues():
     gram = z @ z.mT
     by_norm = -math.log((gram**2).sum() / gram.trace() ** 2)
     assert gram_entropy(gram, 2).item() == pytest.approx(by_norm, abs=1e-12)
-    assert spectrum_entropy(torch.linalg.eigvalsh(gram), 2).item() == pytest.approx(by_norm, abs=1e-12)
+    assert spectrum_entropy(torch.linalg.eigvalsh(gram), 2).item() == pytest.approx(
+        by_norm, abs=1e-12
+    )
 
 
 def test_negative_eigenvalues_are_rounding():
@@ -196,7 +221,9 @@ def test_declared_bounds(name, n, d, seed, options):
 
 
 @pytest.mark.parametrize("name", sorted(metrics()))
-@pytest.mark.parametrize("options", [Options(), Options(temperature=1e-3), Options(temperature=1e3)])
+@pytest.mark.parametrize(
+    "options", [Options(), Options(temperature=1e-3), Options(temperature=1e3)]
+)
 def test_declared_bounds_are_finite_numbers_in_order(name, options):
     for n in (2, 10, 10_000):
         low, high = metrics()[name].info.bounds(n, 64, options)

@@ -1,4 +1,5 @@
-"""The switches that reproduce the released code (method §4 items 4 to 7), each against a reference of its own."""
+"""The switches that reproduce the released code (method §4 items 4 to 7), each against a reference
+of its own."""
 
 import math
 
@@ -27,14 +28,21 @@ def test_clamped_gram_of_prompts(rows, d):
     assert ours == close(np.mean(expected), abs=1e-9)
     out = measure_tokens(states, mask, find_sink(states, mask), options)
     assert out.entropy["keep"].numpy() == close(np.array(expected), abs=1e-9)
-    dropped = [ref.clamped_entropy(ref.prepare(ref.without(t, ref.sink(t)[0]), rows)) for t in short]
+    dropped = [
+        ref.clamped_entropy(ref.prepare(ref.without(t, ref.sink(t)[0]), rows)) for t in short
+    ]
     assert out.entropy["drop"].numpy() == close(np.array(dropped), abs=1e-9)
 
 
 def test_clamped_gram_of_a_prompt_longer_than_wide():
     """The D×D side is clamped there."""
     t = np.random.default_rng(0).normal(size=(11, 4))
-    ours = get_metric("prompt_entropy")(Options(clamp_gram=True)).update(tensor(t)[None]).compute().value
+    ours = (
+        get_metric("prompt_entropy")(Options(clamp_gram=True))
+        .update(tensor(t)[None])
+        .compute()
+        .value
+    )
     assert ours == close(ref.clamped_entropy(ref.prepare(t, "centered-unit")), abs=1e-9)
 
 
@@ -78,10 +86,16 @@ def test_dime_on_the_feature_side():
     s = make_samples(20, 6)
     s.keys = np.arange(20)
     a, b = (ref.prepare(s.views[:, i], "unit") for i in (0, 1))
-    ours = accumulate("dime", s, 7, options=Options(dime_feature_side=True, permutations=4)).compute().value
+    ours = (
+        accumulate("dime", s, 7, options=Options(dime_feature_side=True, permutations=4))
+        .compute()
+        .value
+    )
     expected = ref.dime(a, b, ref.permutations(6, 4, 0), feature_side=True)
     assert ours == close(expected, abs=1e-9)
-    assert ours != close(accumulate("dime", s, 7, options=Options(permutations=4)).compute().value, abs=1e-3)
+    assert ours != close(
+        accumulate("dime", s, 7, options=Options(permutations=4)).compute().value, abs=1e-3
+    )
 
 
 def test_dime_stays_on_the_sample_side_where_that_is_smaller():
@@ -91,7 +105,8 @@ def test_dime_stays_on_the_sample_side_where_that_is_smaller():
         assert a == close(accumulate("dime", s, 20).compute().value, abs=1e-12)
 
 
-# Groups: consecutive rows in order of arrival, whatever the batches and the keys --------------------------------------
+# Groups: consecutive rows in order of arrival, whatever the batches and the keys
+# --------------------------------------
 
 GROUP = 6  # 20 prompts: groups of 6, 6, 6 and 2
 batches = pytest.mark.parametrize("batch", [1, 4, 6, 20])
@@ -117,15 +132,23 @@ def test_groups_of_pooled_vectors(rows, keyed, batch, d):
 @pytest.mark.parametrize("keyed", [True, False])
 def test_groups_of_views(keyed, batch, d):
     s = make_samples(20, d)
-    options = Options(group=GROUP, view_rows="centered-unit", lidar_rows="centered-unit", permutations=3)
-    views = np.stack([ref.prepare_in_groups(s.views[:, i], "centered-unit", GROUP) for i in range(4)], axis=1)
+    options = Options(
+        group=GROUP, view_rows="centered-unit", lidar_rows="centered-unit", permutations=3
+    )
+    views = np.stack(
+        [ref.prepare_in_groups(s.views[:, i], "centered-unit", GROUP) for i in range(4)], axis=1
+    )
     ours = accumulate("infonce", s, batch, keyed, options).compute().value
     assert ours == close(ref.infonce(views[:, 0], views[:, 1]), abs=1e-9)
-    assert accumulate("lidar", s, batch, keyed, options).compute().value == close(ref.lidar(views), abs=1e-9)
+    assert accumulate("lidar", s, batch, keyed, options).compute().value == close(
+        ref.lidar(views), abs=1e-9
+    )
     if keyed:
         order = np.argsort(s.keys)
         expected = ref.dime(views[order, 0], views[order, 1], ref.permutations(20, 3, 0))
-        assert accumulate("dime", s, batch, keyed, options).compute().value == close(expected, abs=1e-9)
+        assert accumulate("dime", s, batch, keyed, options).compute().value == close(
+            expected, abs=1e-9
+        )
 
 
 @both
@@ -139,13 +162,21 @@ def test_groups_follow_arrival(d):
         for start in range(0, 20, 8):
             add(metric, s, order[start : start + 8], keyed=True)
         values.append(metric.compute().value)
-    assert values[0] == close(ref.matrix_entropy(ref.prepare_in_groups(s.pooled[order], "centered-unit", GROUP)), abs=1e-9)
-    assert values[0] != close(ref.matrix_entropy(ref.prepare_in_groups(s.pooled, "centered-unit", GROUP)), abs=1e-6)
+    assert values[0] == close(
+        ref.matrix_entropy(ref.prepare_in_groups(s.pooled[order], "centered-unit", GROUP)), abs=1e-9
+    )
+    assert values[0] != close(
+        ref.matrix_entropy(ref.prepare_in_groups(s.pooled, "centered-unit", GROUP)), abs=1e-6
+    )
     assert values[1] == close(ref.dataset_entropy(s.pooled), abs=1e-9)
 
 
 def test_groups_do_not_touch_rows_that_are_not_centered():
     s = make_samples(20, 6)
     for rows in ("raw", "unit"):
-        grouped = accumulate("dataset_entropy", s, 7, options=Options(group=GROUP, pooled_rows=rows)).compute().value
+        grouped = (
+            accumulate("dataset_entropy", s, 7, options=Options(group=GROUP, pooled_rows=rows))
+            .compute()
+            .value
+        )
         assert grouped == close(ref.dataset_entropy(s.pooled, rows=rows), abs=1e-9)

@@ -35,13 +35,18 @@ def test_sites_that_share_an_order_have_the_same_values(width: int) -> None:
 def test_the_order_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sorts: list[int] = []
     argsort = np.argsort
-    monkeypatch.setattr(samples_module.np, "argsort", lambda *a, **k: (sorts.append(1), argsort(*a, **k))[1])
+    monkeypatch.setattr(
+        samples_module.np, "argsort", lambda *a, **k: (sorts.append(1), argsort(*a, **k))[1]
+    )
     found: dict = {}
     views = ViewRows()
     for block in BLOCKS:
         views.update(RNG.normal(size=(60, 2, 4))[block], KEYS[block])
     views.share_order(found)
-    orders = [data.order() for data in (*(pooled(RNG.normal(size=(60, 4)), found) for _ in range(4)), views)]
+    orders = [
+        data.order()
+        for data in (*(pooled(RNG.normal(size=(60, 4)), found) for _ in range(4)), views)
+    ]
     assert len(sorts) == 1
     assert all(order is orders[0] for order in orders)
     np.testing.assert_array_equal(KEYS[orders[0]], np.arange(60))
@@ -78,7 +83,9 @@ def test_other_values_of_the_same_prompts() -> None:
     same = like.with_values(values[order])
     metric = get_metric("prompt_entropy")(Options())
     for normalization in metric.info.normalizations:
-        one, other = (metric.normalized(data, metric.estimate(data), normalization) for data in (plain, same))
+        one, other = (
+            metric.normalized(data, metric.estimate(data), normalization) for data in (plain, same)
+        )
         assert (one.value, one.n, one.undefined) == (other.value, other.n, other.undefined)
         np.testing.assert_array_equal(one.influence, other.influence)
     more = PromptValues(7)

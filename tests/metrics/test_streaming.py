@@ -1,4 +1,5 @@
-"""Many more vectors than dimensions stream: what is held at once does not grow with their number."""
+"""Many more vectors than dimensions stream: what is held at once does not grow with their
+number."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def largest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["dataset_entropy", "effective_rank", "rankme", "alpha_req", "anisotropy", "lidar"])
+@pytest.mark.parametrize(
+    "name", ["dataset_entropy", "effective_rank", "rankme", "alpha_req", "anisotropy", "lidar"]
+)
 def test_pieces_stay_small(name: str, largest: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     metric = get_metric(name)(Options())
     views = metric.info.level == "views"
@@ -65,7 +68,15 @@ def test_small_blocks_are_joined_in_their_order(monkeypatch: pytest.MonkeyPatch)
     z = np.random.default_rng(0).normal(size=(305, WIDTH)).astype(np.float32)
     whole, parts = PooledRows(), PooledRows()
     whole.update(z, np.arange(305))
-    cuts = [0, 30, 60, 90, 95, 300, 305]  # one block is larger than what is joined: it stays by itself
+    cuts = [
+        0,
+        30,
+        60,
+        90,
+        95,
+        300,
+        305,
+    ]  # one block is larger than what is joined: it stays by itself
     for start, stop in itertools.pairwise(cuts):
         parts.update(z[start:stop], np.arange(start, stop))
     assert [len(block) for block in parts.blocks()] == [95, 205, 5]

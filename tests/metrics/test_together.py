@@ -1,4 +1,5 @@
-"""What is computed for many sites and folds together, as on a GPU, is what is computed one by one."""
+"""What is computed for many sites and folds together, as on a GPU, is what is computed one by
+one."""
 
 from __future__ import annotations
 
@@ -14,13 +15,17 @@ from layerscope.metrics.folds import fold_members
 from layerscope.metrics.samples import _Vectors, n_folds
 
 WIDTH = 24
-GPU = SimpleNamespace(on=lambda device: layerscope_gpu)  # its ways that are torch's own operators, on the CPU
+GPU = SimpleNamespace(
+    on=lambda device: layerscope_gpu
+)  # its ways that are torch's own operators, on the CPU
 DATASET = [name for name, metric in metrics().items() if metric.info.level != "tokens"]
 
 
 def vectors(n: int, site: int, kind: str) -> np.ndarray:
     rng = np.random.default_rng(site)
-    base = rng.normal(size=(n, 1, WIDTH)) * (np.arange(1, WIDTH + 1) ** -2.0 if kind == "decaying" else 1.0)
+    base = rng.normal(size=(n, 1, WIDTH)) * (
+        np.arange(1, WIDTH + 1) ** -2.0 if kind == "decaying" else 1.0
+    )
     if kind == "anisotropic":
         base = base + 50 * rng.normal(size=WIDTH)
     return (base + 0.2 * rng.normal(size=(n, 5, WIDTH))).astype(np.float32)
@@ -57,7 +62,12 @@ def test_the_same_values_and_errors(n, kind, monkeypatch):
             ), name
             if one.se is not None:
                 assert other.se == pytest.approx(one.se, rel=0.05, abs=1e-5, nan_ok=True), name
-            assert (other.n, other.d, other.undefined, other.df) == (one.n, one.d, one.undefined, one.df)
+            assert (other.n, other.d, other.undefined, other.df) == (
+                one.n,
+                one.d,
+                one.undefined,
+                one.df,
+            )
 
 
 def test_lidar_through_inverse_factors(monkeypatch):

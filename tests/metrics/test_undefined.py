@@ -1,4 +1,5 @@
-"""What has no value is counted, never averaged in; what cannot be asked raises a clear ValueError."""
+"""What has no value is counted, never averaged in; what cannot be asked raises a clear
+ValueError."""
 
 import math
 
@@ -7,7 +8,16 @@ import pytest
 import torch
 
 from layerscope.errors import UnknownNameError
-from layerscope.metrics import Options, expand_names, get_metric, interval, matrix_entropy, metrics, normalizer, spectrum_entropy
+from layerscope.metrics import (
+    Options,
+    expand_names,
+    get_metric,
+    interval,
+    matrix_entropy,
+    metrics,
+    normalizer,
+    spectrum_entropy,
+)
 from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
 from tests.metrics.support import make_samples, measure_tokens, pad, tensor
@@ -32,10 +42,16 @@ def test_short_prompts_are_counted_not_averaged():
     tokens = [GOOD, GOOD[:1], GOOD[:2], GOOD[:3]]
     bent = estimate("curvature", tokens)
     assert (bent.n, bent.undefined) == (2, 2)
-    assert bent.value == pytest.approx((ref.curvature(GOOD) + ref.curvature(GOOD[:3])) / 2, abs=1e-9)
-    spread = estimate("prompt_entropy", tokens)  # one token, centered, is nothing; two are one direction
+    assert bent.value == pytest.approx(
+        (ref.curvature(GOOD) + ref.curvature(GOOD[:3])) / 2, abs=1e-9
+    )
+    spread = estimate(
+        "prompt_entropy", tokens
+    )  # one token, centered, is nothing; two are one direction
     assert (spread.n, spread.undefined) == (3, 1)
-    assert spread.value == pytest.approx((ref.prompt_entropy(GOOD) + 0 + ref.prompt_entropy(GOOD[:3])) / 3, abs=1e-9)
+    assert spread.value == pytest.approx(
+        (ref.prompt_entropy(GOOD) + 0 + ref.prompt_entropy(GOOD[:3])) / 3, abs=1e-9
+    )
     raw = estimate("prompt_entropy", tokens, Options(rows="raw"))
     assert (raw.n, raw.undefined) == (4, 0)
     for result in (bent, spread, raw):
@@ -182,11 +198,14 @@ def test_normalizers_that_are_zero_are_not_divided_by():
     states, mask = pad([GOOD, GOOD[:1]])
     result = get_metric("prompt_entropy")(Options(rows="raw")).update(states, mask).compute("logN")
     assert (result.n, result.undefined) == (1, 1)
-    assert result.value == pytest.approx(ref.prompt_entropy(GOOD, rows="raw") / math.log(6), rel=1e-9)
+    assert result.value == pytest.approx(
+        ref.prompt_entropy(GOOD, rows="raw") / math.log(6), rel=1e-9
+    )
     assert math.isnan(get_metric("rankme")().update(tensor(GOOD[:1])).compute("logN").value)
 
 
-# What cannot be asked -------------------------------------------------------------------------------------------------
+# What cannot be asked
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(metrics()))
@@ -199,7 +218,9 @@ def test_no_data(name):
 @pytest.mark.parametrize("name", ["prompt_entropy", "dataset_entropy", "lidar", "dime"])
 def test_bad_alpha(name, alpha):
     s = make_samples(5, 4)
-    data = {"tokens": pad(s.tokens), "pooled": (tensor(s.pooled),), "views": (tensor(s.views),)}[get_metric(name).info.level]
+    data = {"tokens": pad(s.tokens), "pooled": (tensor(s.pooled),), "views": (tensor(s.views),)}[
+        get_metric(name).info.level
+    ]
     with pytest.raises(ValueError, match="alpha must be a number >= 0"):
         get_metric(name)(Options(alpha=alpha)).update(*data).compute()
 
@@ -234,7 +255,9 @@ def test_wrong_dimensions():
             metric().update(torch.randn(wrong))
         assert name
     with pytest.raises(ValueError, match="mask of shape"):
-        get_metric("prompt_entropy")().update(torch.randn(2, 3, 4), torch.ones(2, 4, dtype=torch.bool))
+        get_metric("prompt_entropy")().update(
+            torch.randn(2, 3, 4), torch.ones(2, 4, dtype=torch.bool)
+        )
 
 
 def test_masks_of_integers_are_masks():
@@ -263,6 +286,10 @@ def test_keys_that_do_not_fit():
 def test_names():
     with pytest.raises(UnknownNameError, match="dataset_entropy"):
         get_metric("dataset_entrpy")
-    assert expand_names(None) == expand_names(["all"]) == [n for n, m in metrics().items() if m.info.by_default]
+    assert (
+        expand_names(None)
+        == expand_names(["all"])
+        == [n for n, m in metrics().items() if m.info.by_default]
+    )
     assert expand_names(["lidar", "paper", "lidar"])[0] == "lidar"
     assert set(expand_names(["paper"])) == {n for n, m in metrics().items() if m.info.core}

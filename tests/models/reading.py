@@ -19,7 +19,9 @@ def read_layers(model: LoadedModel, ids: Tensor, mask: Tensor | None = None) -> 
     return read(model, points, ids, mask)
 
 
-def read(model: LoadedModel, points: list[Tap], ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+def read(
+    model: LoadedModel, points: list[Tap], ids: Tensor, mask: Tensor | None = None
+) -> list[Tensor]:
     """What passes each tap in one forward pass."""
     seen: dict[int, Tensor] = {}
 
@@ -27,7 +29,9 @@ def read(model: LoadedModel, points: list[Tap], ids: Tensor, mask: Tensor | None
         return lambda _m, _a, out: seen.__setitem__(i, first(out).clone())
 
     def input_hook(i: int) -> Any:
-        return lambda _m, args, kwargs: seen.__setitem__(i, (args[0] if args else kwargs["hidden_states"]).clone())
+        return lambda _m, args, kwargs: seen.__setitem__(
+            i, (args[0] if args else kwargs["hidden_states"]).clone()
+        )
 
     handles = [
         tap.module.register_forward_hook(output_hook(i))

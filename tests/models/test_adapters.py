@@ -25,8 +25,15 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def adapt(module: nn.Module, seed: int, targets: tuple[str, ...] = ("q_proj", "up_proj"), **options: object) -> nn.Module:
-    adapted = peft.get_peft_model(module, peft.LoraConfig(r=4, lora_alpha=8, target_modules=list(targets), **options))
+def adapt(
+    module: nn.Module,
+    seed: int,
+    targets: tuple[str, ...] = ("q_proj", "up_proj"),
+    **options: object,
+) -> nn.Module:
+    adapted = peft.get_peft_model(
+        module, peft.LoraConfig(r=4, lora_alpha=8, target_modules=list(targets), **options)
+    )
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
@@ -65,7 +72,10 @@ def test_several_are_applied_in_order(base: Path, tmp_path: Path) -> None:
     first.save_pretrained(tmp_path / "first")
     second = adapt(first.merge_and_unload(), seed=2, targets=("v_proj",))
     second.save_pretrained(tmp_path / "second")
-    model, ids = load(base, adapters=[str(tmp_path / "first"), str(tmp_path / "second")]), some_ids()
+    model, ids = (
+        load(base, adapters=[str(tmp_path / "first"), str(tmp_path / "second")]),
+        some_ids(),
+    )
     with torch.no_grad():
         expected = second(input_ids=ids).last_hidden_state
     with torch.inference_mode():
@@ -75,7 +85,9 @@ def test_several_are_applied_in_order(base: Path, tmp_path: Path) -> None:
 
 
 def test_adapters_that_do_not_fit_are_refused(base: Path, tmp_path: Path) -> None:
-    adapt(build_tiny("gpt_neox"), seed=1, targets=("query_key_value",)).save_pretrained(tmp_path / "neox")
+    adapt(build_tiny("gpt_neox"), seed=1, targets=("query_key_value",)).save_pretrained(
+        tmp_path / "neox"
+    )
     with pytest.raises(ModelError, match="does not fit LlamaModel"):
         load(base, adapters=[tmp_path / "neox"])
     deeper = build_tiny("llama").config

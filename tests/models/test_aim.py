@@ -1,4 +1,5 @@
-"""AIM: the paper's attention, the published key layout, and what goes wrong with a damaged folder."""
+"""AIM: the paper's attention, the published key layout, and what goes wrong with a damaged
+folder."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ from layerscope.models.architectures.aim import (
     sine_positions,
 )
 
-SMALL: dict[str, Any] = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "num_blocks": 2, "num_heads": 3}
+SMALL: dict[str, Any] = {
+    "img_size": 16,
+    "patch_size": 4,
+    "embed_dim": 24,
+    "num_blocks": 2,
+    "num_heads": 3,
+}
 PATCHES = 16
 # The keys of apple/aim-600M, with the sizes of the tiny model.
 PUBLISHED = {
@@ -65,19 +72,26 @@ def as_published(folder: Path, seed: int = 0) -> Path:
     """A folder laid out as Apple's: the trunk, the classifier, a config without a model type."""
     folder.mkdir()
     generator = torch.Generator().manual_seed(seed)
-    state = {key: 0.3 * torch.randn(shape, generator=generator) for key, shape in {**PUBLISHED, **HEAD}.items()}
+    state = {
+        key: 0.3 * torch.randn(shape, generator=generator)
+        for key, shape in {**PUBLISHED, **HEAD}.items()
+    }
     save_file(state, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(APPLE_CONFIG))
     return folder
 
 
 def reference(state: dict[str, torch.Tensor], image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The paper's forward pass in float64 numpy, patch by patch, written independently. Returns the normed last state."""
+    """The paper's forward pass in float64 numpy, patch by patch, written independently. Returns the
+    normed last state."""
     w = {key: value.double().numpy() for key, value in state.items()}
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
         centered = x - x.mean(-1, keepdims=True)
-        return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
+        return (
+            centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}.weight"]
+            + w[f"{name}.bias"]
+        )
 
     def gelu(x: np.ndarray) -> np.ndarray:
         from scipy.special import erf
@@ -85,7 +99,11 @@ def reference(state: dict[str, torch.Tensor], image: np.ndarray, mask: np.ndarra
         return 0.5 * x * (1 + erf(x / np.sqrt(2)))
 
     kernel = w["preprocessor.patchifier.proj.weight"].reshape(24, -1)
-    patches = [image[:, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4].reshape(-1) for i in range(4) for j in range(4)]
+    patches = [
+        image[:, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4].reshape(-1)
+        for i in range(4)
+        for j in range(4)
+    ]
     x = np.stack([kernel @ patch + w["preprocessor.patchifier.proj.bias"] for patch in patches])
     x = norm(x, "preprocessor.patchifier.norm")
     for place in range(PATCHES):
@@ -103,7 +121,11 @@ def reference(state: dict[str, torch.Tensor], image: np.ndarray, mask: np.ndarra
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, part])
         x = x + np.concatenate(heads, -1) @ w[f"{at}.attn.proj.weight"].T
-        x = x + gelu(norm(x, f"{at}.norm_2") @ w[f"{at}.mlp.fc1.weight"].T) @ w[f"{at}.mlp.fc2.weight"].T
+        x = (
+            x
+            + gelu(norm(x, f"{at}.norm_2") @ w[f"{at}.mlp.fc1.weight"].T)
+            @ w[f"{at}.mlp.fc2.weight"].T
+        )
     return norm(x, "trunk.post_trunk_norm")
 
 
@@ -124,7 +146,9 @@ def test_published_layout_gives_the_papers_model(tmp_path: Path, attention: str)
     with torch.inference_mode():
         got = model.module(torch.from_numpy(image[None])).last_hidden_state[0].numpy()
     wanted = reference(load_file(folder / "model.safetensors"), image, masks()[attention])
-    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)  # the positions are made in float32
+    np.testing.assert_allclose(
+        got, wanted, rtol=1e-6, atol=1e-6
+    )  # the positions are made in float32
 
 
 def test_published_models_are_read_both_ways_unless_told(tmp_path: Path) -> None:
@@ -193,12 +217,18 @@ def test_what_a_damaged_folder_says(tmp_path: Path) -> None:
     state = load_file(folder / "model.safetensors")
     lacking = {key: value for key, value in state.items() if key != "trunk.blocks.1.mlp.fc2.weight"}
     save_file(lacking, folder / "model.safetensors")
-    with pytest.raises(ModelError, match=r"lacks 1 weights of AimModel \(e\.g\. trunk\.blocks\.1\.mlp\.fc2"):
+    with pytest.raises(
+        ModelError, match=r"lacks 1 weights of AimModel \(e\.g\. trunk\.blocks\.1\.mlp\.fc2"
+    ):
         load(folder)
-    save_file({**state, "trunk.blocks.2.norm_1.weight": torch.zeros(24)}, folder / "model.safetensors")
+    save_file(
+        {**state, "trunk.blocks.2.norm_1.weight": torch.zeros(24)}, folder / "model.safetensors"
+    )
     with pytest.raises(ModelError, match=r"1 weights in .* have no place in the AimModel"):
         load(folder)
-    save_file({**state, "trunk.post_trunk_norm.bias": torch.zeros(25)}, folder / "model.safetensors")
+    save_file(
+        {**state, "trunk.post_trunk_norm.bias": torch.zeros(25)}, folder / "model.safetensors"
+    )
     with pytest.raises(ModelError, match="could not be loaded from"):
         load(folder)
 

@@ -47,7 +47,12 @@ def test_implementations_agree_and_padding_is_exact(family: str, tmp_path: Path)
     padded = torch.cat([ids, torch.full((1, 3), eager.pad_id)], dim=1)
     mask = torch.ones_like(padded)
     mask[:, 7:] = 0
-    for a, b, c in zip(read_layers(eager, ids), read_layers(sdpa, ids), read_layers(sdpa, padded, mask), strict=True):
+    for a, b, c in zip(
+        read_layers(eager, ids),
+        read_layers(sdpa, ids),
+        read_layers(sdpa, padded, mask),
+        strict=True,
+    ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(c[:, :7], a, rtol=1e-4, atol=1e-5)
 

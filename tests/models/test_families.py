@@ -23,11 +23,26 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
     declared = set(FAMILIES)
-    assert {"gpt_neox", "llama", "gemma3", "gpt2", "mamba", "mamba2", "bert", "roberta", "mpnet", "modernbert"} <= declared
-    images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {"tiny_vit"}  # see tests/packages
+    assert {
+        "gpt_neox",
+        "llama",
+        "gemma3",
+        "gpt2",
+        "mamba",
+        "mamba2",
+        "bert",
+        "roberta",
+        "mpnet",
+        "modernbert",
+    } <= declared
+    images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {
+        "tiny_vit"
+    }  # see tests/packages
     sounds = {"wav2vec2", "whisper"}  # see test_sounds.py
     lenses = {"transformer_lens"}  # see test_lenses.py
-    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds | lenses
+    assert (
+        declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds | lenses
+    )
     assert sounds == {name for name in declared if FAMILIES.get(name).modality == "sound"}
     assert images == {name for name in declared if FAMILIES.get(name).modality == "image"}
 
@@ -50,10 +65,16 @@ def test_layers_equal_the_models_own_hidden_states(name: str) -> None:
     model, ids = tiny_model(name), some_ids()
     layers = read_layers(model, ids)
     with torch.no_grad():
-        out = model.module(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+        out = model.module(
+            input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True
+        )
     theirs, norm = list(out.hidden_states), model.anatomy.final_norm
     if name in ("mamba", "mamba2", "falcon_mamba"):
-        theirs = [layers[0], *theirs[:-2], theirs[-1]]  # no entry for the embeddings, and both a raw and a normed last
+        theirs = [
+            layers[0],
+            *theirs[:-2],
+            theirs[-1],
+        ]  # no entry for the embeddings, and both a raw and a normed last
         assert torch.equal(out.hidden_states[-2], layers[-1])
         assert torch.equal(layers[0], model.module.get_input_embeddings()(ids))
     assert len(theirs) == model.n_blocks + 1 == 4
@@ -64,7 +85,9 @@ def test_layers_equal_the_models_own_hidden_states(name: str) -> None:
     torch.testing.assert_close(last, out.last_hidden_state, rtol=0, atol=0)
     torch.testing.assert_close(last, theirs[-1], rtol=0, atol=0)
     if norm is not None:
-        assert not torch.allclose(layers[-1], out.last_hidden_state, atol=1e-2)  # the norm does something
+        assert not torch.allclose(
+            layers[-1], out.last_hidden_state, atol=1e-2
+        )  # the norm does something
 
 
 @torch.inference_mode()
@@ -90,7 +113,9 @@ def test_taps_obey_the_residual_identity(name: str) -> None:
                 attention = block.attention
                 first = attention.LayerNorm if name == "mpnet" else attention.output.LayerNorm
                 torch.testing.assert_close(first(x + got["attn"]), got["mid"], **CLOSE)
-                torch.testing.assert_close(block.output.LayerNorm(got["mid"] + got["mlp"]), y, **CLOSE)
+                torch.testing.assert_close(
+                    block.output.LayerNorm(got["mid"] + got["mlp"]), y, **CLOSE
+                )
             case other:
                 pytest.fail(f"{name} declares {other}")
 
@@ -120,17 +145,25 @@ def test_unknown_family_suggests() -> None:
 
 
 def test_wrong_family_says_what_is_missing() -> None:
-    with pytest.raises(ModelError, match=r"LlamaModel does not have the structure of family 'gpt2'.*no 'h'"):
+    with pytest.raises(
+        ModelError, match=r"LlamaModel does not have the structure of family 'gpt2'.*no 'h'"
+    ):
         wrap(build_tiny("llama"), None, family="gpt2")
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mamba", "bert", "mpnet", "modernbert", "gemma3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "mamba", "bert", "mpnet", "modernbert", "gemma3"]
+)
 def test_generic_finds_what_the_family_files_declare(name: str) -> None:
     module = build_tiny(name)
     declared, found = wrap(module), wrap(module, family="generic")
     assert list(found.anatomy.blocks) == list(declared.anatomy.blocks)
     assert found.anatomy.final_norm is declared.anatomy.final_norm
-    bidirectional = name in ("bert", "mpnet", "modernbert")  # declared by a family; of others found by a look at the states
+    bidirectional = name in (
+        "bert",
+        "mpnet",
+        "modernbert",
+    )  # declared by a family; of others found by a look at the states
     assert found.identity["bidirectional"] == declared.identity["bidirectional"] == bidirectional
 
 
@@ -165,9 +198,14 @@ class _Toy(nn.Module):
 
 
 def test_generic_failures_name_the_candidates() -> None:
-    with pytest.raises(ModelError, match=r"2 lists could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)"):
+    with pytest.raises(
+        ModelError, match=r"2 lists could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)"
+    ):
         wrap(_Toy(lists=2))
-    with pytest.raises(ModelError, match=r"final norm of _Toy could not be determined.*Norms outside the blocks: norm"):
+    with pytest.raises(
+        ModelError,
+        match=r"final norm of _Toy could not be determined.*Norms outside the blocks: norm",
+    ):
         wrap(_Toy())
     config = AlbertConfig(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, embedding_size=8,
                                  intermediate_size=16, vocab_size=32)  # fmt: skip

@@ -1,4 +1,5 @@
-"""A model on a GPU with layerscope-gpu: its kernels are compiled while it is loaded, and passes use them to the same bits."""
+"""A model on a GPU with layerscope-gpu: its kernels are compiled while it is loaded, and passes use
+them to the same bits."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ from tests.kernels import needs_emulator, use_kernels
 from tests.tiny import tiny_model
 
 
-def test_kernels_are_compiled_when_a_model_is_loaded_onto_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_when_a_model_is_loaded_onto_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("llama")
     asked: list[tuple[int, torch.device]] = []
-    monkeypatch.setattr(ahead, "compile_kernels", lambda sources, device: asked.append((len(sources), device)))
+    monkeypatch.setattr(
+        ahead, "compile_kernels", lambda sources, device: asked.append((len(sources), device))
+    )
     layerscope.wrap(model.module, model.tokenizer)
     assert not asked  # on a CPU there is nothing to compile
     there = torch.device("cuda", 1)
@@ -39,7 +44,9 @@ def test_states_are_read_under_hooks_of_our_own(monkeypatch: pytest.MonkeyPatch)
     model.module.bfloat16()
     use_kernels(monkeypatch, norms)
     monkeypatch.setattr(norms, "_fits", norms._shapes_fit)
-    monkeypatch.setattr(norms, "_is_same", lambda *_: True)  # of the CPU's norms, not all bits are the same
+    monkeypatch.setattr(
+        norms, "_is_same", lambda *_: True
+    )  # of the CPU's norms, not all bits are the same
     batch = make_batch([[3, 4, 5, 6], [7, 8, 9, 3]], model.pad_id, model.device)
     kernel, calls, found = norms.sum_and_norms, [], []
     monkeypatch.setattr(norms, "sum_and_norms", lambda *given: calls.append(1) or kernel(*given))
@@ -68,5 +75,7 @@ def test_a_pass_is_done_with_them_where_they_are_installed(monkeypatch: pytest.M
     assert torch.equal(modules.run(module, ids).last_hidden_state, want)
     assert not calls  # on a CPU, nobody asks for them
     use_kernels(monkeypatch, norms)
-    torch.testing.assert_close(modules.run(module, ids).last_hidden_state, want, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(
+        modules.run(module, ids).last_hidden_state, want, rtol=0.05, atol=0.05
+    )
     assert calls

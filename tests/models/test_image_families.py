@@ -30,7 +30,9 @@ def rows_of(model: ImageModel, count: int = 3) -> list[np.ndarray]:
 def own_outputs(model: ImageModel, rows: list[np.ndarray]) -> Any:
     """The module called directly, as its documentation says."""
     values = torch.from_numpy(np.stack(rows))
-    given: dict[str, Any] = {"input_ids" if model.anatomy.family == "imagegpt" else "pixel_values": values}
+    given: dict[str, Any] = {
+        "input_ids" if model.anatomy.family == "imagegpt" else "pixel_values": values
+    }
     config: Any = model.module.config
     if model.anatomy.family == "vit_mae":
         config.mask_ratio = 0.0
@@ -43,7 +45,9 @@ def read(model: ImageModel, final_norm: Any) -> tuple[list[Tensor], Any]:
     rows = rows_of(model)
     batch, kept = model.make_batch(rows), {}
     sites = expand_sites(None, model.anatomy)
-    with Capture(model.anatomy, sites, final_norm, lambda i, _raw, state: kept.update({i: state})) as capture:
+    with Capture(
+        model.anatomy, sites, final_norm, lambda i, _raw, state: kept.update({i: state})
+    ) as capture:
         capture.run(lambda: model.run(batch))
     return [kept[i] for i in range(len(sites))], own_outputs(model, rows)
 
@@ -109,7 +113,9 @@ def test_patches_come_in_raster_order(name: str) -> None:
         changed[:, 8 * down : 8 * down + 8, 8 * across : 8 * across + 8] += 1
         kept: list[Tensor] = []
         sites = expand_sites(["embed"], model.anatomy)
-        with Capture(model.anatomy, sites, "raw", lambda _i, raw, _s, kept=kept: kept.append(raw.clone())) as capture:
+        with Capture(
+            model.anatomy, sites, "raw", lambda _i, raw, _s, kept=kept: kept.append(raw.clone())
+        ) as capture:
             for pixels in (row, changed):
                 batch = model.make_batch([pixels])
                 capture.run(lambda batch=batch: model.run(batch))
@@ -119,7 +125,8 @@ def test_patches_come_in_raster_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", IMAGE_FAMILIES)
 def test_who_sees_whom(name: str) -> None:
-    """The last token's input reaches the first patch exactly where the family says that tokens see ahead."""
+    """The last token's input reaches the first patch exactly where the family says that tokens see
+    ahead."""
     model = tiny_image_model(name)
     row = rows_of(model, 1)[0]
     other = row.copy()
@@ -153,7 +160,12 @@ def test_a_model_without_a_family_is_found_by_its_structure() -> None:
 
     torch.manual_seed(0)
     config = hf.IJepaConfig(
-        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=32,
+        patch_size=8,
     )
     model = wrap(hf.IJepaModel(config))
     assert isinstance(model, ImageModel)
@@ -169,7 +181,12 @@ def test_class_token_of_a_model_without_a_family() -> None:
     from layerscope.models import wrap
 
     config = hf.ViTMSNConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=32,
+        patch_size=8,
     )
     model = wrap(hf.ViTMSNModel(config))
     assert model.anatomy.family == "generic"

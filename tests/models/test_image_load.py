@@ -1,4 +1,5 @@
-"""Image models from folders: with a processor of transformers, with our own, without one; the image part of a pair."""
+"""Image models from folders: with a processor of transformers, with our own, without one; the image
+part of a pair."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ import transformers as hf
 from layerscope.data.images import PixelPreparation, PixelReader
 from layerscope.errors import ModelError
 from layerscope.models import ImageModel, load, wrap
-from tests.tiny_images import BLOCKS, IMAGE_FAMILIES, PATCHES, SIDE, WIDTH, build, iterate_states, pictures, processor
+from tests.tiny_images import (
+    BLOCKS,
+    IMAGE_FAMILIES,
+    PATCHES,
+    SIDE,
+    WIDTH,
+    build,
+    iterate_states,
+    pictures,
+    processor,
+)
 
 _SAVED = [name for name in IMAGE_FAMILIES if not name.startswith("aim") or name == "aimv2"]
 _PIL = {"size": {"height": SIDE, "width": SIDE}}
@@ -41,7 +52,12 @@ def test_a_saved_model_is_the_same_model(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("pair", ["clip", "siglip"])
 def test_the_image_part_of_an_image_and_text_model(tmp_path: Path, pair: str) -> None:
-    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     vision = {**small, "image_size": SIDE, "patch_size": 8}
     name = {"clip": "CLIP", "siglip": "Siglip"}[pair]
     torch.manual_seed(0)
@@ -73,7 +89,9 @@ def test_a_classifier_is_read_without_its_head(tmp_path: Path) -> None:
 def test_our_own_preparation_is_saved_and_read(tmp_path: Path) -> None:
     module: Any = build("vit")
     module.save_pretrained(tmp_path)
-    own = PixelPreparation((SIDE, SIDE), 3, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7), resize=40, resample="bicubic")
+    own = PixelPreparation(
+        (SIDE, SIDE), 3, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7), resize=40, resample="bicubic"
+    )
     own.save_pretrained(tmp_path)
     model = load(tmp_path)
     assert isinstance(model, ImageModel)

@@ -54,8 +54,12 @@ def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPa
     same_tokens(model, TEXTS, 24)
 
 
-@pytest.mark.parametrize("texts", [1, 40])  # few are tokenized by the model, many by the tokenizer's core
-def test_a_text_is_cut_by_characters_before_it_is_tokenized(texts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "texts", [1, 40]
+)  # few are tokenized by the model, many by the tokenizer's core
+def test_a_text_is_cut_by_characters_before_it_is_tokenized(
+    texts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_model("bert")
     words = [" ".join(f"word{(i * k) % 17}" for k in range(400)) for i in range(texts)]
     whole = model.tokenize(words, 12)
@@ -73,13 +77,18 @@ def test_a_text_is_cut_by_characters_before_it_is_tokenized(texts: int, monkeypa
 
 def test_a_limit_below_the_special_tokens_is_refused() -> None:
     model = tiny_model("bert")
-    with pytest.raises(InvalidValueError, match=r"max_length 1 is too short for tiny-bert: .* adds 2 special .* at least 3"):
+    with pytest.raises(
+        InvalidValueError,
+        match=r"max_length 1 is too short for tiny-bert: .* adds 2 special .* at least 3",
+    ):
         model.tokenize(["a text"], 1)
     assert [len(ids) for ids in model.tokenize(["a longer text"] * 2, 3).ids] == [3, 3]
 
 
 def test_a_panic_of_the_tokenizers_core_is_told_and_ctrl_c_stays() -> None:
-    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})  # as Rust's panics reach Python
+    panic = type(
+        "PanicException", (BaseException,), {"__module__": "pyo3_runtime"}
+    )  # as Rust's panics reach Python
     told = r"tokenizer of mine cannot tokenize a text \(no entry found for key\)"
     with pytest.raises(ModelError, match=told), tokenizer_explained("mine"):
         raise panic("no entry found for key")

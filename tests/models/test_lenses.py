@@ -1,4 +1,5 @@
-"""Models inside other libraries' objects, by stand-ins; `make integrations` reads the real nnsight and TransformerLens."""
+"""Models inside other libraries' objects, by stand-ins; `make integrations` reads the real nnsight
+and TransformerLens."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_what_nnsight_wraps_is_read() -> None:
     assert np.array_equal(vectors(named("nnsight", Wrapped)(module)), wanted)
     assert np.array_equal(vectors(layerscope.load(named("nnsight", Wrapped)(module))), wanted)
     with torch.device("meta"):
-        lazy = LlamaForCausalLM(LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=10))
+        lazy = LlamaForCausalLM(
+            LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=10)
+        )
     with pytest.raises(ModelError, match="not loaded yet: make it with dispatch=True"):
         layerscope.wrap(named("nnsight", Wrapped)(lazy))
 
@@ -83,7 +86,8 @@ def test_a_bridge_is_read_without_its_instruments_and_shares_its_weights() -> No
 
 
 class Lens(nn.Module):
-    """As much of a HookedTransformer as is used: a residual stream, with padding masked out of a running mean."""
+    """As much of a HookedTransformer as is used: a residual stream, with padding masked out of a
+    running mean."""
 
     def __init__(self, norm: str = "LN") -> None:
         super().__init__()
@@ -96,7 +100,9 @@ class Lens(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
         self.ln_final, self.tokenizer = nn.LayerNorm(8), tiny_tokenizer()
 
-    def forward(self, ids: torch.Tensor, attention_mask: Any = None, stop_at_layer: int | None = None) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, attention_mask: Any = None, stop_at_layer: int | None = None
+    ) -> torch.Tensor:
         states = self.embed.W_E[ids]
         for block in self.blocks[:stop_at_layer]:
             states = block(states)
@@ -106,7 +112,12 @@ class Lens(nn.Module):
 def test_the_blocks_and_the_norm_of_a_hooked_transformer() -> None:
     lens = named("transformer_lens", Lens)()
     found = layerscope.wrap(lens)
-    assert (found.name, found.anatomy.family, found.n_blocks, found.width) == ("mine", "transformer_lens", 2, 8)
+    assert (found.name, found.anatomy.family, found.n_blocks, found.width) == (
+        "mine",
+        "transformer_lens",
+        2,
+        8,
+    )
     ids = torch.tensor([lens.tokenizer(TEXTS[1])["input_ids"]])
     wanted = lens.ln_final(lens.blocks[1](lens.blocks[0](lens.embed.W_E[ids])))[0].mean(0)
     assert np.allclose(vectors(lens)[2][1], wanted.detach().numpy(), atol=1e-5)

@@ -11,7 +11,13 @@ import torch
 import transformers as hf
 
 import layerscope
-from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, OfflineError, UnknownNameError
+from layerscope.errors import (
+    LayerscopeError,
+    MissingExtraError,
+    ModelError,
+    OfflineError,
+    UnknownNameError,
+)
 from layerscope.models import LoadedModel, Tokens, load, settings, wrap
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
@@ -41,22 +47,39 @@ def test_weights_that_change_under_a_run_are_told_and_nothing_is_complete(
         return run(model, batch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LoadedModel, "run", overwrite)
-    with pytest.raises(ModelError, match=r"model.safetensors was changed while .* was in use.* Run the same command again"):
-        layerscope.profile(folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False)
-    assert (RunFolder(tmp_path / "run").manifest() or {})["status"] == "running"  # the same command resumes it
+    with pytest.raises(
+        ModelError,
+        match=r"model.safetensors was changed while .* was in use.* Run the same command again",
+    ):
+        layerscope.profile(
+            folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False
+        )
+    assert (RunFolder(tmp_path / "run").manifest() or {})[
+        "status"
+    ] == "running"  # the same command resumes it
     monkeypatch.undo()
     with pytest.raises(LayerscopeError, match="the model's weights"):
-        layerscope.profile(folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False)
+        layerscope.profile(
+            folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False
+        )
 
 
-@pytest.mark.parametrize("option", [{"dtype": "float64"}, {"bidirectional": True}, {"device": "cpu"}, {"adapters": ["a"]}])
-def test_a_model_in_memory_takes_no_options_of_loading(option: dict[str, object], texts: list[str]) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [{"dtype": "float64"}, {"bidirectional": True}, {"device": "cpu"}, {"adapters": ["a"]}],
+)
+def test_a_model_in_memory_takes_no_options_of_loading(
+    option: dict[str, object], texts: list[str]
+) -> None:
     (name,) = option
     with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; Llama"):
         load(build_tiny("llama"), **option)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; LoadedModel"):
         layerscope.profile(tiny_model("llama"), texts, progress=False, **option)
-    assert load(build_tiny("llama"), family="llama", offline=True, adapters=[]).anatomy.family == "llama"
+    assert (
+        load(build_tiny("llama"), family="llama", offline=True, adapters=[]).anatomy.family
+        == "llama"
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mamba", "bert", "gpt_neox"])
@@ -64,7 +87,9 @@ def test_a_folder_gives_the_same_states_as_the_module(family: str, tmp_path: Pat
     model, ids = load(save(tmp_path / "m", family), device="cpu"), some_ids(2)
     assert not model.module.training
     assert not any(p.requires_grad for p in model.module.parameters())
-    for ours, own in zip(read_layers(model, ids), read_layers(tiny_model(family), ids), strict=True):
+    for ours, own in zip(
+        read_layers(model, ids), read_layers(tiny_model(family), ids), strict=True
+    ):
         assert torch.equal(ours, own)
 
 
@@ -81,7 +106,9 @@ def test_fingerprint_needs_no_loading_and_follows_the_weights(tmp_path: Path) ->
     first = resolve(save(tmp_path / "a", seed=0)).weights_sha256()
     assert first == load(tmp_path / "a").identity["weights_sha256"]
     assert first == resolve(save(tmp_path / "b", seed=0)).weights_sha256()
-    assert first != resolve(save(tmp_path / "a", seed=1)).weights_sha256()  # the same path, other weights
+    assert (
+        first != resolve(save(tmp_path / "a", seed=1)).weights_sha256()
+    )  # the same path, other weights
     a, b = (wrap(build_tiny("llama", seed)).identity["weights_sha256"] for seed in (0, 1))
     assert a != b
     assert a == wrap(build_tiny("llama", 0)).identity["weights_sha256"]
@@ -101,7 +128,9 @@ def test_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(tmp_path).identity["dtype"] == "float32"
     assert load(tmp_path, dtype="auto").identity["dtype"] == "bfloat16"
     assert load(tmp_path, dtype=torch.float16).identity["dtype"] == "float16"
-    with pytest.raises(UnknownNameError, match=r"unknown dtype 'float31'. Did you mean 'float\d\d'"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown dtype 'float31'. Did you mean 'float\d\d'"
+    ):
         load(tmp_path, dtype="float31")
     with pytest.raises(UnknownNameError, match="unknown dtype 'int8'"):
         load(tmp_path, dtype=torch.int8)
@@ -111,7 +140,9 @@ def test_devices(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown device 'gpu'"):
         load(tmp_path, device="gpu")
     if not torch.cuda.is_available():
-        with pytest.raises(ModelError, match=r"'cuda' is not available on this machine. Usable here: cpu"):
+        with pytest.raises(
+            ModelError, match=r"'cuda' is not available on this machine. Usable here: cpu"
+        ):
             load(tmp_path, device="cuda")
     with pytest.raises(ModelError, match="either device or device_map"):
         load(tmp_path, device="cpu", device_map="auto")
@@ -121,7 +152,9 @@ def test_device_map(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     model = load(save(tmp_path), device_map={"": "cpu"})
     assert model.device == torch.device("cpu")
-    assert torch.equal(read_layers(model, some_ids())[-1], read_layers(tiny_model("llama"), some_ids())[-1])
+    assert torch.equal(
+        read_layers(model, some_ids())[-1], read_layers(tiny_model("llama"), some_ids())[-1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,12 +189,16 @@ def test_pickle_is_refused_unless_allowed(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"pickled weights only.*allow_pickle=True"):
         load(tmp_path)
     model = load(tmp_path, allow_pickle=True)
-    assert torch.equal(read_layers(model, some_ids())[-1], read_layers(tiny_model("llama"), some_ids())[-1])
+    assert torch.equal(
+        read_layers(model, some_ids())[-1], read_layers(tiny_model("llama"), some_ids())[-1]
+    )
 
 
 def test_remote_code_is_refused(tmp_path: Path) -> None:
     save(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoModel": "code.Mine"}}')
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoModel": "code.Mine"}}'
+    )
     with pytest.raises(ModelError, match="trust_remote_code=True"):
         load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mine"}')
@@ -184,13 +221,22 @@ def test_incomplete_weights_are_not_left_random(tmp_path: Path) -> None:
     ("spec", "offline", "error", "text"),
     [
         ("smollm2-135", False, UnknownNameError, "Did you mean 'smollm2-135m'.*hub id org/name"),
-        ("minilm-l6", True, OfflineError, r"'minilm-l6' is not in the cache .*layerscope fetch minilm-l6"),
+        (
+            "minilm-l6",
+            True,
+            OfflineError,
+            r"'minilm-l6' is not in the cache .*layerscope fetch minilm-l6",
+        ),
         ("no-such/model-of-ours", True, OfflineError, "not in the local hub cache"),
         ("./no/such/folder", False, ModelError, "no such file or folder"),
     ],
 )
 def test_what_cannot_be_found(
-    spec: str, offline: bool, error: type[LayerscopeError], text: str, monkeypatch: pytest.MonkeyPatch
+    spec: str,
+    offline: bool,
+    error: type[LayerscopeError],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(error, match=text):
         load(spec, offline=offline)
@@ -201,7 +247,10 @@ def test_unreachable_hub_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError("name resolution failed")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(ModelError, match=r"org/name@v1 could not be fetched from the hub \(ConnectionError: name res"):
+    with pytest.raises(
+        ModelError,
+        match=r"org/name@v1 could not be fetched from the hub \(ConnectionError: name res",
+    ):
         load("org/name@v1")
     with pytest.raises(ModelError, match="two revisions"):
         load("org/name@v1", revision="v2")
@@ -218,7 +267,9 @@ def test_hub_cache_is_used_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load("org/name", offline=True).identity["revision"] == "a" * 40
 
 
-@pytest.mark.parametrize("content", [{}, {"config.json": "[]"}, {"config.json": "{"}, {"adapter_config.json": "{}"}])
+@pytest.mark.parametrize(
+    "content", [{}, {"config.json": "[]"}, {"config.json": "{"}, {"adapter_config.json": "{}"}]
+)
 def test_folders_that_are_not_models(content: dict[str, str], tmp_path: Path) -> None:
     for name, text in content.items():
         (tmp_path / name).write_text(text)
@@ -254,7 +305,9 @@ def test_wrap_takes_a_sentence_transformer() -> None:
 
 
 def test_t5_is_read_through_its_encoder() -> None:
-    config = hf.T5Config(vocab_size=262, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, pad_token_id=0)
+    config = hf.T5Config(
+        vocab_size=262, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, pad_token_id=0
+    )
     model = wrap(hf.T5ForConditionalGeneration(config), tiny_tokenizer())
     assert model.n_blocks == 3
     assert model.anatomy.final_norm is model.module.get_submodule("final_layer_norm")
@@ -325,7 +378,12 @@ class TestTokenize:
 
 @pytest.mark.parametrize(
     ("flags", "units"),
-    [("Features : fp asimd bf16", "bf16"), ("flags\t: sse amx_bf16", "amx_bf16"), ("flags : sse2", ""), ("", None)],
+    [
+        ("Features : fp asimd bf16", "bf16"),
+        ("flags\t: sse amx_bf16", "amx_bf16"),
+        ("flags : sse2", ""),
+        ("", None),
+    ],
 )
 def test_what_a_cpu_has_for_bfloat16_is_read(
     flags: str, units: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

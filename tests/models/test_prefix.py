@@ -13,19 +13,35 @@ from layerscope.models import LoadedModel, modules
 from layerscope.models.prefix import SharedPrefix, common_tokens
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model
 
-TEXTS = ["a dog", "a cat sat on the mat, and the dog looked on", "naïve 🙂", "x", "", "somewhat longer than that"]
+TEXTS = [
+    "a dog",
+    "a cat sat on the mat, and the dog looked on",
+    "naïve 🙂",
+    "x",
+    "",
+    "somewhat longer than that",
+]
 WHOLE = {"mamba", "falcon_mamba", "mamba2", "bert", "roberta", "xlm_roberta", "camembert", "mpnet", "modernbert", "eurobert",
          "electra", "distilbert"}  # fmt: skip
 """Families that are run whole: no ordinary cache, or tokens that see later ones."""
 
 
-def vectors(model: LoadedModel, kinds: list[str], template: str = "step-by-step") -> tuple[dict, dict, int]:
+def vectors(
+    model: LoadedModel, kinds: list[str], template: str = "step-by-step"
+) -> tuple[dict, dict, int]:
     """Vectors and numbers of the texts, and how many tokens the model was run on."""
-    encoder = TextEncoder(model, get_template(template), expand_sites(None, model.anatomy), kinds, 96)
+    encoder = TextEncoder(
+        model, get_template(template), expand_sites(None, model.anatomy), kinds, 96
+    )
     run, tokens = modules.run, []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            modules, "run", lambda module, ids, *rest, **named: (tokens.append(ids.numel()), run(module, ids, *rest, **named))[1]
+            modules,
+            "run",
+            lambda module, ids, *rest, **named: (
+                tokens.append(ids.numel()),
+                run(module, ids, *rest, **named),
+            )[1],
         )
         found, numbers = encoder.run(encoder.read(TEXTS), lambda n: None)
     return found, numbers, sum(tokens)
@@ -54,10 +70,14 @@ def test_other_poolings_read_every_token() -> None:
     assert model.shares_prefixes is None  # not even tried
     whole = tiny_model("llama")
     whole.shares_prefixes = False
-    np.testing.assert_array_equal(found["mean/raw"], vectors(whole, ["mean/raw", "last/raw"], own)[0]["mean/raw"])
+    np.testing.assert_array_equal(
+        found["mean/raw"], vectors(whole, ["mean/raw", "last/raw"], own)[0]["mean/raw"]
+    )
 
 
-def test_a_model_whose_cache_gives_other_states_is_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_cache_gives_other_states_is_run_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, whole = tiny_model("llama"), tiny_model("llama")
     whole.shares_prefixes = False
     repeat = SharedPrefix._for
@@ -84,7 +104,10 @@ def test_texts_longer_than_the_window_are_run_whole() -> None:
 def test_what_is_not_worth_it_is_not_shared() -> None:
     model = tiny_model("llama")
     assert SharedPrefix.of(model, [[1, 2, 5, 6], [1, 2, 7]], most=10) is None  # two tokens
-    assert SharedPrefix.of(model, [[1, 2, 3, *range(10, 90)], [1, 2, 3, *range(20, 90)]], most=10) is None  # of eighty
+    assert (
+        SharedPrefix.of(model, [[1, 2, 3, *range(10, 90)], [1, 2, 3, *range(20, 90)]], most=10)
+        is None
+    )  # of eighty
     first = SharedPrefix.of(model, [[1, 2, 3, 4], [1, 2, 3, 5, 6]], most=10)
     assert first is not None
     assert first.ids == [1, 2, 3]

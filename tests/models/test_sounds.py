@@ -20,8 +20,18 @@ from layerscope.forward import read_states
 from layerscope.models import load, wrap
 from layerscope.models.sounds import SoundModel
 
-_CONV = {"conv_dim": (16, 16, 16), "conv_kernel": (10, 4, 4), "conv_stride": (5, 4, 4), "num_feat_extract_layers": 3}
-_SIZE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+_CONV = {
+    "conv_dim": (16, 16, 16),
+    "conv_kernel": (10, 4, 4),
+    "conv_stride": (5, 4, 4),
+    "num_feat_extract_layers": 3,
+}
+_SIZE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 _POSITION = {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2}
 
 
@@ -37,7 +47,9 @@ def build(kind: str) -> torch.nn.Module:
     stable = kind.endswith("large")
     norm = {"do_stable_layer_norm": stable, "feat_extract_norm": "layer" if stable else "group"}
     name = "Hubert" if kind.startswith("hubert") else "Wav2Vec2"
-    return getattr(hf, f"{name}Model")(getattr(hf, f"{name}Config")(**_CONV, **_SIZE, **_POSITION, **norm))
+    return getattr(hf, f"{name}Model")(
+        getattr(hf, f"{name}Config")(**_CONV, **_SIZE, **_POSITION, **norm)
+    )
 
 
 KINDS = ["wav2vec2", "wav2vec2-large", "hubert", "hubert-large", "whisper"]
@@ -48,14 +60,18 @@ def sounds(count: int = 5) -> SoundSet:
     waves = []
     for i in range(count):
         time = np.arange(2400 + 900 * i) / 16_000
-        waves.append(0.3 * np.sin(2 * np.pi * (200 + 90 * i) * time) + 0.05 * rng.standard_normal(len(time)))
+        waves.append(
+            0.3 * np.sin(2 * np.pi * (200 + 90 * i) * time) + 0.05 * rng.standard_normal(len(time))
+        )
     return SoundSet(waves)
 
 
 def states_of(model: SoundModel, items: SoundSet) -> dict[tuple[int, int], torch.Tensor]:
     found: dict[tuple[int, int], torch.Tensor] = {}
 
-    def look(numbers: list[int], batch: Any, site: int, raw: torch.Tensor, _state: torch.Tensor) -> None:
+    def look(
+        numbers: list[int], batch: Any, site: int, raw: torch.Tensor, _state: torch.Tensor
+    ) -> None:
         for place, number in enumerate(numbers):
             found[number, site] = raw[place, : batch.lengths[place]].clone()
 
@@ -72,7 +88,9 @@ def hidden_states(model: SoundModel, sound: np.ndarray) -> list[torch.Tensor]:
         lambda _m, _a, out: kept.append(out if isinstance(out, torch.Tensor) else out[0])
     )
     with torch.no_grad():
-        given = model.module(**{k: v for k, v in made.items() if k != "attention_mask"}, output_hidden_states=True)
+        given = model.module(
+            **{k: v for k, v in made.items() if k != "attention_mask"}, output_hidden_states=True
+        )
     handle.remove()
     return [*(states[0] for states in given.hidden_states[:-1]), kept[0][0]]
 
@@ -91,7 +109,10 @@ def test_states_are_those_of_each_sound_alone(kind: str) -> None:
             assert len(expected[0]) == count
         for layer in range(4):
             assert read[number, layer].shape == (count, 32)
-            assert torch.allclose(read[number, layer], expected[layer][:count], atol=1e-4), (number, layer)
+            assert torch.allclose(read[number, layer], expected[layer][:count], atol=1e-4), (
+                number,
+                layer,
+            )
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2-large", "hubert-large", "whisper"])
@@ -105,8 +126,15 @@ def test_the_residual_identity_holds_inside_blocks(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_profile_of_sounds(kind: str) -> None:
-    run = layerscope.profile(wrap(build(kind)), sounds(8), metrics=["prompt_entropy", "dataset_entropy", "infonce"], views=2)
-    values = run.table[run.table["normalization"] == "raw"].pivot_table(index="layer", columns="metric", values="value")
+    run = layerscope.profile(
+        wrap(build(kind)),
+        sounds(8),
+        metrics=["prompt_entropy", "dataset_entropy", "infonce"],
+        views=2,
+    )
+    values = run.table[run.table["normalization"] == "raw"].pivot_table(
+        index="layer", columns="metric", values="value"
+    )
     assert values.shape == (4, 3)
     assert np.isfinite(values.to_numpy()).all()
     assert run.manifest["conventions"]["tokens"] == "frames, in order of time"
@@ -133,7 +161,11 @@ def test_a_folder_of_a_model_and_a_folder_of_wav_files(tmp_path: Path) -> None:
                 stream.setframerate(16_000)
                 stream.writeframes((sound.clip(-1, 1) * 32767).astype("<i2").tobytes())
         run = layerscope.profile(str(folder), str(wavs), metrics=["prompt_entropy"])
-        assert run.manifest["n_prompts"] == 3 if "n_prompts" in run.manifest else len(run.prompts["prompt"].unique()) == 3
+        assert (
+            run.manifest["n_prompts"] == 3
+            if "n_prompts" in run.manifest
+            else len(run.prompts["prompt"].unique()) == 3
+        )
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:

@@ -32,19 +32,30 @@ def test_whole_and_as_declared(name: str) -> None:
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
     assert "train_vision_set.py" in (folder / "README.md").read_text(encoding="utf-8")
     model = load(name, offline=True)
-    assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
+    assert (model.n_blocks, model.width, model.identity["parameters"]) == (
+        entry.blocks,
+        entry.width,
+        entry.parameters,
+    )
     assert model.identity["family"] == FAMILIES[name]
     assert model.identity["license"] == entry.license
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_positions_and_blocks_were_trained(name: str) -> None:
-    """Patches that trade places give other states (positions are there), and every block changes what it is given."""
+    """Patches that trade places give other states (positions are there), and every block changes
+    what it is given."""
     model = load(name, offline=True)
     torch.manual_seed(0)
     pixels = torch.randn(2, 1, 28, 28)
     swapped = torch.cat([pixels[..., 14:], pixels[..., :14]], dim=-1)
     with torch.inference_mode():
-        one, two = (model.run(model.make_batch(list(np.asarray(x)))).last_hidden_state for x in (pixels, swapped))
-    order = torch.arange(one.shape[1] - model.anatomy.leading).view(4, 4).roll(2, dims=1).flatten() + model.anatomy.leading
+        one, two = (
+            model.run(model.make_batch(list(np.asarray(x)))).last_hidden_state
+            for x in (pixels, swapped)
+        )
+    order = (
+        torch.arange(one.shape[1] - model.anatomy.leading).view(4, 4).roll(2, dims=1).flatten()
+        + model.anatomy.leading
+    )
     assert not torch.allclose(one[:, order], two[:, model.anatomy.leading :], atol=1e-2)

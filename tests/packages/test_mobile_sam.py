@@ -1,4 +1,5 @@
-"""TinyViT's third stage: windows against numpy, the map filled up, folders; the real weights at the end."""
+"""TinyViT's third stage: windows against numpy, the map filled up, folders; the real weights at the
+end."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import MODELS, ImageModel, load, wrap
 from tests.tiny_images import pictures
 
-SMALL = TinyVitConfig(image_size=64, widths=(8, 12, 16), depths=(1, 1, 3), heads=(1, 2, 2), windows=(2, 3, 3))
+SMALL = TinyVitConfig(
+    image_size=64, widths=(8, 12, 16), depths=(1, 1, 3), heads=(1, 2, 2), windows=(2, 3, 3)
+)
 
 
 def small(seed: int = 0) -> TinyVitModel:
@@ -34,7 +37,8 @@ def small(seed: int = 0) -> TinyVitModel:
 
 
 def attention_reference(part: WindowAttention, x: np.ndarray, side: tuple[int, int]) -> np.ndarray:
-    """Window by window and token by token in float64: places outside the map are zeros that are seen too."""
+    """Window by window and token by token in float64: places outside the map are zeros that are
+    seen too."""
     w = {name: value.detach().double().numpy() for name, value in part.named_parameters()}
     height, across = side
     size, heads, width = part.window, part.heads, x.shape[-1]
@@ -43,9 +47,17 @@ def attention_reference(part: WindowAttention, x: np.ndarray, side: tuple[int, i
     for top in range(0, height, size):
         for left in range(0, across, size):
             places = [(top + i, left + j) for i in range(size) for j in range(size)]
-            tokens = np.stack([x[r * across + c] if r < height and c < across else np.zeros(width) for r, c in places])
+            tokens = np.stack(
+                [
+                    x[r * across + c] if r < height and c < across else np.zeros(width)
+                    for r, c in places
+                ]
+            )
             centered = tokens - tokens.mean(-1, keepdims=True)
-            normed = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * w["norm.weight"] + w["norm.bias"]
+            normed = (
+                centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * w["norm.weight"]
+                + w["norm.bias"]
+            )
             qkv = (normed @ w["qkv.weight"].T + w["qkv.bias"]).reshape(len(places), heads, 3 * each)
             parts = []
             for h in range(heads):
@@ -77,13 +89,23 @@ def test_layers_are_the_blocks_of_the_third_stage() -> None:
     module = small()
     model = wrap(module)
     assert isinstance(model, ImageModel)
-    assert (model.anatomy.family, model.n_blocks, model.width, model.anatomy.final_norm) == ("tiny_vit", 3, 16, None)
+    assert (model.anatomy.family, model.n_blocks, model.width, model.anatomy.final_norm) == (
+        "tiny_vit",
+        3,
+        16,
+        None,
+    )
     row = model.reader.read(pictures(1, side=64), [0])[0]
     model.check_layout(row)
     assert model.lengths([row]) == [16]
     kept: list[torch.Tensor] = []
     batch = model.make_batch([row])
-    with Capture(model.anatomy, expand_sites(None, model.anatomy), "applied", lambda _i, _r, s: kept.append(s)) as capture:
+    with Capture(
+        model.anatomy,
+        expand_sites(None, model.anatomy),
+        "applied",
+        lambda _i, _r, s: kept.append(s),
+    ) as capture:
         capture.run(lambda: model.run(batch))
     with torch.inference_mode():
         own = module(batch.pixel_values, output_hidden_states=True)
@@ -93,11 +115,17 @@ def test_layers_are_the_blocks_of_the_third_stage() -> None:
     torch.testing.assert_close(kept[-1], own.last_hidden_state)
 
 
-def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights named as in the published file: the encoder's first three stages are kept, by name, and read again."""
+def test_taken_out_of_the_published_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights named as in the published file: the encoder's first three stages are kept, by name,
+    and read again."""
     module = small()
     held = io.BytesIO()
-    extra = {"image_encoder.layers.3.blocks.0.mlp.fc1.weight": torch.zeros(2), "mask_decoder.weight": torch.zeros(2)}
+    extra = {
+        "image_encoder.layers.3.blocks.0.mlp.fc1.weight": torch.zeros(2),
+        "mask_decoder.weight": torch.zeros(2),
+    }
     torch.save({**{f"image_encoder.{k}": v for k, v in module.state_dict().items()}, **extra}, held)
     (tmp_path / "mobile_sam.pt").write_bytes(held.getvalue())
     monkeypatch.setattr(tiny_vit, "TinyVitConfig", lambda: SMALL)
@@ -109,7 +137,9 @@ def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.
     pixels = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         assert torch.equal(model.module(pixels).last_hidden_state, module(pixels).last_hidden_state)
-    (tmp_path / "folder" / "config.json").write_text('{"model_type": "tiny_vit_stage", "image_size": 64}')
+    (tmp_path / "folder" / "config.json").write_text(
+        '{"model_type": "tiny_vit_stage", "image_size": 64}'
+    )
     with pytest.raises(ModelError, match=r"could not be loaded|lacks"):
         load(tmp_path / "folder")
 
@@ -117,7 +147,8 @@ def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.real
 def test_real_weights_tell_clothes_apart() -> None:
-    """Mean patch states of the last layer, nearest class mean: far above the tenth that chance gives."""
+    """Mean patch states of the last layer, nearest class mean: far above the tenth that chance
+    gives."""
     from layerscope.data.images import load_images
     from tests.tiny_images import iterate_states
 
@@ -130,7 +161,9 @@ def test_real_weights_tell_clothes_apart() -> None:
     assert isinstance(model, ImageModel)
     assert model.identity["parameters"] == 2_438_784
     last = expand_sites(None, model.anatomy)[-1:]  # a few at a time: each has 4096 patches
-    parts = [states[0].mean(1) for _, states in iterate_states(model, images, sites=last, batch_size=4)]
+    parts = [
+        states[0].mean(1) for _, states in iterate_states(model, images, sites=last, batch_size=4)
+    ]
     pooled = torch.cat(parts).double().numpy()
     pooled = (pooled - pooled.mean(0)) / pooled.std(0)
     labels = images.labels

@@ -33,7 +33,9 @@ def test_the_example_of_the_original() -> None:
     run = {"q1": {"d1": 1.0, "d2": 0.0, "d3": 1.5}, "q2": {"d1": 1.5, "d2": 0.2, "d3": 0.5}}
     found = pure.RelevanceEvaluator(judged, {"map_cut.10", "ndcg_cut.10"}).evaluate(run)
     assert found["q1"] == pytest.approx({"map_cut_10": 0.3333333333333333, "ndcg_cut_10": 0.5})
-    assert found["q2"] == pytest.approx({"map_cut_10": 0.5833333333333333, "ndcg_cut_10": 0.6934264036172708})
+    assert found["q2"] == pytest.approx(
+        {"map_cut_10": 0.5833333333333333, "ndcg_cut_10": 0.6934264036172708}
+    )
 
 
 def test_ties_go_to_the_later_name_and_scores_are_single_precision() -> None:
@@ -50,7 +52,10 @@ def test_queries_without_judgments_are_left_out_and_unknown_measures_refused() -
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(-1, 3), st.floats(-1, 1, width=32)), min_size=1, max_size=12), st.integers(1, 6))
+@given(
+    st.lists(st.tuples(st.integers(-1, 3), st.floats(-1, 1, width=32)), min_size=1, max_size=12),
+    st.integers(1, 6),
+)
 def test_against_the_formulas_in_numpy(items: list[tuple[int, float]], cutoff: int) -> None:
     names = [f"d{i:02d}" for i in range(len(items))]
     judged = {name: rel for name, (rel, _) in zip(names, items, strict=True)}
@@ -68,7 +73,9 @@ def test_against_the_formulas_in_numpy(items: list[tuple[int, float]], cutoff: i
     assert found[f"P_{cutoff}"] == pytest.approx(top.sum() / cutoff)
     assert found[f"recall_{cutoff}"] == pytest.approx(top.sum() / total if total else 0.0)
     assert found[f"success_{cutoff}"] == float(top.any())
-    assert found[f"map_cut_{cutoff}"] == pytest.approx((precision * hit)[:cutoff].sum() / total if total else 0.0)
+    assert found[f"map_cut_{cutoff}"] == pytest.approx(
+        (precision * hit)[:cutoff].sum() / total if total else 0.0
+    )
     assert found[f"ndcg_cut_{cutoff}"] == pytest.approx(
         (np.clip(rel, 0, None) * discount)[:cutoff].sum() / ideal if ideal else 0.0
     )

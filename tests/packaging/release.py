@@ -1,4 +1,5 @@
-"""`make release VERSION=0.2.0`: give the changelog's section "Unreleased" a version and a date, in every file that has them.
+"""`make release VERSION=0.2.0`: give the changelog's section "Unreleased" a version and a date, in
+every file that has them.
 
     python tests/packaging/release.py 0.2.0                # with the date of today
     python tests/packaging/release.py 0.2.0 --date 2026-11-16
@@ -22,7 +23,10 @@ def lines(version: str, date: str) -> dict[str, tuple[str, str]]:
     return {
         "src/layerscope/version.py": (r'^VERSION = "[^"]+"$', f'VERSION = "{version}"'),
         "CHANGELOG.md": (r"^## Unreleased$", f"## {version} ({date})"),
-        "CITATION.cff": (r"^version: .+$(\ndate-released: .+$)?", f"version: {version}\ndate-released: {date}"),
+        "CITATION.cff": (
+            r"^version: .+$(\ndate-released: .+$)?",
+            f"version: {version}\ndate-released: {date}",
+        ),
     }
 
 
@@ -36,7 +40,9 @@ def release(root: Path, version: str, date: str) -> None:
         text = (root / name).read_text(encoding="utf-8")
         texts[name], count = re.subn(pattern, line, text, flags=re.MULTILINE)
         if count != 1:
-            raise SystemExit(f"release: {name} has {count} lines like {pattern}, where one was expected. Nothing was changed.")
+            raise SystemExit(
+                f"release: {name} has {count} lines like {pattern}, where one was expected. Nothing was changed."
+            )
     for name, text in texts.items():
         (root / name).write_text(text, encoding="utf-8")
 

@@ -1,4 +1,5 @@
-"""`make release-check`: what a user installs works, from wheels in empty environments, with and without extras.
+"""`make release-check`: what a user installs works, from wheels in empty environments, with and
+without extras.
 
     python tests/packaging/release_check.py                        # everything
     python tests/packaging/release_check.py --extras report,gguf   # these extras alone; `none`: only the core
@@ -7,9 +8,11 @@
 1. Builds sdist and wheel of layerscope, layerscope-zoo and layerscope-gpu; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
 3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
-   for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX); constraints.txt must pin all of it.
+   for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX);
+   constraints.txt must pin all of it.
 4. Installs each extra alone and runs what it is for. The environment is a copy of the core's, so that torch is unpacked once;
-   `--fresh` begins with an empty one each time. What it brings must be pinned, too; `build/sbom-EXTRA.json` lists it.
+   `--fresh` begins with an empty one each time. What it brings must be pinned, too;
+   `build/sbom-EXTRA.json` lists it.
 5. Known vulnerabilities of what is pinned, where the advisories can be had.
 """
 
@@ -34,7 +37,10 @@ BESIDE = (ROOT / "packages" / "layerscope-zoo", ROOT / "packages" / "layerscope-
 UNRELEASED = "Unreleased"
 PYTREC = "pytrec-eval-terrier"
 TEXTS = "\n".join(
-    f"the {what} was {how} on day {day}" for what in ("film", "plot", "score") for how in ("fine", "dull") for day in range(6)
+    f"the {what} was {how} on day {day}"
+    for what in ("film", "plot", "score")
+    for how in ("fine", "dull")
+    for day in range(6)
 )
 
 CORE = """
@@ -49,7 +55,8 @@ choice = layerscope.select(run)
 page = layerscope.write_report([run, choice], "report.html")
 assert page.stat().st_size > 10_000 and "prompt_entropy" in page.read_text(encoding="utf-8")
 """
-# A llama of two blocks, with a tokenizer of single bytes. Without `gguf` an empty file will do: the extra is asked for first.
+# A llama of two blocks, with a tokenizer of single bytes. Without `gguf` an empty file will do: the
+# extra is asked for first.
 GGUF = """
 from pathlib import Path
 import layerscope
@@ -132,45 +139,82 @@ def run(*words: object, where: Path | None = None, clean: bool = False) -> str:
     environment = dict(os.environ)
     if clean:
         environment.pop("PYTHONPATH", None)
-    ended = subprocess.run([str(word) for word in words], cwd=where, capture_output=True, text=True, env=environment, check=False)
+    ended = subprocess.run(
+        [str(word) for word in words],
+        cwd=where,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     if ended.returncode:
-        raise SystemExit(f"release-check: {' '.join(map(str, words))}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}")
+        raise SystemExit(
+            f"release-check: {' '.join(map(str, words))}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
+        )
     return ended.stdout
 
 
 def build(into: Path) -> None:
-    """Source distributions, and the wheels from them, so that a wheel holds nothing that the sdist lacks."""
+    """Source distributions, and the wheels from them, so that a wheel holds nothing that the sdist
+    lacks."""
     for source in (ROOT, *BESIDE):
         copy = into / "source" / source.name
         shutil.copytree(
             source,
             copy,
-            ignore=shutil.ignore_patterns(".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "demo", "runs"),
+            ignore=shutil.ignore_patterns(
+                ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "demo", "runs"
+            ),
         )
         code = f"from setuptools.build_meta import build_sdist; print(build_sdist({str(into)!r}))"
         name = run(sys.executable, "-c", code, where=copy, clean=True).strip().splitlines()[-1]
-        run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", into, into / name, clean=True)
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            into,
+            into / name,
+            clean=True,
+        )
         print(f"built {name} and its wheel", flush=True)
 
 
 def check_versions(into: Path) -> None:
     """One version everywhere."""
-    version = re.search(r'VERSION = "([^"]+)"', (ROOT / "src/layerscope/version.py").read_text(encoding="utf-8"))
+    version = re.search(
+        r'VERSION = "([^"]+)"', (ROOT / "src/layerscope/version.py").read_text(encoding="utf-8")
+    )
     assert version is not None
     (wheel,) = into.glob("layerscope-*.whl")
-    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    first = re.search(
+        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert first is not None
     told = {"version.py": version[1], "wheel": wheel.name.split("-")[1], "CHANGELOG.md": first[1]}
-    if told["CHANGELOG.md"] == UNRELEASED:  # between releases; a release gives the section its number
+    if (
+        told["CHANGELOG.md"] == UNRELEASED
+    ):  # between releases; a release gives the section its number
         print(f"the changelog's first section is {UNRELEASED}: no release yet", flush=True)
         del told["CHANGELOG.md"]
     if len(set(told.values())) > 1:
         raise SystemExit(f"release-check: versions differ: {told}")
     names = zipfile.ZipFile(wheel).namelist()
-    extra = [name for name in names if not name.startswith(("layerscope/", f"layerscope-{version[1]}.dist-info/"))]
+    extra = [
+        name
+        for name in names
+        if not name.startswith(("layerscope/", f"layerscope-{version[1]}.dist-info/"))
+    ]
     assert not extra, f"the wheel holds files of nobody: {extra[:5]}"
     assert wheel.stat().st_size < 3e6
-    print(f"version {version[1]} everywhere; wheel {wheel.stat().st_size / 1e6:.1f} MB, {len(names)} files", flush=True)
+    print(
+        f"version {version[1]} everywhere; wheel {wheel.stat().st_size / 1e6:.1f} MB, {len(names)} files",
+        flush=True,
+    )
 
 
 def environment(place: Path) -> Path:
@@ -185,7 +229,8 @@ def python_of(place: Path) -> Path:
 
 
 def copied(source: Path, place: Path) -> Path:
-    """A copy of an environment; its python. Files are linked where that is possible: pip replaces files, it never edits them."""
+    """A copy of an environment; its python. Files are linked where that is possible: pip replaces
+    files, it never edits them."""
     shutil.rmtree(place, ignore_errors=True)
     try:
         shutil.copytree(source, place, symlinks=True, copy_function=os.link)
@@ -196,13 +241,23 @@ def copied(source: Path, place: Path) -> Path:
 
 
 def install(python: Path, wheels: Path, extra: str | None) -> None:
-    """layerscope and the zoo, and what an extra asks for, by the versions that the repository is tested with."""
+    """layerscope and the zoo, and what an extra asks for, by the versions that the repository is
+    tested with."""
     (core,) = wheels.glob("layerscope-*.whl")
-    beside = [*wheels.glob("layerscope_zoo-*.whl"), *(wheels.glob("layerscope_gpu-*.whl") if extra == "gpu" else ())]
+    beside = [
+        *wheels.glob("layerscope_zoo-*.whl"),
+        *(wheels.glob("layerscope_gpu-*.whl") if extra == "gpu" else ()),
+    ]
     wanted = f"{core}[{extra}]" if extra else str(core)
-    cpu = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if os.environ.get("LAYERSCOPE_CPU_TORCH") else []
+    cpu = (
+        ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+        if os.environ.get("LAYERSCOPE_CPU_TORCH")
+        else []
+    )
     pip = (python, "-m", "pip", "install", "-q")
-    if extra == "mteb":  # one of its dependencies has no wheel for some machines (Linux on ARM): as in the Makefile
+    if (
+        extra == "mteb"
+    ):  # one of its dependencies has no wheel for some machines (Linux on ARM): as in the Makefile
         tried = subprocess.run(
             [*map(str, pip), "-c", str(ROOT / "constraints.txt"), "--only-binary", ":all:", PYTREC],
             capture_output=True,
@@ -210,14 +265,24 @@ def install(python: Path, wheels: Path, extra: str | None) -> None:
         )
         if tried.returncode:
             run(*pip, ROOT / "packages" / "pytrec-eval-pure", clean=True)
-            print(f"{PYTREC} has no wheel here: packages/pytrec-eval-pure stands in for it", flush=True)
+            print(
+                f"{PYTREC} has no wheel here: packages/pytrec-eval-pure stands in for it",
+                flush=True,
+            )
     run(*pip, "-c", ROOT / "constraints.txt", *cpu, wanted, *beside, clean=True)
 
 
 def bill_of(python: Path, name: str, where: Path) -> set[str]:
     """Write what is installed into build/; the names. Ends where something of it is not pinned."""
     target = ROOT / "build" / name
-    run(python, ROOT / "tests" / "packaging" / "sbom.py", target, ROOT / "constraints.txt", where=where, clean=True)
+    run(
+        python,
+        ROOT / "tests" / "packaging" / "sbom.py",
+        target,
+        ROOT / "constraints.txt",
+        where=where,
+        clean=True,
+    )
     return {part["name"] for part in json.loads(target.read_text(encoding="utf-8"))["components"]}
 
 
@@ -225,8 +290,14 @@ def audit(where: Path) -> str:
     """What is known against the pinned versions. Ends where a package has a known vulnerability."""
     python = environment(where / "audit")
     run(python, "-m", "pip", "install", "-q", "pip-audit", clean=True)
-    words = [sys.executable, ROOT / "tests" / "packaging" / "audit.py", python.with_name("pip-audit")]
-    ended = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    words = [
+        sys.executable,
+        ROOT / "tests" / "packaging" / "audit.py",
+        python.with_name("pip-audit"),
+    ]
+    ended = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False
+    )
     if ended.returncode not in (0, 2):  # 2: no advisories can be had here
         raise SystemExit(f"release-check: {ended.stdout}{ended.stderr[-2000:]}")
     return ended.stdout.strip()
@@ -237,12 +308,24 @@ def check_messages(python: Path, where: Path, extras: list[str]) -> None:
     for extra in extras:
         if extra == "gpu" or "layerscope" not in EXTRAS[extra]:  # all works without the kernels
             continue
-        ended = subprocess.run([str(python), "-c", EXTRAS[extra]], cwd=where, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [str(python), "-c", EXTRAS[extra]],
+            cwd=where,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         last = ended.stderr.strip().splitlines()[-1:] or [""]
         told = re.search(r"MissingExtraError: .*\[([\w-]+)\]", last[0])
         # an ONNX export asks for the extra `export` first; `onnx` includes it
-        if ended.returncode == 0 or told is None or told[1] not in (extra, "export" if extra == "onnx" else extra):
-            raise SystemExit(f"release-check: without the extra {extra} it says:\n{ended.stderr[-2000:]}")
+        if (
+            ended.returncode == 0
+            or told is None
+            or told[1] not in (extra, "export" if extra == "onnx" else extra)
+        ):
+            raise SystemExit(
+                f"release-check: without the extra {extra} it says:\n{ended.stderr[-2000:]}"
+            )
 
 
 class Clock:
@@ -260,13 +343,21 @@ class Clock:
 
 def main() -> None:
     """All steps, or those that were asked for."""
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     all_extras = [name for name in known if name not in ("all", "dev")]
-    assert set(all_extras) == set(EXTRAS), f"extras without a step, or steps without an extra: {set(all_extras) ^ set(EXTRAS)}"
+    assert set(all_extras) == set(EXTRAS), (
+        f"extras without a step, or steps without an extra: {set(all_extras) ^ set(EXTRAS)}"
+    )
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--extras", default=",".join(all_extras))
-    parser.add_argument("--work", type=Path, help="where environments are made; they are removed at the end")
-    parser.add_argument("--fresh", action="store_true", help="begin with an empty environment for each extra")
+    parser.add_argument(
+        "--work", type=Path, help="where environments are made; they are removed at the end"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="begin with an empty environment for each extra"
+    )
     given = parser.parse_args()
     asked = [name for name in given.extras.split(",") if name not in ("", "none")]
     assert set(asked) <= set(all_extras), f"unknown extras: {set(asked) - set(all_extras)}"
@@ -294,7 +385,11 @@ def main() -> None:
         check_messages(python, place, asked)
         clock.done("core alone: what needs an extra names it")
         for extra in asked:
-            python = environment(place / "extra") if given.fresh else copied(place / "core", place / "extra")
+            python = (
+                environment(place / "extra")
+                if given.fresh
+                else copied(place / "core", place / "extra")
+            )
             install(python, wheels, extra)
             listed |= bill_of(python, f"sbom-{extra}.json", place)
             run(python, "-c", EXTRAS[extra], where=place, clean=True)

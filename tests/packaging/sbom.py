@@ -1,9 +1,10 @@
-"""What is installed beside layerscope, as a CycloneDX bill of materials: name, version, license, and what needs what.
+"""What is installed beside layerscope, as a CycloneDX bill of materials: name, version, license,
+and what needs what.
 
     python tests/packaging/sbom.py build/sbom.json constraints.txt     # of the environment whose python runs this
 
-With a file of constraints it exits with 1 where something that is installed is not pinned there: a new release of a package that
-nobody named must not reach a user unseen.
+With a file of constraints it exits with 1 where something that is installed is not pinned there: a
+new release of a package that nobody named must not reach a user unseen.
 """
 
 from __future__ import annotations
@@ -23,10 +24,22 @@ def plain(name: str) -> str:
 
 
 def _component(one: Distribution) -> dict[str, Any]:
-    name, told = plain(one.metadata["Name"]), one.metadata.get("License-Expression") or one.metadata.get("License") or ""
-    found = {"type": "library", "name": name, "version": one.version, "purl": f"pkg:pypi/{name}@{one.version}"}
+    name, told = (
+        plain(one.metadata["Name"]),
+        one.metadata.get("License-Expression") or one.metadata.get("License") or "",
+    )
+    found = {
+        "type": "library",
+        "name": name,
+        "version": one.version,
+        "purl": f"pkg:pypi/{name}@{one.version}",
+    }
     license = next(iter(told.strip().splitlines()), "")[:80]
-    return {**found, "bom-ref": found["purl"], **({"licenses": [{"license": {"name": license}}]} if license else {})}
+    return {
+        **found,
+        "bom-ref": found["purl"],
+        **({"licenses": [{"license": {"name": license}}]} if license else {}),
+    }
 
 
 def bill() -> dict[str, Any]:
@@ -34,7 +47,13 @@ def bill() -> dict[str, Any]:
     there = {plain(one.metadata["Name"]): one for one in distributions() if one.metadata["Name"]}
     parts = {name: _component(one) for name, one in sorted(there.items())}
     needs = {
-        name: sorted({plain(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in one.requires or () if "extra ==" not in need})
+        name: sorted(
+            {
+                plain(re.split(r"[^\w.-]", need, maxsplit=1)[0])
+                for need in one.requires or ()
+                if "extra ==" not in need
+            }
+        )
         for name, one in there.items()
     }
     return {
@@ -44,7 +63,10 @@ def bill() -> dict[str, Any]:
         "metadata": {"component": parts.get("layerscope", {})},
         "components": [part for name, part in parts.items() if name != "layerscope"],
         "dependencies": [
-            {"ref": part["bom-ref"], "dependsOn": [parts[need]["bom-ref"] for need in needs[name] if need in parts]}
+            {
+                "ref": part["bom-ref"],
+                "dependsOn": [parts[need]["bom-ref"] for need in needs[name] if need in parts],
+            }
             for name, part in parts.items()
         ],
     }
@@ -55,7 +77,10 @@ _OWN = ("layerscope", "layerscope-zoo", "layerscope-gpu", "pip")
 
 def pins(text: str) -> dict[str, str]:
     """The versions that a file of constraints names."""
-    return {plain(name): version for name, version in re.findall(r"^([\w.-]+)==([\w.+]+)$", text, re.MULTILINE)}
+    return {
+        plain(name): version
+        for name, version in re.findall(r"^([\w.-]+)==([\w.+]+)$", text, re.MULTILINE)
+    }
 
 
 def unpinned(constraints: str, there: Iterable[Distribution]) -> list[str]:
@@ -80,5 +105,9 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(bill(), indent=1) + "\n", encoding="utf-8")
-    if left := unpinned(Path(sys.argv[2]).read_text(encoding="utf-8"), distributions()) if len(sys.argv) > 2 else []:
+    if (
+        left := unpinned(Path(sys.argv[2]).read_text(encoding="utf-8"), distributions())
+        if len(sys.argv) > 2
+        else []
+    ):
         sys.exit("constraints.txt does not pin what is installed: " + ", ".join(left))

@@ -1,4 +1,5 @@
-"""The wheels as users install them: the core one is small, the zoo is found by its entry point, the kernels stand alone."""
+"""The wheels as users install them: the core one is small, the zoo is found by its entry point, the
+kernels stand alone."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages of this repository, built offline from a copy, so that no build folder is left in the tree."""
+    """The packages of this repository, built offline from a copy, so that no build folder is left
+    in the tree."""
     into = tmp_path_factory.mktemp("wheels")
     build = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); build_meta.build_wheel(sys.argv[2])"
     beside = {name: ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu")}
@@ -33,7 +35,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         copy = tmp_path_factory.mktemp(name)
         for part in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(source / part, copy)
-        shutil.copytree(source / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            source / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
         ended = run_python(build, str(copy), str(into))
         assert ended.returncode == 0, ended.stderr
     return into
@@ -55,12 +59,18 @@ def test_the_zoo_is_found_once_installed(wheels: Path, tmp_path: Path) -> None:
     )
     result = run_python(ask, str(tmp_path / "site"), without=["layerscope", "layerscope_zoo"])
     assert result.returncode == 0, result.stderr
-    found = {name: tuple(told) for name, told in json.loads(result.stdout).items() if name.startswith(("controlled-", "vision-"))}
+    found = {
+        name: tuple(told)
+        for name, told in json.loads(result.stdout).items()
+        if name.startswith(("controlled-", "vision-"))
+    }
     assert len(found) == 6
     assert all(cached and folder.startswith(str(tmp_path)) for cached, folder in found.values())
 
 
-def test_the_kernels_come_with_their_emulator_and_without_layerscope(wheels: Path, tmp_path: Path) -> None:
+def test_the_kernels_come_with_their_emulator_and_without_layerscope(
+    wheels: Path, tmp_path: Path
+) -> None:
     (wheel,) = wheels.glob("layerscope_gpu-*.whl")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path / "site")
@@ -79,8 +89,12 @@ def test_the_kernels_come_with_their_emulator_and_without_layerscope(wheels: Pat
 
 def test_one_version_everywhere(wheels: Path) -> None:
     (wheel,) = wheels.glob("layerscope-*.whl")
-    sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    cited = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    sections = re.findall(
+        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    cited = re.search(
+        r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert cited is not None
     released = [section for section in sections if section != "Unreleased"]
     assert {VERSION, wheel.name.split("-")[1], released[0], cited[1]} == {VERSION}
@@ -97,8 +111,12 @@ def test_a_release_changes_three_lines(tmp_path: Path) -> None:
         changelog.write_text(text.replace("\n## ", "\n## Unreleased\n\n## ", 1), encoding="utf-8")
     release(tmp_path, "9.8.7", "2030-01-02")
     assert 'VERSION = "9.8.7"' in (tmp_path / names[0]).read_text(encoding="utf-8")
-    assert changelog.read_text(encoding="utf-8").startswith("# Changelog\n\n## 9.8.7 (2030-01-02)\n")
-    assert "version: 9.8.7\ndate-released: 2030-01-02\n" in (tmp_path / "CITATION.cff").read_text(encoding="utf-8")
+    assert changelog.read_text(encoding="utf-8").startswith(
+        "# Changelog\n\n## 9.8.7 (2030-01-02)\n"
+    )
+    assert "version: 9.8.7\ndate-released: 2030-01-02\n" in (tmp_path / "CITATION.cff").read_text(
+        encoding="utf-8"
+    )
     before = {name: (tmp_path / name).read_bytes() for name in names}
     with pytest.raises(SystemExit, match=r"CHANGELOG.md has 0 lines.*Nothing was changed"):
         release(tmp_path, "9.9.0", "2030-01-02")  # there is nothing that is not released
@@ -108,16 +126,23 @@ def test_a_release_changes_three_lines(tmp_path: Path) -> None:
 
 
 def test_the_address_of_the_repository_has_one_home() -> None:
-    """It is assumed until something is published there: what is wrong with it must be mended in one place."""
-    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    """It is assumed until something is published there: what is wrong with it must be mended in one
+    place."""
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "urls"
+    ]["Source"]
     place = address.removeprefix("https://")
     files = [*ROOT.glob("*.*"), *(ROOT / ".github").rglob("*.*"), *(ROOT / "docs").rglob("*.md")]
-    files += [path for folder in ("src", "packages", "examples") for path in (ROOT / folder).rglob("*.*")]
+    files += [
+        path for folder in ("src", "packages", "examples") for path in (ROOT / folder).rglob("*.*")
+    ]
     texts = {".py", ".toml", ".md", ".cff", ".yml", ".yaml", ".html"}
     naming = [
         path.relative_to(ROOT).as_posix()
         for path in files
-        if path.suffix in texts and ".egg-info" not in str(path) and place in path.read_text(encoding="utf-8")
+        if path.suffix in texts
+        and ".egg-info" not in str(path)
+        and place in path.read_text(encoding="utf-8")
     ]
     assert naming == ["pyproject.toml"]
 
@@ -130,12 +155,17 @@ def test_actions_are_pinned_by_their_commit() -> None:
         if "uses:" in line
     ]
     assert used
-    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
+    assert [
+        one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", one)
+    ] == []
 
 
 def test_every_dependency_is_pinned_for_the_set_up() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"], *(need for needs in project["optional-dependencies"].values() for need in needs)]
+    asked = [
+        *project["dependencies"],
+        *(need for needs in project["optional-dependencies"].values() for need in needs),
+    ]
     pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     names = {plain(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in asked}
     assert names - set(pinned) == {"layerscope", "layerscope-gpu"}
@@ -161,10 +191,15 @@ class Installed(PathDistribution):
 
 
 def test_what_is_installed_and_not_pinned_is_found() -> None:
-    there = [Installed("Torch", "2.1+cpu", "nvidia-x==12.1; sys_platform == 'linux'", "idna>=2"), Installed("nvidia_x", "12.1")]
+    there = [
+        Installed("Torch", "2.1+cpu", "nvidia-x==12.1; sys_platform == 'linux'", "idna>=2"),
+        Installed("nvidia_x", "12.1"),
+    ]
     assert unpinned("torch==2.1\n", there) == []
     assert unpinned("torch==2.2\n", there) == ["torch 2.1 (pinned: 2.2)"]
-    assert unpinned("torch==2.1\n", [*there, Installed("idna", "3.0")]) == ["idna 3.0 (pinned: no version)"]
+    assert unpinned("torch==2.1\n", [*there, Installed("idna", "3.0")]) == [
+        "idna 3.0 (pinned: no version)"
+    ]
 
 
 def test_everything_in_this_environment_is_pinned() -> None:
@@ -180,11 +215,17 @@ def test_everything_in_this_environment_is_pinned() -> None:
 
 def test_an_audit_that_asked_nobody_does_not_say_that_all_is_well() -> None:
     skipped = {"name": "a", "skip_reason": "Dependency not found on PyPI"}
-    fine, bad = {"name": "b", "version": "1", "vulns": []}, {"name": "c", "version": "1", "vulns": [{"id": "PYSEC-1"}]}
+    fine, bad = (
+        {"name": "b", "version": "1", "vulns": []},
+        {"name": "c", "version": "1", "vulns": [{"id": "PYSEC-1"}]},
+    )
     code, (line,) = verdict({"dependencies": [skipped]})
     assert (code, "nothing was checked" in line) == (2, True)
     code, (line,) = verdict({"dependencies": [skipped, fine]})
-    assert (code, line) == (0, "audit: 0 known vulnerabilities in 1 of 2 packages; not known to the advisories: a")
+    assert (code, line) == (
+        0,
+        "audit: 0 known vulnerabilities in 1 of 2 packages; not known to the advisories: a",
+    )
     assert verdict({"dependencies": [fine, bad]})[0] == 1
 
 

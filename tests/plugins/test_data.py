@@ -40,17 +40,37 @@ SQUARES = ImageSetEntry(
 
 
 def test_a_corpus_from_outside_is_profiled(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     install("outside_rain", CORPUS, "RAIN", CORPORA, tmp_path, monkeypatch)
-    (tmp_path / "site" / "rain.txt").write_text("\n".join(f"it rains for the {i}. time" for i in range(10)), encoding="utf-8")
-    words = ("--data", "rain", "-m", "prompt_entropy", "--max-length", 8, "--out", tmp_path / "run", "--offline", "-q")
+    (tmp_path / "site" / "rain.txt").write_text(
+        "\n".join(f"it rains for the {i}. time" for i in range(10)), encoding="utf-8"
+    )
+    words = (
+        "--data",
+        "rain",
+        "-m",
+        "prompt_entropy",
+        "--max-length",
+        8,
+        "--out",
+        tmp_path / "run",
+        "--offline",
+        "-q",
+    )
     ended = run_main(monkeypatch, capsys, "profile", model_folder, *words)
     assert ended.code == 0, ended
     assert layerscope.load_run(tmp_path / "run").manifest["corpus"]["name"] == "rain"
 
 
-def test_an_image_set_from_outside_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_set_from_outside_is_profiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install("outside_images", IMAGES, "SQUARES", IMAGE_SETS, tmp_path, monkeypatch)
-    run = layerscope.profile(tiny_image_model("vit"), "squares", metrics=["prompt_entropy"], progress=False)
+    run = layerscope.profile(
+        tiny_image_model("vit"), "squares", metrics=["prompt_entropy"], progress=False
+    )
     assert run.manifest["counts"]["prompts"] == 12

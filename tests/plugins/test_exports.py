@@ -1,4 +1,5 @@
-"""An export format from outside the package: one file and an entry point, and it is written, told and recorded."""
+"""An export format from outside the package: one file and an entry point, and it is written, told
+and recorded."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "site" / "summary_export-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: summary-export\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[layerscope.exports]\nsummary = summary_export:SUMMARY\n")
+    (info / "entry_points.txt").write_text(
+        "[layerscope.exports]\nsummary = summary_export:SUMMARY\n"
+    )
     (tmp_path / "site" / "summary_export.py").write_text(FORMAT)
     known = FORMATS.all()  # before the package is there
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -62,7 +65,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_format_from_outside_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_from_outside_is_written_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = export(tiny_model("llama"), 2, out=tmp_path / "x", max_length=64, formats=["summary"])
     assert (done.path / "summary.json").read_text() == '{"layer": 2}'
     assert done.facts["formats"] == {"summary": {"files": ["summary.json"]}}

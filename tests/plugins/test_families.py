@@ -1,4 +1,5 @@
-"""A model family from outside the package: one file and an entry point, and its model is profiled."""
+"""A model family from outside the package: one file and an entry point, and its model is
+profiled."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "site" / "mystery_family-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mystery-family\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[layerscope.families]\nmystery = mystery_family:MYSTERY\n")
+    (info / "entry_points.txt").write_text(
+        "[layerscope.families]\nmystery = mystery_family:MYSTERY\n"
+    )
     (tmp_path / "site" / "mystery_family.py").write_text(FAMILY)
     known = FAMILIES.all()  # before the package is there
     monkeypatch.syspath_prepend(str(tmp_path / "site"))

@@ -65,7 +65,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed package that declares judges as entry points; the registry looks again."""
     info = tmp_path / "site" / "outside_judge-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-judge\nVersion: 1.0\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: outside-judge\nVersion: 1.0\n", encoding="utf-8"
+    )
     (info / "entry_points.txt").write_text(POINTS, encoding="utf-8")
     (tmp_path / "site" / "outside_judge.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -86,7 +88,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(store: Path) -> Callable[..., layerscope.Improved]:
     settings = {"max_length": 64, "templates": ["one-word"], "progress": False, "store": store}
-    return lambda judge, **options: layerscope.improve(tiny_model("llama"), TEXTS, judge=judge, **settings, **options)
+    return lambda judge, **options: layerscope.improve(
+        tiny_model("llama"), TEXTS, judge=judge, **settings, **options
+    )
 
 
 @pytest.mark.usefixtures("outside")
@@ -95,18 +99,38 @@ def test_its_scores_decide(quick: Callable[..., layerscope.Improved]) -> None:
     assert (result.choice.layer, str(result.choice.readout).split("/")[0]) == (1, "one-word")
     assert result.manifest["judge"] == "first-block"
     assert result.manifest["evidence"]["judge"] == "the judge first-block"
-    assert (result.manifest["evidence"]["before"], result.manifest["evidence"]["after"]) == (0.0, 2.0)
-    assert set(result.table["score"]) == {0.0, 1.0, 2.0}  # every candidate has the score that it gave
+    assert (result.manifest["evidence"]["before"], result.manifest["evidence"]["after"]) == (
+        0.0,
+        2.0,
+    )
+    assert set(result.table["score"]) == {
+        0.0,
+        1.0,
+        2.0,
+    }  # every candidate has the score that it gave
 
 
 @pytest.mark.usefixtures("outside", "here")
 def test_on_the_command_line(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     settings = ("--templates", "one-word", "--max-length", "64", "--judge", "first-block", "--json")
     out = tmp_path / "better"
-    ended = run_main(monkeypatch, capsys, "improve", model_folder, "--data", tmp_path / "texts.txt", "--out", out, *settings)
+    ended = run_main(
+        monkeypatch,
+        capsys,
+        "improve",
+        model_folder,
+        "--data",
+        tmp_path / "texts.txt",
+        "--out",
+        out,
+        *settings,
+    )
     assert ended.code == 0, ended
     told = json.loads(ended.out)
     assert told["judge"] == "first-block"
@@ -114,9 +138,14 @@ def test_on_the_command_line(
 
 
 @pytest.mark.usefixtures("outside")
-def test_beside_labels_it_counts_as_an_encoder_does(quick: Callable[..., layerscope.Improved], tmp_path: Path) -> None:
+def test_beside_labels_it_counts_as_an_encoder_does(
+    quick: Callable[..., layerscope.Improved], tmp_path: Path
+) -> None:
     file = tmp_path / "labels.csv"
-    file.write_text("text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS) + "\n", encoding="utf-8")
+    file.write_text(
+        "text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS) + "\n",
+        encoding="utf-8",
+    )
     result = quick("first-block", labels=file)
     assert result.manifest["evidence"]["judge"] == "40 labeled examples and the judge first-block"
 
@@ -125,41 +154,61 @@ def test_beside_labels_it_counts_as_an_encoder_does(quick: Callable[..., layersc
 @pytest.mark.parametrize(
     ("judge", "says"),
     [
-        ("transposed", r"'transposed' must return ScoredCandidates with a score per readout and layer, of shape \(16, 4\)"),
+        (
+            "transposed",
+            r"'transposed' must return ScoredCandidates with a score per readout and layer, of shape \(16, 4\)",
+        ),
         ("failing", "the judge 'failing' failed: KeyError: 'no such thing'"),
         ("broken-judge", "the judge 'broken-judge' of outside-judge 1.0 cannot be used"),
     ],
 )
-def test_one_that_cannot_judge_is_named(quick: Callable[..., layerscope.Improved], judge: str, says: str) -> None:
+def test_one_that_cannot_judge_is_named(
+    quick: Callable[..., layerscope.Improved], judge: str, says: str
+) -> None:
     with pytest.raises(PluginError, match=says):
         quick(judge)
 
 
 @pytest.mark.usefixtures("outside")
 def test_a_view_that_nobody_makes_is_named(quick: Callable[..., layerscope.Improved]) -> None:
-    with pytest.raises(UnknownNameError, match=r"the judge 'blind' asks for 'upside-down'.*dropped, first-half, second-half"):
+    with pytest.raises(
+        UnknownNameError,
+        match=r"the judge 'blind' asks for 'upside-down'.*dropped, first-half, second-half",
+    ):
         quick("blind")
 
 
 @pytest.mark.parametrize("judge", ["rankme", RankMe(), RankMe])
-def test_a_built_in_judge_by_name_or_as_an_object(quick: Callable[..., layerscope.Improved], judge: Any) -> None:
+def test_a_built_in_judge_by_name_or_as_an_object(
+    quick: Callable[..., layerscope.Improved], judge: Any
+) -> None:
     result = quick(judge)
     assert result.manifest["judge"] == "rankme"
     assert result.table["score"].iloc[0] == result.table["score"].max() > 1  # an effective rank
 
 
 def test_names_that_are_other_words_for_the_usual_judges() -> None:
-    assert find_judge("self-consistency", False) == find_judge("labels", True) == find_judge(None, False) == "none"
+    assert (
+        find_judge("self-consistency", False)
+        == find_judge("labels", True)
+        == find_judge(None, False)
+        == "none"
+    )
     with pytest.raises(LayerscopeError, match="'labels' needs labeled examples"):
         find_judge("labels", False)
     with pytest.raises(LayerscopeError, match="'agreement' needs an encoder"):
         find_judge("agreement", False)
-    with pytest.raises(LayerscopeError, match="an object with name, summary, views and a method `judge`, not 7"):
+    with pytest.raises(
+        LayerscopeError, match="an object with name, summary, views and a method `judge`, not 7"
+    ):
         find_judge(7, False)  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_lists_judges_and_models() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown judge 'rankmee'. Did you mean 'rankme'\?.*minilm-l6.*none.*rankme"):
+    with pytest.raises(
+        UnknownNameError,
+        match=r"unknown judge 'rankmee'. Did you mean 'rankme'\?.*minilm-l6.*none.*rankme",
+    ):
         find_judge("rankmee", False)
 
 
@@ -173,10 +222,14 @@ class NeedsMore:
         return ScoredCandidates(np.zeros((len(candidates.readouts), len(candidates.layers))))
 
 
-def test_one_that_must_be_given_something_is_given_as_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_must_be_given_something_is_given_as_an_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     JUDGES.load()
     monkeypatch.setitem(JUDGES._things, "needs-more", NeedsMore)
-    with pytest.raises(LayerscopeError, match=r"needs scale and cannot be asked by name alone.*judge=NeedsMore"):
+    with pytest.raises(
+        LayerscopeError, match=r"needs scale and cannot be asked by name alone.*judge=NeedsMore"
+    ):
         find_judge("needs-more", False)
     made = NeedsMore(2.0)
     assert find_judge(made, False) is made

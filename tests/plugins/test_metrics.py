@@ -1,4 +1,5 @@
-"""Metrics that another package adds are measured, kept, printed, drawn and reported like the package's own."""
+"""Metrics that another package adds are measured, kept, printed, drawn and reported like the
+package's own."""
 
 from __future__ import annotations
 
@@ -22,7 +23,16 @@ from layerscope.core.plugins import PluginError
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
 from layerscope.forward import make_plan
-from layerscope.metrics import Estimate, Metric, MetricInfo, Options, PooledRows, PromptMean, expand_names, on_log_scale
+from layerscope.metrics import (
+    Estimate,
+    Metric,
+    MetricInfo,
+    Options,
+    PooledRows,
+    PromptMean,
+    expand_names,
+    on_log_scale,
+)
 from layerscope.metrics.prompt_metrics import Curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
@@ -95,7 +105,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     metadata = "Metadata-Version: 2.1\nName: outside-metrics\nVersion: 1.0\n"
     (site / "outside_metrics-1.0.dist-info" / "METADATA").write_text(metadata, encoding="utf-8")
     points = "[layerscope.metrics]\nouter_norm = outside_metrics:Norm\nothers = outside_metrics\n"
-    (site / "outside_metrics-1.0.dist-info" / "entry_points.txt").write_text(points, encoding="utf-8")
+    (site / "outside_metrics-1.0.dist-info" / "entry_points.txt").write_text(
+        points, encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(str(site))
     REGISTRY.load()
     for name in ("_things", "_sources", "_broken"):
@@ -114,7 +126,15 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def facts(name: str, **more: Any) -> MetricInfo:
     bounds = {"bounds": lambda n, d, o: (-np.inf, np.inf), "bounds_text": "any"}
-    given = {"title": name, "level": "tokens", "unit": "", "higher_means": "more", "citation": "", **bounds, **more}
+    given = {
+        "title": name,
+        "level": "tokens",
+        "unit": "",
+        "higher_means": "more",
+        "citation": "",
+        **bounds,
+        **more,
+    }
     return MetricInfo(name=name, **given)
 
 
@@ -128,17 +148,28 @@ class MeanNorm(PromptMean):
 def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Path) -> None:
     model = tiny_model()
     run = layerscope.profile(
-        model, TEXTS, metrics=["prompt_entropy", *NAMES], views=2, out=tmp_path / "run", final_norm="applied", progress=False
+        model,
+        TEXTS,
+        metrics=["prompt_entropy", *NAMES],
+        views=2,
+        out=tmp_path / "run",
+        final_norm="applied",
+        progress=False,
     )
     assert set(run.table["metric"]) == {"prompt_entropy", *NAMES}
     assert run.curve("outer_norm", sink="drop")["ci_low"].notna().all()
     assert np.isfinite(run.table.loc[run.table["metric"].isin(NAMES), "value"]).all()
     # the tokens' values are those that `measure` gives, prompt by prompt
-    prompts = run.prompts.groupby("site", sort=False)[["outer_norm", "outer_norm_sink_dropped"]].mean()
+    prompts = run.prompts.groupby("site", sort=False)[
+        ["outer_norm", "outer_norm_sink_dropped"]
+    ].mean()
     for sink, column in (("keep", "outer_norm"), ("drop", "outer_norm_sink_dropped")):
         curve = run.curve("outer_norm", sink=sink).set_index("site")["value"]
         np.testing.assert_allclose(prompts[column].loc[curve.index], curve, rtol=1e-12)
-    assert run.manifest["conventions"]["plugins"]["outer_norm"] == "outside_metrics.Norm (outside-metrics 1.0)"
+    assert (
+        run.manifest["conventions"]["plugins"]["outer_norm"]
+        == "outside_metrics.Norm (outside-metrics 1.0)"
+    )
 
     console = Console(file=StringIO(), width=150)
     print_run(run, console)
@@ -150,7 +181,11 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
     assert titles.index("Outer norm") == 1  # by its order
     assert on_log_scale("outer_norm")
     page = layerscope.write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
-    for name, title in (("outer_norm", "Outer norm"), ("outer_length", "Outer length"), ("outer_apart", "Outer distance")):
+    for name, title in (
+        ("outer_norm", "Outer norm"),
+        ("outer_length", "Outer length"),
+        ("outer_apart", "Outer distance"),
+    ):
         assert f'"{name}"' in page
         assert title in page
     again = layerscope.Profile.load(tmp_path / "run")
@@ -189,12 +224,16 @@ def test_a_subclass_with_its_own_measure_is_not_taken_for_the_fused_one(known: A
             return 2 * super().measure(states, mask)
 
     known(Twice)
-    run = layerscope.profile(tiny_model(), TEXTS, metrics=["curvature", "twice_curvature"], progress=False)
+    run = layerscope.profile(
+        tiny_model(), TEXTS, metrics=["curvature", "twice_curvature"], progress=False
+    )
     once, twice = (run.curve(name)["value"].to_numpy() for name in ("curvature", "twice_curvature"))
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)
 
 
-def test_workers_measure_it_where_it_is_not_installed(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_measure_it_where_it_is_not_installed(
+    known: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known(MeanNorm)
     model, config = tiny_model(), make_config(metrics=["mean_norm"])
 
@@ -212,7 +251,9 @@ def test_workers_measure_it_where_it_is_not_installed(known: Any, monkeypatch: p
     work = ShardWork(Recipe(), corpus, expand_sites(None, model.anatomy), config, plan, None)  # type: ignore[arg-type]
     plugins = pickle.loads(pickle.dumps(work.plugins))
     assert plugins == [MeanNorm]
-    monkeypatch.setattr(REGISTRY, "_things", {k: v for k, v in REGISTRY._things.items() if k != "mean_norm"})
+    monkeypatch.setattr(
+        REGISTRY, "_things", {k: v for k, v in REGISTRY._things.items() if k != "mean_norm"}
+    )
     common = work.open()
     try:
         shard, _ = work.run(0, work.prepare(0), lambda n: None, common)
@@ -235,9 +276,15 @@ class Wrong(PromptMean):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (lambda states, mask: states.norm(dim=-1), r"one real number per prompt, a tensor of shape \(3,\)"),
+        (
+            lambda states, mask: states.norm(dim=-1),
+            r"one real number per prompt, a tensor of shape \(3,\)",
+        ),
         (lambda states, mask: 1.0, "it returned float"),
-        (lambda states, mask: torch.full((len(states),), torch.nan), "gives NaN for ordinary states"),
+        (
+            lambda states, mask: torch.full((len(states),), torch.nan),
+            "gives NaN for ordinary states",
+        ),
         (lambda states, mask: torch.full((len(states),), torch.inf), "infinite"),
         (lambda states, mask: states.norm(dim=-1).mean(-1), "reads padding"),
         (lambda states, mask: states.no_such_thing, "failed on random samples: AttributeError"),
@@ -267,19 +314,26 @@ class TooMany(Metric[PooledRows]):
         return Estimate(np.nan, len(data), data.width)
 
 
-@pytest.mark.parametrize(("answer", "says"), [("raise", "RuntimeError: cannot do that"), ("nan", "it has no value there")])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [("raise", "RuntimeError: cannot do that"), ("nan", "it has no value there")],
+)
 def test_a_metric_that_fails_at_the_end_loses_only_itself(
     known: Any, monkeypatch: pytest.MonkeyPatch, answer: str, says: str
 ) -> None:
     known(TooMany)
     monkeypatch.setattr(TooMany, "answer", answer)
-    run = layerscope.profile(tiny_model(), TEXTS, metrics=["dataset_entropy", "too_many"], progress=False)
+    run = layerscope.profile(
+        tiny_model(), TEXTS, metrics=["dataset_entropy", "too_many"], progress=False
+    )
     assert run.curve("dataset_entropy")["value"].notna().all()
     assert run.curve("too_many")["value"].isna().all()
     assert any(says in warning and "too_many" in warning for warning in run.manifest["warnings"])
 
 
-def test_a_run_that_a_metric_stopped_goes_on_where_it_was(known: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_that_a_metric_stopped_goes_on_where_it_was(
+    known: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     texts = [f"{'word ' * (k % 9 + 2)}{k}" for k in range(150)]
     known(Wrong)
     calls = []
@@ -292,8 +346,16 @@ def test_a_run_that_a_metric_stopped_goes_on_where_it_was(known: Any, monkeypatc
 
     monkeypatch.setattr(Wrong, "answer", staticmethod(fails_late))
     monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *args: 32)
-    settings: dict[str, Any] = {"metrics": ["wrong"], "out": tmp_path / "run", "batch_size": 2, "progress": False}
-    with pytest.raises(PluginError, match=r"metric 'wrong' failed at .*: RuntimeError: not today\. .*goes on where it stopped"):
+    settings: dict[str, Any] = {
+        "metrics": ["wrong"],
+        "out": tmp_path / "run",
+        "batch_size": 2,
+        "progress": False,
+    }
+    with pytest.raises(
+        PluginError,
+        match=r"metric 'wrong' failed at .*: RuntimeError: not today\. .*goes on where it stopped",
+    ):
         layerscope.profile(tiny_model(), texts, **settings)
     monkeypatch.setattr(Wrong, "answer", staticmethod(lambda states, mask: mask.sum(-1).double()))
     run = layerscope.profile(tiny_model(), texts, **settings)
@@ -321,9 +383,18 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_function_is_a_metric_of_its_name(forgotten: None) -> None:
     model = tiny_model()
     run = layerscope.profile(
-        model, TEXTS, metrics=["curvature", largest_norm, mean_length, MeanNorm], final_norm="raw", progress=False
+        model,
+        TEXTS,
+        metrics=["curvature", largest_norm, mean_length, MeanNorm],
+        final_norm="raw",
+        progress=False,
     )
-    assert list(dict.fromkeys(run.table["metric"])) == ["curvature", "largest_norm", "mean_length", "mean_norm"]
+    assert list(dict.fromkeys(run.table["metric"])) == [
+        "curvature",
+        "largest_norm",
+        "mean_length",
+        "mean_norm",
+    ]
     own, same = (run.curve(name)["value"].to_numpy() for name in ("mean_length", "mean_norm"))
     np.testing.assert_allclose(own, same, rtol=1e-6)
     for i, text in enumerate(TEXTS):
@@ -333,7 +404,9 @@ def test_a_function_is_a_metric_of_its_name(forgotten: None) -> None:
         row = run.prompts[(run.prompts["prompt"] == i) & (run.prompts["layer"] == 1)].iloc[0]
         assert row["largest_norm"] == pytest.approx(float(states.norm(dim=-1).max()), rel=1e-5)
     assert run.curve("largest_norm")["ci_low"].notna().all()
-    assert run.manifest["conventions"]["plugins"]["largest_norm"].startswith("tests.plugins.test_metrics.largest_norm (code ")
+    assert run.manifest["conventions"]["plugins"]["largest_norm"].startswith(
+        "tests.plugins.test_metrics.largest_norm (code "
+    )
     # it is measured where it is named, and nowhere else
     assert "largest_norm" not in expand_names("all")
     assert expand_names(largest_norm) == ["largest_norm"]
@@ -341,7 +414,9 @@ def test_a_function_is_a_metric_of_its_name(forgotten: None) -> None:
 
 
 def test_names_may_have_commas(forgotten: None) -> None:
-    run = layerscope.profile(tiny_model(), TEXTS, metrics="curvature, prompt_entropy", progress=False)
+    run = layerscope.profile(
+        tiny_model(), TEXTS, metrics="curvature, prompt_entropy", progress=False
+    )
     assert set(run.table["metric"]) == {"curvature", "prompt_entropy"}
 
 
@@ -352,16 +427,24 @@ def test_another_function_of_the_same_name_is_another_run(forgotten: None, tmp_p
 
         return size
 
-    once = layerscope.profile(tiny_model(), TEXTS, metrics=[scaled(1.0)], out=tmp_path / "run", progress=False)
-    again = layerscope.profile(tiny_model(), TEXTS, metrics=[scaled(1.0)], out=tmp_path / "run", progress=False)
+    once = layerscope.profile(
+        tiny_model(), TEXTS, metrics=[scaled(1.0)], out=tmp_path / "run", progress=False
+    )
+    again = layerscope.profile(
+        tiny_model(), TEXTS, metrics=[scaled(1.0)], out=tmp_path / "run", progress=False
+    )
     assert again.table.equals(once.table)
     with pytest.raises(LayerscopeError, match=r"holds another run, which differs in .*size"):
-        layerscope.profile(tiny_model(), TEXTS, metrics=[scaled(2.0)], out=tmp_path / "run", progress=False)
+        layerscope.profile(
+            tiny_model(), TEXTS, metrics=[scaled(2.0)], out=tmp_path / "run", progress=False
+        )
     # whoever opens the run later need not have the function
     del REGISTRY._things["size"]
     loaded = layerscope.load_run(tmp_path / "run")
     assert loaded.curve("size")["value"].equals(once.curve("size")["value"])
-    assert "size" in layerscope.write_report([loaded], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "size" in layerscope.write_report([loaded], tmp_path / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def curvature(states: Tensor) -> float:
@@ -388,7 +471,10 @@ def test_a_function_that_gives_no_number_is_refused(forgotten: None) -> None:
     def three(states: Tensor, mask: Tensor, more: Tensor) -> Tensor:
         return states
 
-    with pytest.raises(PluginError, match=r"'rows': the function is given the states .* it returned a tensor of shape \(24,\)"):
+    with pytest.raises(
+        PluginError,
+        match=r"'rows': the function is given the states .* it returned a tensor of shape \(24,\)",
+    ):
         layerscope.profile("no-such-model", TEXTS, metrics=[rows])
     with pytest.raises(PluginError, match="'three': the function takes 3 arguments"):
         layerscope.profile("no-such-model", TEXTS, metrics=[three])

@@ -1,4 +1,5 @@
-"""A label-free rule from another package: one value behind an entry point, and `select --rule` goes by it."""
+"""A label-free rule from another package: one value behind an entry point, and `select --rule` goes
+by it."""
 
 from __future__ import annotations
 
@@ -14,25 +15,39 @@ from tests.cli.support import run_main
 
 
 def _at(depth: float | None):
-    return lambda evidence: Choice(round((depth or 0.5) * evidence.n_blocks), reason="the user's own rule.")
+    return lambda evidence: Choice(
+        round((depth or 0.5) * evidence.n_blocks), reason="the user's own rule."
+    )
 
 
 RULE = RuleInfo("halfway", "the layer in the middle, or at another depth", _at, parameter=True)
 
 
-def test_a_rule_of_another_package_chooses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_of_another_package_chooses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     point = EntryPoint("halfway", f"{__name__}:RULE", RULES.group)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [point] if group == point.group else []
+    )
     monkeypatch.setattr(RULES, "_things", dict(RULES._things))
     monkeypatch.setattr(RULES, "_loaded", False)
     for rule, layer in (("halfway", 12), ("halfway:0.25", 6)):
-        ended = run_main(monkeypatch, capsys, "select", "--atlas", "Pythia-410m", "--rule", rule, "--json")
+        ended = run_main(
+            monkeypatch, capsys, "select", "--atlas", "Pythia-410m", "--rule", rule, "--json"
+        )
         assert ended.code == 0, ended
         told = json.loads(ended.out)
-        assert (told["layer"], told["rule"], told["reason"]) == (layer, rule, "the user's own rule.")
+        assert (told["layer"], told["rule"], told["reason"]) == (
+            layer,
+            rule,
+            "the user's own rule.",
+        )
 
 
-def test_without_it_its_name_is_unknown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_it_its_name_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ended = run_main(monkeypatch, capsys, "select", "--atlas", "Pythia-410m", "--rule", "halfway")
     assert ended.code != 0
     assert "unknown rule 'halfway'" in ended.err

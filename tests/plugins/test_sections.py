@@ -1,4 +1,5 @@
-"""A kind of run and its section of the page that come from outside the package: two values behind two entry points."""
+"""A kind of run and its section of the page that come from outside the package: two values behind
+two entry points."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Weather:
 
 def read_weather(run: Weather) -> Block:
     lines = [Line("rain", [0, 1, 2], [0.0, 4.0, 1.0])]
-    return Block("weather", f"Weather of {run.name}", "sky", ["It rained."], [Chart("Rain", lines, "mm")])
+    return Block(
+        "weather", f"Weather of {run.name}", "sky", ["It rained."], [Chart("Rain", lines, "mm")]
+    )
 
 
 SECTION = Section("weather", read_weather)
@@ -46,8 +49,13 @@ KIND = RunKind("weather", f"{__name__}:Weather")
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package with both; the registries look again."""
-    points = [EntryPoint("weather", f"{__name__}:{name}", f"layerscope.{group}") for name, group in _POINTS]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point for point in points if point.group == group])
+    points = [
+        EntryPoint("weather", f"{__name__}:{name}", f"layerscope.{group}")
+        for name, group in _POINTS
+    ]
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [point for point in points if point.group == group]
+    )
     for registry in (sections, run_kinds):
         monkeypatch.setattr(registry, "_things", dict(registry.all()))
         monkeypatch.setattr(registry, "_loaded", False)
@@ -57,7 +65,9 @@ _POINTS = (("SECTION", "sections"), ("KIND", "runs"))
 
 
 @pytest.mark.usefixtures("outside")
-def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     RunFolder(run).write_manifest({"kind": "weather", "status": "complete"})
     ended = run_main(monkeypatch, capsys, "report", run, "--out", tmp_path / "report.html")
@@ -71,4 +81,6 @@ def test_in_python(tmp_path: Path) -> None:
     text = write_report([Weather()], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "It rained" in text
     assert '"title":"Rain","unit":"mm"' in text
-    assert "Weather of Tuesday" in write_report([Weather()], tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "Weather of Tuesday" in write_report([Weather()], tmp_path / "report.md").read_text(
+        encoding="utf-8"
+    )

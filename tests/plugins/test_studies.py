@@ -1,4 +1,5 @@
-"""A study that another package adds runs, prints, and is saved and loaded like one of the package's own."""
+"""A study that another package adds runs, prints, and is saved and loaded like one of the package's
+own."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("outside")
 def test_in_python(texts: list[str], tmp_path: Path) -> None:
     assert "extreme" in STUDIES  # beside the built-in ones
-    run = layerscope.study("lengths", tiny_model("llama"), data=texts[:3], out=tmp_path / "run", twice=True)
+    run = layerscope.study(
+        "lengths", tiny_model("llama"), data=texts[:3], out=tmp_path / "run", twice=True
+    )
     counts = [len(ids) for ids in tiny_model("llama").tokenize(texts[:3]).ids]
     assert run.table["value"].iloc[0] == pytest.approx(2 * sum(counts) / 3)
     assert (tmp_path / "run" / "figure.png").is_file()

@@ -43,12 +43,19 @@ WORDS = ["cat", "dog", "a red house", "the sea", "rain", "on the road", "light",
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed package with data that declares a task as an entry point; the catalogue looks again."""
+    """An installed package with data that declares a task as an entry point; the catalogue looks
+    again."""
     site = tmp_path / "site"
     (site / "outside_task-1.0.dist-info").mkdir(parents=True)
     (site / "outside_data").mkdir()
-    lines = [f"{one},{other},{(3 * i + 5 * k) % 7}" for i, one in enumerate(WORDS) for k, other in enumerate(WORDS[:4])]
-    (site / "outside_data" / "pairs.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]), encoding="utf-8")
+    lines = [
+        f"{one},{other},{(3 * i + 5 * k) % 7}"
+        for i, one in enumerate(WORDS)
+        for k, other in enumerate(WORDS[:4])
+    ]
+    (site / "outside_data" / "pairs.csv").write_text(
+        "\n".join(["sentence1,sentence2,score", *lines]), encoding="utf-8"
+    )
     (site / "outside_task.py").write_text(MODULE, encoding="utf-8")
     (site / "outside_task-1.0.dist-info" / "METADATA").write_text(METADATA, encoding="utf-8")
     points = "[layerscope.tasks]\noutside = outside_task\n"
@@ -62,12 +69,19 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("outside")
 def test_a_task_from_outside_is_scored(tmp_path: Path) -> None:
-    run = layerscope.evaluate(tiny_model(), "OutsidePairs", store=tmp_path / "store", scoring_workers=0, offline=True)
+    run = layerscope.evaluate(
+        tiny_model(), "OutsidePairs", store=tmp_path / "store", scoring_workers=0, offline=True
+    )
     assert run.failed == []
     assert run.scores["layer"].tolist() == list(range(tiny_model().n_blocks + 1))
     assert run.scores["score"].between(-1, 1).all()
     facts = run.manifest["tasks"]["OutsidePairs"]
-    assert (facts["items"], facts["source"], facts["citation"], facts["exact"]) == (32, "package", "Nobody (2026)", None)
+    assert (facts["items"], facts["source"], facts["citation"], facts["exact"]) == (
+        32,
+        "package",
+        "Nobody (2026)",
+        None,
+    )
     assert run.items()["OutsidePairs", "test", "default"]
     assert layerscope.select(run).readout == "plain/mean/applied/keep/none"
 

@@ -1,4 +1,5 @@
-"""A template from outside the package is one definition: `improve` tries it and it can be exported."""
+"""A template from outside the package is one definition: `improve` tries it and it can be
+exported."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_improve_tries_a_template_from_outside() -> None:
 @pytest.mark.usefixtures("installed")
 def test_it_is_exported_by_name(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
-    scored = layerscope.export(tiny_model("llama"), 2, readout="in-short/last/raw", out=tmp_path / "one", max_length=96)
+    scored = layerscope.export(
+        tiny_model("llama"), 2, readout="in-short/last/raw", out=tmp_path / "one", max_length=96
+    )
     assert "{text}. In short:" in (scored.path / "README.md").read_text(encoding="utf-8")
 
 

@@ -12,8 +12,11 @@ from layerscope.probing.training import Phase, ProbeRecipe, Task, rank_classes, 
 CLASSES, WIDTH, TOKENS = 4, 16, 6
 
 
-def made_states(items: int, layers: int, holds: dict[int, str], seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
-    """Noise (layers, items, tokens, D) and classes; layer k holds the class in the `mean`, in one `token`, or nowhere."""
+def made_states(
+    items: int, layers: int, holds: dict[int, str], seed: int = 0
+) -> tuple[torch.Tensor, np.ndarray]:
+    """Noise (layers, items, tokens, D) and classes; layer k holds the class in the `mean`, in one
+    `token`, or nowhere."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, items)
     patterns = rng.standard_normal((CLASSES, WIDTH)) * 2
@@ -47,7 +50,9 @@ def task_on(
     head = HEADS[probe](WIDTH, 4, CLASSES)
     norms = statistics(kept, places, np.arange(a), 64)
     chosen = recipe or ProbeRecipe(learning_rates=(3e-3, 2e-2), trial=2, epochs=12, patience=4)
-    task = Task(head, kept, places, torch.from_numpy(labels), np.arange(a), np.arange(a, b), norms, chosen)
+    task = Task(
+        head, kept, places, torch.from_numpy(labels), np.arange(a), np.arange(a, b), norms, chosen
+    )
     return task, np.arange(b, count)
 
 

@@ -1,4 +1,5 @@
-"""What a probe reads is what the model computes: patches, their mean, the class token, at every layer up to the last."""
+"""What a probe reads is what the model computes: patches, their mean, the class token, at every
+layer up to the last."""
 
 from __future__ import annotations
 
@@ -30,12 +31,18 @@ def test_image_states_are_the_models(family: str) -> None:
     with ModelReader(model, source, sites, "raw", ["tokens", "mean", "summary"]) as reader:
         read = reader.read_all([3, 0, 4])
     source.close()
-    batch = source.batch([3, 0, 4]) if family == "aim" else model.make_batch(_rows(model, images, [3, 0, 4]))
+    batch = (
+        source.batch([3, 0, 4])
+        if family == "aim"
+        else model.make_batch(_rows(model, images, [3, 0, 4]))
+    )
     if family == "vit_mae":
         model.module.config.mask_ratio = 0.0
         with torch.inference_mode():
             noise = torch.arange(PATCHES).float().expand(3, -1)
-            expected = model.module(batch.pixel_values, noise=noise, output_hidden_states=True).hidden_states
+            expected = model.module(
+                batch.pixel_values, noise=noise, output_hidden_states=True
+            ).hidden_states
     else:
         expected = hidden_states(model, batch.pixel_values)
     assert len(sites) == len(expected) == BLOCKS + 1, "the state after the last block is read"
@@ -43,7 +50,9 @@ def test_image_states_are_the_models(family: str) -> None:
     for layer, state in enumerate(expected):
         patches = state[:, lead:]
         torch.testing.assert_close(read["tokens"][0][layer], patches, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(read["mean"][0][layer, :, 0], patches.mean(1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            read["mean"][0][layer, :, 0], patches.mean(1), rtol=1e-4, atol=1e-5
+        )
         summary = state[:, 0] if model.anatomy.class_token else patches.mean(1)
         torch.testing.assert_close(read["summary"][0][layer, :, 0], summary, rtol=1e-4, atol=1e-5)
     assert read["tokens"][1] is None
@@ -71,11 +80,17 @@ def test_text_states_do_not_depend_on_padding(family: str) -> None:
             states, mask = together["tokens"]
             assert mask is not None
             assert int(mask[i].sum()) == count
-            torch.testing.assert_close(states[:, i, :count], alone["tokens"][0][:, 0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                states[:, i, :count], alone["tokens"][0][:, 0], rtol=1e-4, atol=1e-5
+            )
             assert (states[:, i, count:] == 0).all()
-            torch.testing.assert_close(together["mean"][0][:, i, 0], alone["tokens"][0][:, 0].mean(1), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                together["mean"][0][:, i, 0], alone["tokens"][0][:, 0].mean(1), rtol=1e-4, atol=1e-5
+            )
             summary = alone["tokens"][0][:, 0, 0] if family == "bert" else alone["mean"][0][:, 0, 0]
-            torch.testing.assert_close(together["summary"][0][:, i, 0], summary, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                together["summary"][0][:, i, 0], summary, rtol=1e-4, atol=1e-5
+            )
 
 
 @pytest.mark.parametrize("how", ["float32", "float16", "none"])
@@ -92,18 +107,24 @@ def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path:
         for attempt in range(2 if disk else 1):
             keeper = StateCache(reader, plan, folder)
             if attempt:  # what is on disk is not computed again
-                reader.read_all = lambda items: pytest.fail("the model was run") if how != "none" else None  # type: ignore[assignment,method-assign,misc]
+                reader.read_all = lambda items: (
+                    pytest.fail("the model was run") if how != "none" else None
+                )  # type: ignore[assignment,method-assign,misc]
                 if how == "none":
                     break
             states = keeper.run(Silent())["tokens"]
-            loose = {"rtol": 2e-3, "atol": 5e-3} if how == "float16" else {"rtol": 1e-5, "atol": 1e-5}
+            loose = (
+                {"rtol": 2e-3, "atol": 5e-3} if how == "float16" else {"rtol": 1e-5, "atol": 1e-5}
+            )
             for piece, found, alive in states.read(layers, items):
                 count = expected.shape[2]
                 assert alive is not None
                 assert mask is not None
                 assert torch.equal(alive[:, :count], mask)
                 wanted = expected[layers][piece][:, alive[:, :count]]
-                torch.testing.assert_close(found[:, :, :count][:, alive[:, :count]], wanted, **loose)
+                torch.testing.assert_close(
+                    found[:, :, :count][:, alive[:, :count]], wanted, **loose
+                )
 
 
 def test_what_is_kept_follows_the_store_size() -> None:
@@ -124,11 +145,21 @@ def test_statistics_against_numpy() -> None:
     source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "raw", ["tokens"]) as reader:
-        keeper = StateCache(reader, plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), None)
+        keeper = StateCache(
+            reader,
+            plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30),
+            None,
+        )
         states = keeper.run(Silent())["tokens"]
         items = np.array([0, 3, 4])
         found = statistics(states, [1, 2], items, 2)
-        rows = torch.cat([reader.read_all([i])["tokens"][0][:, 0] for i in items], dim=1).double().numpy()
+        rows = (
+            torch.cat([reader.read_all([i])["tokens"][0][:, 0] for i in items], dim=1)
+            .double()
+            .numpy()
+        )
     for i, layer in enumerate([1, 2]):
         np.testing.assert_allclose(found.mean[i].numpy(), rows[layer].mean(0), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(found.scale[i].numpy(), np.sqrt(rows[layer].var(0) + 1e-6), rtol=1e-4)
+        np.testing.assert_allclose(
+            found.scale[i].numpy(), np.sqrt(rows[layer].var(0) + 1e-6), rtol=1e-4
+        )

@@ -41,7 +41,10 @@ def test_attention_is_multi_head_attention(masked: bool) -> None:
     start = head.start(torch.Generator().manual_seed(1))
     parameters = {k: torch.randn(G, R, *v.shape, dtype=torch.float64) for k, v in start.items()}
     x = torch.randn(G, B, N, D, dtype=torch.float64) * 3 + 5
-    mean, scale = torch.randn(G, D, dtype=torch.float64), torch.rand(G, D, dtype=torch.float64) + 0.5
+    mean, scale = (
+        torch.randn(G, D, dtype=torch.float64),
+        torch.rand(G, D, dtype=torch.float64) + 0.5,
+    )
     lengths = torch.tensor([7, 1, 3, 5, 2])
     mask = torch.arange(N) < lengths[:, None] if masked else None
     found = head.scores(parameters, x, mask, mean, scale)
@@ -55,7 +58,9 @@ def test_attention_is_multi_head_attention(masked: bool) -> None:
 
 def test_attention_begins_as_a_mean() -> None:
     head = HEADS["attention"](D, H, C)
-    start = {k: v[None, None].double() for k, v in head.start(torch.Generator().manual_seed(0)).items()}
+    start = {
+        k: v[None, None].double() for k, v in head.start(torch.Generator().manual_seed(0)).items()
+    }
     x = torch.randn(1, B, N, D, dtype=torch.float64)
     zero, one = torch.zeros(1, D, dtype=torch.float64), torch.ones(1, D, dtype=torch.float64)
     value = torch.cat([start["value"][0, 0, h] for h in range(H)], dim=1)
@@ -72,7 +77,9 @@ def test_pooled_probes_are_a_standardized_linear_layer(name: str) -> None:
     x, mean, scale = torch.randn(G, B, 1, D), torch.randn(G, D), torch.rand(G, D) + 0.5
     found = head.scores(parameters, x, None, mean, scale)
     for g, r in np.ndindex(G, R):
-        expected = ((x[g, :, 0] - mean[g]) / scale[g]) @ parameters["linear"][g, r] + parameters["bias"][g, r]
+        expected = ((x[g, :, 0] - mean[g]) / scale[g]) @ parameters["linear"][g, r] + parameters[
+            "bias"
+        ][g, r]
         torch.testing.assert_close(found[g, :, r], expected)
 
 
@@ -80,17 +87,26 @@ def test_each_layer_has_its_own_gradient() -> None:
     """The gradient of the summed loss at one layer is that of its own loss alone."""
     torch.manual_seed(0)
     head = HEADS["attention"](D, H, C)
-    parameters = {k: torch.randn(G, R, *v.shape, requires_grad=True) for k, v in head.start(torch.Generator()).items()}
+    parameters = {
+        k: torch.randn(G, R, *v.shape, requires_grad=True)
+        for k, v in head.start(torch.Generator()).items()
+    }
     x, mean, scale = torch.randn(G, B, N, D), torch.zeros(G, D), torch.ones(G, D)
-    whole = torch.autograd.grad(head.scores(parameters, x, None, mean, scale).square().sum(), list(parameters.values()))
+    whole = torch.autograd.grad(
+        head.scores(parameters, x, None, mean, scale).square().sum(), list(parameters.values())
+    )
     for g in range(G):
         own = {k: v[g : g + 1].detach().requires_grad_() for k, v in parameters.items()}
-        loss = head.scores(own, x[g : g + 1], None, mean[g : g + 1], scale[g : g + 1]).square().sum()
+        loss = (
+            head.scores(own, x[g : g + 1], None, mean[g : g + 1], scale[g : g + 1]).square().sum()
+        )
         for one, all_of in zip(torch.autograd.grad(loss, list(own.values())), whole, strict=True):
             torch.testing.assert_close(one[0], all_of[g], rtol=1e-4, atol=1e-4)
 
 
-def by_hand(bank: np.ndarray, labels: np.ndarray, query: np.ndarray, classes: int, k: int) -> list[int]:
+def by_hand(
+    bank: np.ndarray, labels: np.ndarray, query: np.ndarray, classes: int, k: int
+) -> list[int]:
     """Votes counted one by one in float64."""
     cosines = bank @ query / np.linalg.norm(bank, axis=1) / np.linalg.norm(query)
     near = np.argsort(-cosines, kind="stable")[:k]
@@ -102,8 +118,14 @@ def by_hand(bank: np.ndarray, labels: np.ndarray, query: np.ndarray, classes: in
 
 def test_against_numpy(monkeypatch: object) -> None:
     rng = np.random.default_rng(0)
-    bank, labels, queries = rng.standard_normal((90, 8)), rng.integers(0, 6, 90), rng.standard_normal((40, 8))
-    found = neighbor_ranks(torch.from_numpy(bank), torch.from_numpy(labels), torch.from_numpy(queries), 6)
+    bank, labels, queries = (
+        rng.standard_normal((90, 8)),
+        rng.integers(0, 6, 90),
+        rng.standard_normal((40, 8)),
+    )
+    found = neighbor_ranks(
+        torch.from_numpy(bank), torch.from_numpy(labels), torch.from_numpy(queries), 6
+    )
     for i, query in enumerate(queries):
         expected = by_hand(bank, labels, query, 6, 20)
         voted = [c for c in expected if c in set(labels.tolist())]
@@ -112,7 +134,10 @@ def test_against_numpy(monkeypatch: object) -> None:
 
 def test_the_size_of_the_pieces_changes_nothing(monkeypatch: object) -> None:
     rng = np.random.default_rng(1)
-    bank, labels = torch.from_numpy(rng.standard_normal((50, 4))), torch.from_numpy(rng.integers(0, 3, 50))
+    bank, labels = (
+        torch.from_numpy(rng.standard_normal((50, 4))),
+        torch.from_numpy(rng.integers(0, 3, 50)),
+    )
     queries = torch.from_numpy(rng.standard_normal((17, 4)))
     whole = neighbor_ranks(bank, labels, queries, 3)
     monkeypatch.setattr(heads, "_ROOM", 150)  # type: ignore[attr-defined]
@@ -122,5 +147,7 @@ def test_the_size_of_the_pieces_changes_nothing(monkeypatch: object) -> None:
 def test_length_does_not_count_and_a_small_bank_is_enough() -> None:
     bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [100.0, 1.0]])
     labels = torch.tensor([0, 1, 0])
-    assert neighbor_ranks(bank, labels, torch.tensor([[0.01, 0.0], [0.0, 0.02]]), 2, k=1)[:, 0].tolist() == [0, 1]
+    assert neighbor_ranks(bank, labels, torch.tensor([[0.01, 0.0], [0.0, 0.02]]), 2, k=1)[
+        :, 0
+    ].tolist() == [0, 1]
     assert neighbor_ranks(bank, labels, torch.tensor([[1.0, 1.0]]), 2)[0].tolist() == [0, 1]

@@ -25,7 +25,8 @@ def letters(count: int = 120) -> tuple[list[str], list[str]]:
     rng = np.random.default_rng(0)
     labels = ["xyz"[i % 3] for i in range(count)]
     return [
-        label * 3 + "".join(rng.choice(list("abcdef"), rng.integers(2, 9))) + str(i) for i, label in enumerate(labels)
+        label * 3 + "".join(rng.choice(list("abcdef"), rng.integers(2, 9))) + str(i)
+        for i, label in enumerate(labels)
     ], labels
 
 
@@ -60,22 +61,40 @@ def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again = probe(model, data=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
     assert again.table.equals(ProbeRun.load(tmp_path / "run").table)
     with pytest.raises(RunFolderError, match="final_norm"):
-        probe(model, data=texts, labels=labels, heads=kinds, out=tmp_path / "run", final_norm="raw", **QUICK)
+        probe(
+            model,
+            data=texts,
+            labels=labels,
+            heads=kinds,
+            out=tmp_path / "run",
+            final_norm="raw",
+            **QUICK,
+        )
 
 
 @pytest.mark.parametrize("keep", ["float16", "none"])
 def test_how_states_are_kept_does_not_matter(keep: str) -> None:
     texts, labels = letters()
     model = tiny_model("llama")
-    tables = [probe(model, data=texts, labels=labels, keep=k, **QUICK).table for k in ("float32", keep)]
-    np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=0.09 if keep == "float16" else 1e-12)
+    tables = [
+        probe(model, data=texts, labels=labels, keep=k, **QUICK).table for k in ("float32", keep)
+    ]
+    np.testing.assert_allclose(
+        tables[0]["value"], tables[1]["value"], atol=0.09 if keep == "float16" else 1e-12
+    )
 
 
 def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped while reading, then while training the second probe: states and the first probe are not computed again."""
+    """Stopped while reading, then while training the second probe: states and the first probe are
+    not computed again."""
     texts, labels = letters()
     model = tiny_model("llama")
-    given: dict[str, Any] = {"data": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
+    given: dict[str, Any] = {
+        "data": texts,
+        "labels": labels,
+        "heads": ["mean", "attention"],
+        **QUICK,
+    }
     whole = probe(model, **given)
     real_read, real_fit = keeping.StateCache._put, training.fit
     reads: list[int] = []
@@ -120,7 +139,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """A probe that was stopped while it trained, and what it gives undisturbed."""
     texts, labels = letters(60)
     model, folder = tiny_model("llama"), tmp_path_factory.mktemp("stopped") / "run"
-    given: dict[str, Any] = {"data": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
+    given: dict[str, Any] = {
+        "data": texts,
+        "labels": labels,
+        "heads": ["mean", "attention"],
+        **QUICK,
+    }
     whole = probe(model, **given)
     with pytest.MonkeyPatch.context() as patch:
         own = training.write_phase
@@ -164,7 +188,9 @@ def test_damaged_scratch_files_are_computed_again(
 @pytest.mark.parametrize("family", ["vit", "aim"])
 def test_images(family: str) -> None:
     images = pictures(60)
-    run = probe(tiny_image_model(family), data=images, heads=["attention", "linear", "knn"], **QUICK)
+    run = probe(
+        tiny_image_model(family), data=images, heads=["attention", "linear", "knn"], **QUICK
+    )
     assert run.curve("attention")["layer"].tolist() == list(range(BLOCKS + 1))
     assert run.manifest["conventions"]["class_token"] is (family == "vit")
     if family == "vit":  # before the first block the class token is the same for every image
@@ -174,7 +200,13 @@ def test_images(family: str) -> None:
 def test_random_labels_give_chance() -> None:
     rng = np.random.default_rng(0)
     texts = [f"{a}{i}" for i, a in enumerate(rng.choice(list("abcdef"), 400))]
-    run = probe(tiny_model("llama"), data=texts, labels=rng.integers(0, 2, 400).tolist(), heads=["mean", "knn"], **QUICK)
+    run = probe(
+        tiny_model("llama"),
+        data=texts,
+        labels=rng.integers(0, 2, 400).tolist(),
+        heads=["mean", "knn"],
+        **QUICK,
+    )
     top = run.table[run.table["metric"] == "top1"]
     assert (top["ci_low"] - 0.06 < 0.5).all(), top["value"]
     assert (top["ci_high"] + 0.06 > 0.5).all(), top["value"]
@@ -194,11 +226,15 @@ def test_one_layer_alone_is_the_same_probe() -> None:
 
 def test_top5_needs_more_than_five_classes() -> None:
     texts = [f"{'abcdefgh'[i % 8]}{i}" for i in range(200)]
-    run = probe(tiny_model("llama"), data=texts, labels=[t[0] for t in texts], heads="mean", **QUICK)
+    run = probe(
+        tiny_model("llama"), data=texts, labels=[t[0] for t in texts], heads="mean", **QUICK
+    )
     one, five = run.curve(metric="top1")["value"], run.curve(metric="top5")["value"]
     assert (five >= one).all()
     with pytest.raises(UnknownNameError):
-        probe(tiny_model("llama"), data=letters()[0], labels=letters()[1], heads="mean", **QUICK).curve(metric="top5")
+        probe(
+            tiny_model("llama"), data=letters()[0], labels=letters()[1], heads="mean", **QUICK
+        ).curve(metric="top5")
 
 
 def test_requests_that_make_no_sense() -> None:

@@ -33,7 +33,9 @@ def test_wilson_equals_scipys() -> None:
 def test_paired_gains_know_that_the_items_are_the_same() -> None:
     rng = np.random.default_rng(0)
     last = rng.random(400) < 0.7
-    better = last | (rng.random(400) < 0.1)  # right wherever the last layer is, and a little more often
+    better = last | (
+        rng.random(400) < 0.1
+    )  # right wherever the last layer is, and a little more often
     correct = np.stack([better, last])
     scored = score_layers(correct)
     gain, low, high = scored.gains((1,))

@@ -1,4 +1,5 @@
-"""Probes find classes where they are and nowhere else, alone as together, and choose without the test part."""
+"""Probes find classes where they are and nowhere else, alone as together, and choose without the
+test part."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import pytest
 import torch
 
 from layerscope.errors import LayerscopeError
-from layerscope.probing.training import STOP_BELOW, Phase, ProbeRecipe, adamw_step, read_phase, schedule, train, write_phase
+from layerscope.probing.training import (
+    STOP_BELOW,
+    Phase,
+    ProbeRecipe,
+    adamw_step,
+    read_phase,
+    schedule,
+    train,
+    write_phase,
+)
 from tests.probing.support import CLASSES, accuracies, made_states, task_on, trained
 
 
@@ -36,9 +46,12 @@ def test_attention_finds_a_token_that_a_mean_drowns() -> None:
 
 @pytest.mark.parametrize("probe", ["attention", "mean"])
 def test_together_equals_alone(probe: str) -> None:
-    """Every layer becomes the same probe, is given the same learning rate and stops at the same epoch."""
+    """Every layer becomes the same probe, is given the same learning rate and stops at the same
+    epoch."""
     states, labels = made_states(300, 4, {1: "mean", 3: "token"}, seed=1)
-    recipe = ProbeRecipe(learning_rates=(1e-3, 1e-2), trial=2, epochs=6, patience=2, batch=32, seed=3)
+    recipe = ProbeRecipe(
+        learning_rates=(1e-3, 1e-2), trial=2, epochs=6, patience=2, batch=32, seed=3
+    )
     task, _ = task_on(states, labels, probe, None, recipe)
     together = trained(task)
     for layer in range(4):
@@ -51,24 +64,32 @@ def test_together_equals_alone(probe: str) -> None:
 
 
 def test_linear_probe_equals_logistic_regression() -> None:
-    """Trained to the end without decay, the linear probe is the maximum-likelihood one: the same classes, near the same loss."""
+    """Trained to the end without decay, the linear probe is the maximum-likelihood one: the same
+    classes, near the same loss."""
     from sklearn.linear_model import LogisticRegression
 
     states, labels = made_states(400, 1, {}, seed=5)
     pattern = np.random.default_rng(1).standard_normal((CLASSES, states.shape[-1]))
     states = states + 0.25 * torch.from_numpy(pattern[labels]).float()[None, :, None]
-    recipe = ProbeRecipe(learning_rates=(0.1,), epochs=200, patience=200, weight_decay=0.0, batch=240)
+    recipe = ProbeRecipe(
+        learning_rates=(0.1,), epochs=200, patience=200, weight_decay=0.0, batch=240
+    )
     task, _ = task_on(states, labels, "mean", None, recipe)
     last: list[Phase] = []
     train(task, after_epoch=lambda phase: last.append(phase))
     mean, scale = task.norms.mean[0].numpy(), task.norms.scale[0].numpy()
     vectors = (states[0].mean(1).numpy() - mean) / scale
     model = LogisticRegression(C=1e8, max_iter=2000).fit(vectors[task.train], labels[task.train])
-    ours = vectors @ last[-1].parameters["linear"][0, 0].numpy() + last[-1].parameters["bias"][0, 0].numpy()
+    ours = (
+        vectors @ last[-1].parameters["linear"][0, 0].numpy()
+        + last[-1].parameters["bias"][0, 0].numpy()
+    )
 
     def loss(scores: np.ndarray) -> float:
         some = scores[task.train] - scores[task.train].max(1, keepdims=True)
-        return float(np.mean(np.log(np.exp(some).sum(1)) - some[np.arange(len(some)), labels[task.train]]))
+        return float(
+            np.mean(np.log(np.exp(some).sum(1)) - some[np.arange(len(some)), labels[task.train]])
+        )
 
     theirs = model.decision_function(vectors)
     assert loss(ours) == pytest.approx(loss(theirs), abs=5e-3)
@@ -76,7 +97,8 @@ def test_linear_probe_equals_logistic_regression() -> None:
 
 
 def test_the_validation_part_alone_chooses() -> None:
-    """Other labels in the test part change nothing that is learned; other labels in the validation part do."""
+    """Other labels in the test part change nothing that is learned; other labels in the validation
+    part do."""
     states, labels = made_states(300, 2, {1: "mean"}, seed=2)
     task, test = task_on(states, labels, "mean")
     found = trained(task)
@@ -132,7 +154,9 @@ def test_adamw_equals_torchs() -> None:
     ours = {"linear": value.clone()}
     first, second = ({"linear": torch.zeros_like(value)} for _ in range(2))
     theirs = {(g, r): torch.nn.Parameter(value[g, r].clone()) for g in range(2) for r in range(3)}
-    optimizers = {k: torch.optim.AdamW([p], lr=float(rates[k]), weight_decay=decay) for k, p in theirs.items()}
+    optimizers = {
+        k: torch.optim.AdamW([p], lr=float(rates[k]), weight_decay=decay) for k, p in theirs.items()
+    }
     for step in range(1, 6):
         grad = torch.randn_like(value)
         adamw_step(ours, first, second, slice(0, 2), [grad], rates, step, decay)
@@ -151,7 +175,9 @@ def test_schedule_rises_and_falls() -> None:
     assert all(a >= b for a, b in pairwise(shares[10:]))
 
 
-@pytest.mark.parametrize("wrong", [{"learning_rates": ()}, {"learning_rates": (0.0,)}, {"epochs": 0}, {"batch": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"learning_rates": ()}, {"learning_rates": (0.0,)}, {"epochs": 0}, {"batch": -1}]
+)
 def test_a_recipe_that_cannot_work_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(LayerscopeError):
         ProbeRecipe(**wrong).check()  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""The seven metrics of a model, once more: own forward pass, text by text and without padding, float64 numpy throughout."""
+"""The seven metrics of a model, once more: own forward pass, text by text and without padding,
+float64 numpy throughout."""
 
 from __future__ import annotations
 
@@ -15,19 +16,34 @@ from layerscope.data.items import content_key
 from layerscope.models import LoadedModel
 from tests.metrics import reference as formulas
 
-PAPER = ["prompt_entropy", "dataset_entropy", "curvature", "effective_rank", "infonce", "lidar", "dime"]
+PAPER = [
+    "prompt_entropy",
+    "dataset_entropy",
+    "curvature",
+    "effective_rank",
+    "infonce",
+    "lidar",
+    "dime",
+]
 
 Layers = list[np.ndarray]  # one (tokens, D) array per layer
 
 
 def raw_layers(model: LoadedModel, ids: Sequence[int]) -> Layers:
-    """Layers 0 … L of one text, never normed: `output_hidden_states`, with what the final norm is given for the last one."""
+    """Layers 0 … L of one text, never normed: `output_hidden_states`, with what the final norm is
+    given for the last one."""
     row = torch.tensor([list(ids)])
     before_norm: list[Tensor] = []
     norm = model.anatomy.final_norm
-    handle = None if norm is None else norm.register_forward_pre_hook(lambda _m, args: before_norm.append(args[0].clone()))
+    handle = (
+        None
+        if norm is None
+        else norm.register_forward_pre_hook(lambda _m, args: before_norm.append(args[0].clone()))
+    )
     with torch.no_grad():
-        out: Any = model.module(input_ids=row, attention_mask=torch.ones_like(row), output_hidden_states=True)
+        out: Any = model.module(
+            input_ids=row, attention_mask=torch.ones_like(row), output_hidden_states=True
+        )
     states = list(out.hidden_states)
     if handle is not None:
         handle.remove()
@@ -43,7 +59,8 @@ def rms_norm(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def lidar(views: np.ndarray, delta: float = 1e-4) -> float:
-    """S_1 of the spectrum of (Σ_w + δ)⁻¹ Σ_b, which is that of Bᵀ (Σ_w + δ)⁻¹ B with B Bᵀ = Σ_b; views (N, Q, D)."""
+    """S_1 of the spectrum of (Σ_w + δ)⁻¹ Σ_b, which is that of Bᵀ (Σ_w + δ)⁻¹ B with B Bᵀ = Σ_b;
+    views (N, Q, D)."""
     n, q, d = views.shape
     centers = views.mean(1)
     b = (centers - centers.mean(0)).T / np.sqrt(n)
@@ -53,11 +70,13 @@ def lidar(views: np.ndarray, delta: float = 1e-4) -> float:
     return formulas.renyi(np.where(spectrum > 1e-14 * spectrum.max(), spectrum, 0.0), 1.0)
 
 
-def seven(prompts: list[np.ndarray], raw: list[np.ndarray], pooled_views: np.ndarray, seed: int) -> dict[tuple[str, str], float]:
+def seven(
+    prompts: list[np.ndarray], raw: list[np.ndarray], pooled_views: np.ndarray, seed: int
+) -> dict[tuple[str, str], float]:
     """Every metric of one layer, by (metric, sink).
 
-    `prompts` are token states in canonical order, `raw` the same without the final norm (the sink is found there),
-    `pooled_views` (N, Q, D).
+    `prompts` are token states in canonical order, `raw` the same without the final norm (the sink
+    is found there), `pooled_views` (N, Q, D).
     """
     drop = [formulas.sink(tokens)[0] for tokens in raw]
     pairs = list(zip(prompts, drop, strict=True))
@@ -66,7 +85,9 @@ def seven(prompts: list[np.ndarray], raw: list[np.ndarray], pooled_views: np.nda
     permutations = formulas.permutations(len(prompts), 10, seed)
     return {
         ("prompt_entropy", "keep"): float(np.mean([formulas.prompt_entropy(t) for t in prompts])),
-        ("prompt_entropy", "drop"): float(np.mean([formulas.prompt_entropy(t, drop=i) for t, i in pairs])),
+        ("prompt_entropy", "drop"): float(
+            np.mean([formulas.prompt_entropy(t, drop=i) for t, i in pairs])
+        ),
         ("curvature", "keep"): float(np.mean([formulas.curvature(t) for t in prompts])),
         ("curvature", "drop"): float(np.mean([formulas.curvature(t, drop=i) for t, i in pairs])),
         ("dataset_entropy", "keep"): formulas.dataset_entropy(pooled),
@@ -78,9 +99,12 @@ def seven(prompts: list[np.ndarray], raw: list[np.ndarray], pooled_views: np.nda
 
 
 class Independent:
-    """Own forward passes over the prompts and their views, in the canonical order of the prompts' keys."""
+    """Own forward passes over the prompts and their views, in the canonical order of the prompts'
+    keys."""
 
-    def __init__(self, model: LoadedModel, texts: Sequence[str], tokens: int, views: int, seed: int) -> None:
+    def __init__(
+        self, model: LoadedModel, texts: Sequence[str], tokens: int, views: int, seed: int
+    ) -> None:
         ordered = sorted(texts, key=content_key)
         ids = model.tokenizer(ordered, truncation=True, max_length=tokens)["input_ids"]
         self.prompts = [raw_layers(model, row) for row in ids]
@@ -98,7 +122,9 @@ class Independent:
             change = self.norm if normed else lambda x: x
             assert change is not None
             raw = [layers[k] for layers in self.prompts]
-            views = np.array([[change(layers[k]).mean(0) for layers in views] for views in self.views])
+            views = np.array(
+                [[change(layers[k]).mean(0) for layers in views] for views in self.views]
+            )
             self._memo[k, normed] = seven([change(x) for x in raw], raw, views, self.seed)
         return self._memo[k, normed]
 
@@ -110,10 +136,19 @@ class Independent:
         return out
 
 
-def assert_agrees(table: pd.DataFrame, want: dict[tuple[str, str, int], float], tolerance: float = 1e-5) -> None:
+def assert_agrees(
+    table: pd.DataFrame, want: dict[tuple[str, str, int], float], tolerance: float = 1e-5
+) -> None:
     """Every metric at every layer, relative or absolute, whichever is larger."""
     held = table[table["normalization"] == "raw"]
-    got = {(m, s, k): v for m, s, k, v in held[["metric", "sink", "layer", "value"]].itertuples(index=False)}
+    got = {
+        (m, s, k): v
+        for m, s, k, v in held[["metric", "sink", "layer", "value"]].itertuples(index=False)
+    }
     assert set(got) == set(want)
-    off = {key: (got[key], want[key]) for key in want if not abs(got[key] - want[key]) <= tolerance * max(1.0, abs(want[key]))}
+    off = {
+        key: (got[key], want[key])
+        for key in want
+        if not abs(got[key] - want[key]) <= tolerance * max(1.0, abs(want[key]))
+    }
     assert not off

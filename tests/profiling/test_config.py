@@ -15,20 +15,34 @@ from tests.tiny import tiny_model
 
 
 def test_presets_differ_as_documented() -> None:
-    default, paper, released = (make_config(preset=name) for name in ("default", "paper", "released"))
+    default, paper, released = (
+        make_config(preset=name) for name in ("default", "paper", "released")
+    )
     assert set(PRESETS) == {"default", "paper", "released"}
     assert (default.final_norm, paper.final_norm, released.final_norm) == ("applied", "hf", "hf")
     assert (default.views, paper.views, released.views) == (4, 16, 16)
-    assert (default.augmenter, paper.augmenter, released.augmenter) == ("builtin", "builtin", "nlpaug")
-    assert (default.options.rows, paper.options.rows, released.options.rows) == ("centered-unit", "raw", "centered-unit")
+    assert (default.augmenter, paper.augmenter, released.augmenter) == (
+        "builtin",
+        "builtin",
+        "nlpaug",
+    )
+    assert (default.options.rows, paper.options.rows, released.options.rows) == (
+        "centered-unit",
+        "raw",
+        "centered-unit",
+    )
     assert (default.options.group, released.options.group) == (None, 64)
     habits = ("clamp_gram", "curvature_absolute", "infonce_one_way", "dime_feature_side")
     assert all(getattr(released.options, name) for name in habits)
-    assert not any(getattr(options, name) for options in (default.options, paper.options) for name in habits)
+    assert not any(
+        getattr(options, name) for options in (default.options, paper.options) for name in habits
+    )
 
 
 def test_what_is_given_wins_over_the_preset() -> None:
-    config = make_config(preset="released", views=3, final_norm="raw", augmenter="builtin", group=8, alpha=2)
+    config = make_config(
+        preset="released", views=3, final_norm="raw", augmenter="builtin", group=8, alpha=2
+    )
     assert (config.views, config.final_norm, config.augmenter) == (3, "raw", "builtin")
     assert (config.options.group, config.options.alpha, config.options.clamp_gram) == (8, 2, True)
 
@@ -37,7 +51,14 @@ def test_what_is_given_wins_over_the_preset() -> None:
 def test_presets_run_and_say_what_they_are(preset: str, texts: list[str]) -> None:
     if preset == "released":
         pytest.importorskip("nlpaug")
-    run = profile(tiny_model("llama"), texts[:6], preset=preset, metrics=["paper"], max_length=24, permutations=3)
+    run = profile(
+        tiny_model("llama"),
+        texts[:6],
+        preset=preset,
+        metrics=["paper"],
+        max_length=24,
+        permutations=3,
+    )
     conventions = run.manifest["conventions"]
     assert conventions["preset"] == preset
     assert conventions["views"] == {"default": 4}.get(preset, 16)
@@ -48,17 +69,26 @@ def test_presets_give_different_numbers(texts: list[str]) -> None:
     model = tiny_model("llama")
 
     def entropy(**settings: object) -> list[float]:
-        run = profile(model, texts[:6], metrics=["prompt_entropy", "curvature"], max_length=24, **settings)  # type: ignore[arg-type]
+        run = profile(
+            model, texts[:6], metrics=["prompt_entropy", "curvature"], max_length=24, **settings
+        )  # type: ignore[arg-type]
         return run.table["value"].tolist()
 
     default, paper, released = entropy(), entropy(preset="paper"), entropy(preset="released")
     assert default != paper != released != default
-    assert entropy(preset="paper", final_norm="applied", rows="centered-unit", pooled_rows="centered-unit") == default
+    assert (
+        entropy(
+            preset="paper", final_norm="applied", rows="centered-unit", pooled_rows="centered-unit"
+        )
+        == default
+    )
 
 
 @pytest.mark.parametrize("alpha", [0, 0.5, 1, 2, math.inf])
 def test_orders_of_the_entropy(alpha: float, texts: list[str]) -> None:
-    run = profile(tiny_model("llama"), texts[:5], alpha=alpha, views=2, max_length=24, permutations=2)
+    run = profile(
+        tiny_model("llama"), texts[:5], alpha=alpha, views=2, max_length=24, permutations=2
+    )
     value = run.curve("prompt_entropy")["value"]
     assert value.notna().all()
     assert run.manifest["conventions"]["metrics"]["alpha"] == alpha
@@ -67,7 +97,9 @@ def test_orders_of_the_entropy(alpha: float, texts: list[str]) -> None:
 def test_entropy_does_not_grow_with_its_order(texts: list[str]) -> None:
     model = tiny_model("llama")
     curves = [
-        profile(model, texts[:5], alpha=alpha, metrics=["prompt_entropy"], max_length=24).curve("prompt_entropy")["value"]
+        profile(model, texts[:5], alpha=alpha, metrics=["prompt_entropy"], max_length=24).curve(
+            "prompt_entropy"
+        )["value"]
         for alpha in (0, 0.5, 1, 2, math.inf)
     ]
     for smaller, larger in itertools.pairwise(curves):
@@ -95,9 +127,15 @@ def test_entropy_does_not_grow_with_its_order(texts: list[str]) -> None:
         ({"max_len": 1}, "unknown setting 'max_len'. Did you mean 'max_length'"),
     ],
 )
-def test_what_is_refused(settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.command.open_model", lambda *_: pytest.fail("loaded before checking"))
-    monkeypatch.setattr("layerscope.profiling.job.open_items", lambda *_, **__: pytest.fail("read before checking"))
+def test_what_is_refused(
+    settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "layerscope.command.open_model", lambda *_: pytest.fail("loaded before checking")
+    )
+    monkeypatch.setattr(
+        "layerscope.profiling.job.open_items", lambda *_, **__: pytest.fail("read before checking")
+    )
     with pytest.raises(LayerscopeError, match=message):
         profile("no-model", "no-corpus", **settings)  # type: ignore[arg-type]
 
@@ -119,7 +157,13 @@ def test_options_are_objects_mappings_or_flat_keywords() -> None:
     quiet = {"metrics": ["prompt_entropy"], "max_length": 8, "progress": False}
     texts = ["one text", "another text", "a third text"]
     flat = profile(tiny_model("gpt2"), texts, limit=2, batch_size=1, **quiet)
-    whole = profile(tiny_model("gpt2"), texts, data_options={"limit": 2}, engine=EngineOptions(batch_size=1), **quiet)
+    whole = profile(
+        tiny_model("gpt2"),
+        texts,
+        data_options={"limit": 2},
+        engine=EngineOptions(batch_size=1),
+        **quiet,
+    )
     assert flat.manifest["counts"]["prompts"] == 2
     assert flat.table.equals(whole.table)
     with pytest.raises(LayerscopeError, match="limit is given twice"):

@@ -1,4 +1,5 @@
-"""The way a profile takes on a GPU (reading ahead, shards on the device, sites together), walked on the CPU: the same tables."""
+"""The way a profile takes on a GPU (reading ahead, shards on the device, sites together), walked on
+the CPU: the same tables."""
 
 from __future__ import annotations
 
@@ -49,15 +50,21 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(model: LoadedModel, **settings: object) -> Job:
-    return Job(model, Corpus.of(TEXTS), make_config(max_length=24, views=3, permutations=2, **settings))
+    return Job(
+        model, Corpus.of(TEXTS), make_config(max_length=24, views=3, permutations=2, **settings)
+    )
 
 
 def assert_same(one: Profile, other: Profile) -> None:
-    pd.testing.assert_frame_equal(one.prompts, other.prompts, rtol=1e-7)  # which prompts share a batch decides the last digits
+    pd.testing.assert_frame_equal(
+        one.prompts, other.prompts, rtol=1e-7
+    )  # which prompts share a batch decides the last digits
     keys = ["site", "metric", "normalization", "sink", "n"]
     pd.testing.assert_frame_equal(one.table[keys], other.table[keys])
     for column in ("value", "ci_low", "ci_high"):
-        np.testing.assert_allclose(other.table[column], one.table[column], rtol=2e-3, atol=2e-5, err_msg=column)
+        np.testing.assert_allclose(
+            other.table[column], one.table[column], rtol=2e-3, atol=2e-5, err_msg=column
+        )
 
 
 @pytest.fixture
@@ -74,7 +81,10 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shards_held_and_sites_together(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    model: LoadedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     plain = job(model).run(ShardStore(tmp_path), Silent())
     held = MemoryStore()
@@ -84,7 +94,9 @@ def test_shards_held_and_sites_together(
     assert_same(plain, together)
     own, tried = TableBuilder._group_on_gpu, []
 
-    def without_room_for_two(self: TableBuilder, indices: range, shards: list[Shard]) -> list[object]:
+    def without_room_for_two(
+        self: TableBuilder, indices: range, shards: list[Shard]
+    ) -> list[object]:
         tried.append(len(indices))
         if len(indices) > 1:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -106,7 +118,9 @@ class Compiling:
         monkeypatch.setattr(reduce, "room_for_matrices", lambda device: room)
         monkeypatch.setattr(encoder, "room_while_compiling", lambda device, waiting: room - waiting)
 
-        def note(later: LaterTokens, waiting: object, options: Options, solve: Callable[[], torch.Tensor]) -> None:
+        def note(
+            later: LaterTokens, waiting: object, options: Options, solve: Callable[[], torch.Tensor]
+        ) -> None:
             def solve_late() -> torch.Tensor:
                 self.put_off += 1
                 return solve()
@@ -126,7 +140,9 @@ def test_token_measures_are_put_off_while_their_kernel_is_compiled(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, looks: float, put_off: int, views: int
 ) -> None:
     metrics = ["prompt_entropy", "curvature", "sink_ratio", "dataset_entropy"]
-    settings = make_config(max_length=24, views=views, metrics=[*metrics, *(["infonce"] if views else [])])
+    settings = make_config(
+        max_length=24, views=views, metrics=[*metrics, *(["infonce"] if views else [])]
+    )
     want = Job(model, Corpus.of(TEXTS), settings).run(MemoryStore(), Silent())
     compiling = Compiling(looks, monkeypatch)
     got = Job(model, Corpus.of(TEXTS), settings, batch_size=4).run(MemoryStore(), Silent())
@@ -134,14 +150,18 @@ def test_token_measures_are_put_off_while_their_kernel_is_compiled(
     assert_same(want, got)
 
 
-def test_not_more_is_put_off_than_there_is_room_for(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_more_is_put_off_than_there_is_room_for(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     want = job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent())
     compiling = Compiling(math.inf, monkeypatch, room=1)
     assert_same(want, job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
     assert compiling.put_off == 0
 
 
-def test_after_memory_ran_out_what_was_put_off_is_computed_first(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_memory_ran_out_what_was_put_off_is_computed_first(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = make_config(max_length=24, metrics=["prompt_entropy", "dataset_entropy"])
     want = Job(model, Corpus.of(TEXTS), settings).run(MemoryStore(), Silent())
     compiling, own, computed = Compiling(math.inf, monkeypatch), Reducer.reduce, []
@@ -159,8 +179,12 @@ def test_after_memory_ran_out_what_was_put_off_is_computed_first(model: LoadedMo
 
 
 @pytest.mark.usefixtures("as_on_gpu")
-def test_what_was_put_off_outlives_memory_that_ran_out(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: 9)  # one shard, which the tables ask for
+def test_what_was_put_off_outlives_memory_that_ran_out(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        job_module, "choose_shard_size", lambda *_: 9
+    )  # one shard, which the tables ask for
     want = job(model).run(MemoryStore(), Silent())
     compiling, own, tried = Compiling(math.inf, monkeypatch), LaterTokens.__init__, []
 
@@ -182,7 +206,9 @@ def test_what_was_put_off_outlives_memory_that_ran_out(model: LoadedModel, monke
     assert_same(want, got)
 
 
-def test_while_kernels_compile_a_quarter_of_free_memory_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_kernels_compile_a_quarter_of_free_memory_may_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     monkeypatch.setattr(reduce, "total_memory", lambda device: 1000)
     monkeypatch.setattr(reduce, "free_memory", lambda device: 800)
@@ -211,7 +237,9 @@ def test_prefetching_reads_the_same(model: LoadedModel, monkeypatch: pytest.Monk
             assert [list(ids) for ids in views.rows] == [list(ids) for ids in alone.rows]
 
 
-def test_ids_are_made_again_where_they_would_take_memory(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_made_again_where_they_would_take_memory(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = open_texts(model)
     kept = make_plan(reader, 4)
     monkeypatch.setattr("layerscope.models.inputs._MOST_TOKENS", 30)
@@ -231,11 +259,17 @@ def test_views_of_a_shard_fill_whole_batches() -> None:
     size = choose_shard_size("cuda", 25, 16, 1024, per_batch=33)
     assert most - 33 < size <= most
     assert size % 33 == 0
-    assert choose_shard_size("cuda", 25, 16, 1024, per_batch=most + 1) == most  # those of one shard are less than a batch
-    assert choose_shard_size("cpu", 25, 16, 1024, per_batch=33) == choose_shard_size("cpu", 25, 16, 1024)
+    assert (
+        choose_shard_size("cuda", 25, 16, 1024, per_batch=most + 1) == most
+    )  # those of one shard are less than a batch
+    assert choose_shard_size("cpu", 25, 16, 1024, per_batch=33) == choose_shard_size(
+        "cpu", 25, 16, 1024
+    )
 
 
-def test_of_how_many_items_the_views_fill_a_batch(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_how_many_items_the_views_fill_a_batch(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("layerscope.forward.token_budget", lambda device, width: 67584)
     assert items_per_batch(model, 128, 0) == 0
     assert items_per_batch(model, 128, 16) == items_per_batch(model, None, 16) == 33
@@ -252,7 +286,9 @@ def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> N
             shard = held.read(index)
             write(index, Shard(shard.prompts, np.asarray(shard.pooled), shard.values))
     for index in range(2):
-        np.testing.assert_array_equal(store.read(index).pooled[1], np.asarray(held.read(index).pooled[1]))
+        np.testing.assert_array_equal(
+            store.read(index).pooled[1], np.asarray(held.read(index).pooled[1])
+        )
 
 
 def test_an_error_in_writing_is_not_lost() -> None:
@@ -273,7 +309,9 @@ def test_which_entropy_is_a_setting_of_the_run() -> None:
         make_config(entropy="rough")
 
 
-def test_kernels_that_a_profile_needs_are_compiled_ahead(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_a_profile_needs_are_compiled_ahead(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     encode_module.compile_kernels(job(model))  # on a CPU, none
     use_kernels(monkeypatch)
@@ -285,7 +323,9 @@ def test_kernels_that_a_profile_needs_are_compiled_ahead(model: LoadedModel, mon
     assert sum("small_eigenvalues" in source for source in asked) >= 1
     assert any("token_gram" in source for source in asked)
     of_passes = ("\nrotate(", "\nlayer_norm(")
-    assert not any(name in source for name in of_passes for source in asked)  # these are for half precision
+    assert not any(
+        name in source for name in of_passes for source in asked
+    )  # these are for half precision
     halves = replace(model, module=copy.deepcopy(model.module).to(torch.bfloat16))
     encode_module.compile_kernels(job(halves))
     assert all(any(name in source for source in asked) for name in of_passes)

@@ -1,4 +1,5 @@
-"""Profiles of image models: every number against float64 numpy on the model's own states; resuming; what is refused."""
+"""Profiles of image models: every number against float64 numpy on the model's own states; resuming;
+what is refused."""
 
 from __future__ import annotations
 
@@ -34,11 +35,14 @@ def layer_norm(norm: Any) -> Any:
 
 
 def own_states(module: Any, rows: list[np.ndarray], **given: Any) -> list[np.ndarray]:
-    """Layers 0 to L of prepared images, one at a time, as transformers returns them (raw): (images, tokens, D) each."""
+    """Layers 0 to L of prepared images, one at a time, as transformers returns them (raw): (images,
+    tokens, D) each."""
     out = []
     with torch.no_grad():
         for row in rows:
-            held = module(pixel_values=torch.from_numpy(row[None]), output_hidden_states=True, **given).hidden_states
+            held = module(
+                pixel_values=torch.from_numpy(row[None]), output_hidden_states=True, **given
+            ).hidden_states
             out.append([state[0].double().numpy() for state in held])
     return [np.stack(layer) for layer in zip(*out, strict=True)]
 
@@ -54,10 +58,20 @@ def own_states(module: Any, rows: list[np.ndarray], **given: Any) -> list[np.nda
         ("siglip", "patches", "mean", "applied"),
     ],
 )
-def test_every_number_is_that_of_numpy(name: str, tokens: str, pooling: str, final_norm: str) -> None:
+def test_every_number_is_that_of_numpy(
+    name: str, tokens: str, pooling: str, final_norm: str
+) -> None:
     model = tiny_image_model(name)
     run = profile(
-        model, IMAGES, metrics=PAPER, views=VIEWS, tokens=tokens, image_pooling=pooling, final_norm=final_norm, seed=4, **QUIET
+        model,
+        IMAGES,
+        metrics=PAPER,
+        views=VIEWS,
+        tokens=tokens,
+        image_pooling=pooling,
+        final_norm=final_norm,
+        seed=4,
+        **QUIET,
     )
     order = np.argsort(IMAGES.keys)
     with PixelReader(model.processor) as reader:
@@ -68,14 +82,18 @@ def test_every_number_is_that_of_numpy(name: str, tokens: str, pooling: str, fin
     prompts, viewed = own_states(module, rows), own_states(module, views)
     skip = model.anatomy.leading if tokens == "patches" else 0
     for layer in range(BLOCKS + 1):
-        apply = norm if final_norm == "applied" else (lambda x: x)  # transformers leaves these models' last state raw
+        apply = (
+            norm if final_norm == "applied" else (lambda x: x)
+        )  # transformers leaves these models' last state raw
         raw = prompts[layer][:, skip:]
         pooled_views = apply(viewed[layer])
         pooled_views = pooled_views[:, 0] if pooling == "class" else pooled_views[:, skip:].mean(1)
         wanted = seven(list(apply(raw)), list(raw), pooled_views.reshape(len(IMAGES), VIEWS, -1), 4)
         if pooling == "class":
             # these pool the prompts as well; and at layer 0 every image has the same class token
-            apart = {"dataset_entropy", "effective_rank"} | ({"lidar", "dime", "infonce"} if layer == 0 else set())
+            apart = {"dataset_entropy", "effective_rank"} | (
+                {"lidar", "dime", "infonce"} if layer == 0 else set()
+            )
             wanted = {key: value for key, value in wanted.items() if key[0] not in apart}
         for (metric, sink), value in wanted.items():
             curve = run.curve(metric, sink=sink)
@@ -87,12 +105,16 @@ def test_class_pooling_is_the_class_token() -> None:
     from tests.metrics import reference as formulas
 
     model = tiny_image_model("vit")
-    run = profile(model, IMAGES, metrics=["dataset_entropy"], image_pooling="class", final_norm="raw", **QUIET)
+    run = profile(
+        model, IMAGES, metrics=["dataset_entropy"], image_pooling="class", final_norm="raw", **QUIET
+    )
     with PixelReader(model.processor) as reader:
         states = own_states(model.module, reader.read(IMAGES, range(len(IMAGES))))
     for layer in range(1, BLOCKS + 1):  # at layer 0 every image has the same class token
         wanted = formulas.dataset_entropy(states[layer][:, 0])
-        assert float(run.curve("dataset_entropy")["value"].iloc[layer]) == pytest.approx(wanted, rel=1e-4)
+        assert float(run.curve("dataset_entropy")["value"].iloc[layer]) == pytest.approx(
+            wanted, rel=1e-4
+        )
 
 
 def test_the_manifest_says_what_was_read() -> None:
@@ -100,18 +122,36 @@ def test_the_manifest_says_what_was_read() -> None:
     said = run.manifest["conventions"]
     assert said["tokens"] == "patches, class token, 3 registers left out, in raster order"
     assert said["pooling"] == "mean over patches, class token, 3 registers left out"
-    assert (said["image_tokens"], said["image_pooling"], said["max_length"]) == ("patches", "mean", None)
+    assert (said["image_tokens"], said["image_pooling"], said["max_length"]) == (
+        "patches",
+        "mean",
+        None,
+    )
     assert "crop" in said["augmentations"]
-    assert run.manifest["counts"]["tokens"] == {"shortest": PATCHES, "median": PATCHES, "longest": PATCHES}
+    assert run.manifest["counts"]["tokens"] == {
+        "shortest": PATCHES,
+        "median": PATCHES,
+        "longest": PATCHES,
+    }
     assert run.manifest["model"]["processor"]["type"] == "PixelPreparation"
     assert "images of 16 tokens" in run._repr_html_()
-    attention = profile(tiny_image_model("aim_prefix"), IMAGES, metrics=["curvature"], **QUIET).manifest["conventions"]
+    attention = profile(
+        tiny_image_model("aim_prefix"), IMAGES, metrics=["curvature"], **QUIET
+    ).manifest["conventions"]
     assert attention["attention"] == "prefix:5"
 
 
-@pytest.mark.parametrize("name", ["clip", "beit", "vit_mae", "aimv2", "imagegpt", "aim", "aim_causal"])
+@pytest.mark.parametrize(
+    "name", ["clip", "beit", "vit_mae", "aimv2", "imagegpt", "aim", "aim_causal"]
+)
 def test_every_family_is_profiled(name: str) -> None:
-    run = profile(tiny_image_model(name), IMAGES, metrics=["prompt_entropy", "curvature", "infonce"], views=2, **QUIET)
+    run = profile(
+        tiny_image_model(name),
+        IMAGES,
+        metrics=["prompt_entropy", "curvature", "infonce"],
+        views=2,
+        **QUIET,
+    )
     assert np.isfinite(run.table["value"]).all()
     assert run.table["layer"].max() == BLOCKS
 
@@ -124,7 +164,9 @@ def test_order_and_batches_do_not_matter() -> None:
 
 
 def test_sub_sites_are_checked() -> None:
-    run = profile(tiny_image_model("beit"), IMAGES, metrics=["dataset_entropy"], sites=["block.*.*"], **QUIET)
+    run = profile(
+        tiny_image_model("beit"), IMAGES, metrics=["dataset_entropy"], sites=["block.*.*"], **QUIET
+    )
     assert run.manifest["conventions"]["residual_error"] < 1e-5
     assert "block.2.mlp" in set(run.table["site"])
 
@@ -163,7 +205,10 @@ def test_corrupt_images_are_in_the_warnings(tmp_path: Path) -> None:
     (tmp_path / "zzz.png").write_bytes(b"broken")
     run = profile(tiny_image_model("vit"), data=tmp_path, metrics=["prompt_entropy"], **QUIET)
     assert run.manifest["counts"]["prompts"] == 5
-    assert any("1 images could not be decoded and were left out: zzz.png" in w for w in run.manifest["warnings"])
+    assert any(
+        "1 images could not be decoded and were left out: zzz.png" in w
+        for w in run.manifest["warnings"]
+    )
     assert run.manifest["counts"]["dropped"] == {"corrupt": 1}
 
 
@@ -191,7 +236,9 @@ def test_no_layer_is_chosen_from_what_language_models_do(tmp_path: Path) -> None
     from layerscope.report.contents import gather
     from layerscope.selection import select
 
-    run = profile(tiny_image_model("vit"), IMAGES, metrics=["prompt_entropy"], out=tmp_path / "run", **QUIET)
+    run = profile(
+        tiny_image_model("vit"), IMAGES, metrics=["prompt_entropy"], out=tmp_path / "run", **QUIET
+    )
     with pytest.raises(LayerscopeError, match="rest on scores of language models"):
         select(run)
     assert not gather([run]).marks
@@ -202,7 +249,9 @@ def test_images_of_different_sizes_are_refused() -> None:
         """Leaves half of the images larger."""
 
         def prepare(self, image: Any) -> np.ndarray:
-            return np.zeros((3, SIDE, SIDE if image.getpixel((0, 0))[0] % 2 else 2 * SIDE), np.float32)
+            return np.zeros(
+                (3, SIDE, SIDE if image.getpixel((0, 0))[0] % 2 else 2 * SIDE), np.float32
+            )
 
     model = wrap(build("siglip"), Odd((SIDE, SIDE)))
     assert isinstance(model, ImageModel)
@@ -226,6 +275,8 @@ def test_names_mean_what_the_model_reads(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     for i in range(4):
         Image.fromarray(np.asarray(IMAGES.items[i])).save(tmp_path / "pictures" / f"{i}.png")
-    run = profile(tmp_path / "model", tmp_path / "pictures", limit=3, metrics=["prompt_entropy"], **QUIET)
+    run = profile(
+        tmp_path / "model", tmp_path / "pictures", limit=3, metrics=["prompt_entropy"], **QUIET
+    )
     assert run.manifest["counts"]["prompts"] == 3
     assert run.manifest["conventions"]["image_tokens"] == "patches"

@@ -1,4 +1,5 @@
-"""The same numbers for any batch size, order of texts and number of threads; the same run twice from one seed."""
+"""The same numbers for any batch size, order of texts and number of threads; the same run twice
+from one seed."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ LIKE_THEM = (
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "mamba", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in LIKE_THEM)]
+    "family",
+    ["llama", "mamba", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in LIKE_THEM)],
 )
 def test_batch_size_and_order(family: str, texts: list[str]) -> None:
     model = tiny_model(family)
@@ -33,11 +35,16 @@ def test_batch_size_and_order(family: str, texts: list[str]) -> None:
     for given, size in ((texts, 7), (shuffled, 64)):
         other = profile(model, given, batch_size=size, **OPTIONS)
         assert_same_numbers(other.table, first.table)
-        by_text = [run.prompts.sort_values(["text_key", "layer"], ignore_index=True) for run in (first, other)]
+        by_text = [
+            run.prompts.sort_values(["text_key", "layer"], ignore_index=True)
+            for run in (first, other)
+        ]
         columns = ["text_key", "tokens", "truncated", "site", "sink_position"]
         pd.testing.assert_frame_equal(by_text[0][columns], by_text[1][columns])
         numbers = ["prompt_entropy", "curvature_sink_dropped", "sink_ratio"]
-        pd.testing.assert_frame_equal(by_text[0][numbers], by_text[1][numbers], rtol=1e-3, atol=1e-4)
+        pd.testing.assert_frame_equal(
+            by_text[0][numbers], by_text[1][numbers], rtol=1e-3, atol=1e-4
+        )
 
 
 def test_shard_size(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +75,18 @@ def test_one_seed_gives_one_run(texts: list[str]) -> None:
     assert "prompt_entropy" not in set(first.table.loc[moved, "metric"])
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("x: can't allocate memory: y")])
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("x: can't allocate memory: y")],
+)
 def test_running_out_of_memory_changes_no_number(error: RuntimeError, texts: list[str]) -> None:
     model = tiny_model("llama")
     whole = profile(model, texts, **OPTIONS)
     sizes: list[int] = []
 
-    def limited(_module: object, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> None:
+    def limited(
+        _module: object, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]
+    ) -> None:
         sizes.append(len(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
         if sizes[-1] > 3:
             raise error
@@ -85,6 +97,8 @@ def test_running_out_of_memory_changes_no_number(error: RuntimeError, texts: lis
     finally:
         handle.remove()
     assert max(sizes) > 3
-    assert sum(size for size in sizes if size <= 3) == len(texts) * 3  # prompts and two views: none lost, none twice
+    assert (
+        sum(size for size in sizes if size <= 3) == len(texts) * 3
+    )  # prompts and two views: none lost, none twice
     assert_same_numbers(halved.table, whole.table)
     assert list(halved.prompts["prompt"]) == list(whole.prompts["prompt"])

@@ -1,4 +1,5 @@
-"""The map of a profile: texts and images, the same whatever their order, and another run than one without."""
+"""The map of a profile: texts and images, the same whatever their order, and another run than one
+without."""
 
 from __future__ import annotations
 
@@ -31,31 +32,48 @@ def test_texts_are_where_their_vectors_are(tmp_path: Path) -> None:
     order = [turned.texts.index(text) for text in TEXTS]
     back = np.argsort(order)
     near = turned.readings[0].layout.near[:, order]
-    assert np.mean(back[near][:, :, 0] == made.readings[0].layout.near[:, :, 0]) > 0.9  # equal distances may swap
+    assert (
+        np.mean(back[near][:, :, 0] == made.readings[0].layout.near[:, :, 0]) > 0.9
+    )  # equal distances may swap
     assert layerscope.load_run(tmp_path / "run").map().texts == TEXTS
     layerscope.profile(model, TEXTS, out=tmp_path / "bare", texts=False, **given)
     assert layerscope.load_run(tmp_path / "bare").map().texts is None
     with pytest.raises(RunFolderError, match="map"):  # a map with texts is not one without
         layerscope.profile(model, TEXTS, out=tmp_path / "run", texts=False, **given)
     with pytest.raises(RunFolderError, match="map"):
-        layerscope.profile(model, TEXTS, out=tmp_path / "run", metrics=["dataset_entropy"], progress=False)
+        layerscope.profile(
+            model, TEXTS, out=tmp_path / "run", metrics=["dataset_entropy"], progress=False
+        )
 
 
 def test_images_have_pictures_and_classes() -> None:
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    images = ImageSet.of(list(rng.integers(0, 255, (20, SIDE, SIDE, 3), dtype=np.uint8)), [i % 2 for i in range(20)], ["a", "b"])
-    made = layerscope.profile(tiny_image_model("vit"), images, metrics=["dataset_entropy"], progress=False, map=True).map()
+    images = ImageSet.of(
+        list(rng.integers(0, 255, (20, SIDE, SIDE, 3), dtype=np.uint8)),
+        [i % 2 for i in range(20)],
+        ["a", "b"],
+    )
+    made = layerscope.profile(
+        tiny_image_model("vit"), images, metrics=["dataset_entropy"], progress=False, map=True
+    ).map()
     assert (made.kind, made.columns["class"]) == ("images", ["a", "b"] * 10)
     assert "length" not in made.columns
     assert Image.open(io.BytesIO(made.pictures)).size == (5 * 32, 5 * 32)
     assert made.without_texts().pictures is None
 
 
-def test_a_layout_by_umap_is_a_map_and_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layout_by_umap_is_a_map_and_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Kept))
-    given = {"metrics": ["dataset_entropy"], "progress": False, "out": tmp_path / "run", "layout": "umap"}
+    given = {
+        "metrics": ["dataset_entropy"],
+        "progress": False,
+        "out": tmp_path / "run",
+        "layout": "umap",
+    }
     layerscope.profile(tiny_model("llama"), TEXTS, **given)
     made = layerscope.load_run(tmp_path / "run").map()
     assert (made.layout, for_page(made)["layout"]) == ("umap", "umap")

@@ -1,4 +1,5 @@
-"""A run whose shards stay in memory begins before all texts are tokenized, and reads each of them once."""
+"""A run whose shards stay in memory begins before all texts are tokenized, and reads each of them
+once."""
 
 from __future__ import annotations
 
@@ -73,26 +74,42 @@ def test_the_first_shard_is_that_of_the_whole_plan(model: LoadedModel) -> None:
 
 def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: LoadedModel) -> None:
     turned = TEXTS[::-1]
-    with EarlyPlanner(open_texts(model, TEXTS), SIZE) as one, EarlyPlanner(open_texts(model, turned), SIZE) as other:
+    with (
+        EarlyPlanner(open_texts(model, TEXTS), SIZE) as one,
+        EarlyPlanner(open_texts(model, turned), SIZE) as other,
+    ):
         for a, b in zip(one.plan().shards, other.plan().shards, strict=True):
             assert [TEXTS[i] for i in a] == [turned[i] for i in b]
 
 
-def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_views_the_first_items_are_a_small_shard_and_full_ones(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forward, "_FIRST_ITEMS", (7, 7))
     monkeypatch.setattr(forward, "_FIRST_VIEWS", (2, 3))
     with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=1) as made:
         first, whole = made.first(), made.plan()
     assert first is not None
-    assert [len(shard) for shard in first.shards] == [2, 3, 4, 4, 1]  # twice as many as without views
+    assert [len(shard) for shard in first.shards] == [
+        2,
+        3,
+        4,
+        4,
+        1,
+    ]  # twice as many as without views
     for early, late in zip(first.shards, whole.shards, strict=False):
         np.testing.assert_array_equal(early, late)
     assert sorted(np.concatenate(whole.shards)) == list(range(len(TEXTS)))
 
 
-def test_no_shard_is_larger_than_memory_allows(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shard_is_larger_than_memory_allows(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forward, "_FIRST_ITEMS", (7, 7))
-    for per_batch in (0, 30):  # of a wide model fewer items fit into a shard than the smallest of the first ones holds
+    for per_batch in (
+        0,
+        30,
+    ):  # of a wide model fewer items fit into a shard than the smallest of the first ones holds
         with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=per_batch) as made:
             assert made.early
             assert max(len(shard) for shard in made.plan().shards) == SIZE
@@ -111,7 +128,10 @@ def test_texts_without_tokens_are_left_out_or_refused() -> None:
     with EarlyPlanner(open_texts(model, [*TEXTS, "", ""]), SIZE) as made:
         whole = made.plan()
         assert (whole.no_tokens, whole.n_prompts) == (2, len(TEXTS))
-    with EarlyPlanner(open_texts(model, [""] * 40), SIZE) as made, pytest.raises(DataError, match="no token in any of the 40"):
+    with (
+        EarlyPlanner(open_texts(model, [""] * 40), SIZE) as made,
+        pytest.raises(DataError, match="no token in any of the 40"),
+    ):
         made.plan()
 
 
@@ -124,12 +144,16 @@ def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.Monkey
     assert_same(kept, make_job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
 
 
-def test_for_a_gpu_arrays_are_made_of_the_rows_that_are_asked_for(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_gpu_arrays_are_made_of_the_rows_that_are_asked_for(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, reader = open_texts(model, TEXTS).survey(np.arange(20)), open_texts(model, TEXTS)
     with monkeypatch.context() as patch:
         patch.setattr(LoadedModel, "device", torch.device("cuda"))
         made = reader.survey(np.arange(20))
-        patch.setattr(inputs, "_CHUNK", 19)  # of many texts a tokenizer's own objects would take too much memory
+        patch.setattr(
+            inputs, "_CHUNK", 19
+        )  # of many texts a tokenizer's own objects would take too much memory
         many = reader.survey(np.arange(20))
     assert isinstance(made.rows, inputs.EncodedRows)
     assert isinstance(many.rows, inputs.TokenRows)
@@ -163,7 +187,9 @@ def test_each_text_is_tokenized_once(model: LoadedModel, monkeypatch: pytest.Mon
     assert seen == Counter(TEXTS)
 
 
-def test_the_first_shard_is_run_before_the_others_are_tokenized(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_shard_is_run_before_the_others_are_tokenized(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin, survey, begun, seen = ShardEncoder.run_items_of, TextReader.survey, [], []
 
     def wait_for_the_first(*given: Any) -> Any:
@@ -190,14 +216,18 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(model: LoadedMod
 @pytest.mark.parametrize("sites", [None, ["block.*", "block.1.*"]])
 def test_the_same_tables(model: LoadedModel, tmp_path: Any, sites: list[str] | None) -> None:
     metrics = ["prompt_entropy", "dataset_entropy", "infonce", "curvature"]
-    plain = make_job(model, metrics=metrics, views=2, sites=sites).run(ShardStore(tmp_path), Silent())
+    plain = make_job(model, metrics=metrics, views=2, sites=sites).run(
+        ShardStore(tmp_path), Silent()
+    )
     held = make_job(model, metrics=metrics, views=2, sites=sites).run(MemoryStore(), Silent())
     assert_same(plain, held)
     assert held.manifest["counts"] == plain.manifest["counts"]
     assert held.manifest["conventions"] == plain.manifest["conventions"]
 
 
-def test_prompts_are_run_while_views_are_made(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_run_while_views_are_made(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[str] = []
     ready = {"yet": False}
     begin, run_views = ShardEncoder.run_items_of, ShardEncoder.run_views
@@ -205,9 +235,13 @@ def test_prompts_are_run_while_views_are_made(model: LoadedModel, monkeypatch: p
     monkeypatch.setattr(forward, "_FIRST_ITEMS", (SIZE // 2, SIZE // 2))
     monkeypatch.setattr(Prefetcher, "has_views", lambda self, shard: ready["yet"])
     monkeypatch.setattr(
-        ShardEncoder, "run_items_of", lambda *given: (order.extend(["prompts"] * len(given[2])), begin(*given))[1]
+        ShardEncoder,
+        "run_items_of",
+        lambda *given: (order.extend(["prompts"] * len(given[2])), begin(*given))[1],
     )
-    monkeypatch.setattr(ShardEncoder, "run_views", lambda *given: (order.append("views"), run_views(*given))[1])
+    monkeypatch.setattr(
+        ShardEncoder, "run_views", lambda *given: (order.append("views"), run_views(*given))[1]
+    )
     job = make_job(model, TEXTS[:20], metrics=["infonce"], views=2)
     never = job.run(MemoryStore(), Silent())
     assert order[:6] == ["prompts"] * 3 + ["views"] * 2 + ["prompts"]
@@ -259,7 +293,9 @@ def test_views_read_ahead_of_a_plan_that_grows(model: LoadedModel) -> None:
             whole = made.plan()
             ahead.add(whole, whole.shards[1:])
             for shard in whole.shards:
-                assert [list(ids) for ids in ahead.rows(shard)] == model.tokenize([TEXTS[i] for i in shard], 24).ids
+                assert [list(ids) for ids in ahead.rows(shard)] == model.tokenize(
+                    [TEXTS[i] for i in shard], 24
+                ).ids
             for shard in whole.shards:
                 assert len(ahead.views(shard).rows) == 2 * len(shard)
             assert not ahead._views

@@ -1,4 +1,5 @@
-"""`profile` from Python: its table and manifest, and texts that are few, short, double, empty or too long."""
+"""`profile` from Python: its table and manifest, and texts that are few, short, double, empty or
+too long."""
 
 from __future__ import annotations
 
@@ -20,7 +21,18 @@ from layerscope.store import atomic
 from tests.capture.support import hooks_on
 from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
-COLUMNS = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
+COLUMNS = [
+    "site",
+    "layer",
+    "depth",
+    "metric",
+    "normalization",
+    "sink",
+    "value",
+    "ci_low",
+    "ci_high",
+    "n",
+]
 FAST = {"max_length": 32, "views": 2, "permutations": 3}
 
 
@@ -30,14 +42,24 @@ def run(texts: list[str]) -> Profile:
 
 
 @pytest.mark.parametrize("wrapped", [True, False], ids=["one model", "one module"])
-def test_threads_that_share_a_model_get_the_tables_of_one_after_the_other(texts: list[str], wrapped: bool) -> None:
+def test_threads_that_share_a_model_get_the_tables_of_one_after_the_other(
+    texts: list[str], wrapped: bool
+) -> None:
     given = tiny_model("llama") if wrapped else build_tiny("llama")
     corpora = [[f"{text} {i}" for text in texts for i in range(2)][k : 20 - k] for k in range(3)]
     lengths = (8, 24, 32)
 
     def table(k: int) -> pd.DataFrame:
         more = {} if wrapped else {"tokenizer": tiny_tokenizer()}
-        return profile(given, corpora[k], max_length=lengths[k], views=2, permutations=2, progress=False, **more).table
+        return profile(
+            given,
+            corpora[k],
+            max_length=lengths[k],
+            views=2,
+            permutations=2,
+            progress=False,
+            **more,
+        ).table
 
     alone = [table(k) for k in range(3)]
     with ThreadPoolExecutor(3) as pool:
@@ -46,7 +68,13 @@ def test_threads_that_share_a_model_get_the_tables_of_one_after_the_other(texts:
 
 
 def test_an_approximation_that_is_not_to_be_had_is_said(run: Profile, texts: list[str]) -> None:
-    asked = profile(tiny_model("llama"), texts[:3], metrics=["prompt_entropy"], max_length=8, entropy="approximate")
+    asked = profile(
+        tiny_model("llama"),
+        texts[:3],
+        metrics=["prompt_entropy"],
+        max_length=8,
+        entropy="approximate",
+    )
     assert any("entropies are exact" in line for line in asked.manifest["warnings"])
     assert not any("entropies are exact" in line for line in run.manifest["warnings"])
 
@@ -58,7 +86,12 @@ def test_the_table_is_tidy_and_complete(run: Profile) -> None:
     assert set(table["metric"]) == set(measured)
     assert not table.duplicated(COLUMNS[:6]).any()
     assert table["site"].drop_duplicates().tolist() == ["embed", "block.0", "block.1", "block.2"]
-    assert table.groupby("site")["layer"].first().to_dict() == {"embed": 0, "block.0": 1, "block.1": 2, "block.2": 3}
+    assert table.groupby("site")["layer"].first().to_dict() == {
+        "embed": 0,
+        "block.0": 1,
+        "block.1": 2,
+        "block.2": 3,
+    }
     assert table.groupby("layer")["depth"].first().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     for name, metric in measured.items():
         rows = table[table["metric"] == name]
@@ -84,10 +117,15 @@ def test_the_table_is_the_mean_of_the_prompts(run: Profile) -> None:
 
 
 def test_entropies_are_normalised_by_each_prompts_own_tokens(run: Profile) -> None:
-    for sink, column, fewer in (("keep", "prompt_entropy", 0), ("drop", "prompt_entropy_sink_dropped", 1)):
+    for sink, column, fewer in (
+        ("keep", "prompt_entropy", 0),
+        ("drop", "prompt_entropy_sink_dropped", 1),
+    ):
         by = np.log(run.prompts["tokens"] - fewer)
         means = (run.prompts[column] / by).groupby(run.prompts["layer"]).mean()
-        np.testing.assert_allclose(run.curve("prompt_entropy", "logN", sink)["value"], means, rtol=1e-12)
+        np.testing.assert_allclose(
+            run.curve("prompt_entropy", "logN", sink)["value"], means, rtol=1e-12
+        )
 
 
 def test_the_manifest_holds_every_convention(run: Profile, texts: list[str]) -> None:
@@ -95,7 +133,16 @@ def test_the_manifest_holds_every_convention(run: Profile, texts: list[str]) -> 
     assert m["layerscope"] == layerscope.__version__
     assert m["status"] == "complete"
     model = m["model"]
-    assert {"name", "source", "revision", "family", "architecture", "dtype", "quantization", "bidirectional"} <= model.keys()
+    assert {
+        "name",
+        "source",
+        "revision",
+        "family",
+        "architecture",
+        "dtype",
+        "quantization",
+        "bidirectional",
+    } <= model.keys()
     assert len(model["weights_sha256"]) == 64
     assert (model["n_blocks"], model["width"]) == (3, 32)
     assert m["corpus"]["fingerprint"] == Corpus.of(texts).fingerprint
@@ -104,7 +151,15 @@ def test_the_manifest_holds_every_convention(run: Profile, texts: list[str]) -> 
     assert conventions["final_norm_module"] == "LlamaRMSNorm"
     assert "mean over all tokens" in conventions["pooling"]
     assert "without the final norm" in conventions["sink"]
-    assert {"layer", "padding", "precision", "intervals", "sites", "preset", "augmenter"} <= conventions.keys()
+    assert {
+        "layer",
+        "padding",
+        "precision",
+        "intervals",
+        "sites",
+        "preset",
+        "augmenter",
+    } <= conventions.keys()
     assert (conventions["max_length"], conventions["views"], conventions["seed"]) == (32, 2, 4)
     settings = {
         "alpha",
@@ -121,7 +176,9 @@ def test_the_manifest_holds_every_convention(run: Profile, texts: list[str]) -> 
     assert settings <= conventions["metrics"].keys()
     assert m["counts"]["tokens"].keys() == {"shortest", "median", "longest"}
     assert m["counts"]["prompts"] == len(texts)
-    assert {"python", "torch", "numpy", "transformers", "device", "eigenvalues"} <= m["environment"].keys()
+    assert {"python", "torch", "numpy", "transformers", "device", "eigenvalues"} <= m[
+        "environment"
+    ].keys()
 
 
 def test_one_text(texts: list[str]) -> None:
@@ -131,7 +188,10 @@ def test_one_text(texts: list[str]) -> None:
     for name in ("dataset_entropy", "effective_rank", "infonce", "lidar", "dime"):
         assert table.loc[table["metric"] == name, "value"].isna().all()
         assert undefined[name]["block.2"] == 1
-        assert any(note.startswith(f"{name} is undefined for up to 1 of 1 prompts") for note in run.manifest["warnings"])
+        assert any(
+            note.startswith(f"{name} is undefined for up to 1 of 1 prompts")
+            for note in run.manifest["warnings"]
+        )
     assert "dime" not in run.summary()["metrics"]
     assert "prompt_entropy" in run.summary()["metrics"]
 
@@ -145,15 +205,25 @@ def test_short_texts_are_left_out_and_counted(texts: list[str]) -> None:
     assert undefined["curvature (sink dropped)"]["block.1"] == 1
     assert undefined["prompt_entropy (sink dropped)"]["block.1"] == 1
     assert "prompt_entropy" not in undefined
-    np.testing.assert_allclose(mixed.curve("curvature")["value"], long.curve("curvature")["value"], rtol=1e-4)
+    np.testing.assert_allclose(
+        mixed.curve("curvature")["value"], long.curve("curvature")["value"], rtol=1e-4
+    )
     assert (mixed.curve("curvature")["n"] == len(texts)).all()
     assert (mixed.curve("prompt_entropy")["n"] == len(texts) + 1).all()
-    assert any("curvature is undefined for up to 1 of 11 prompts" in note for note in mixed.manifest["warnings"])
+    assert any(
+        "curvature is undefined for up to 1 of 11 prompts" in note
+        for note in mixed.manifest["warnings"]
+    )
     assert long.manifest["counts"]["undefined"] == {}
 
 
 def test_one_token_texts_only() -> None:
-    run = profile(tiny_model("llama"), ["a", "b", "c"], max_length=1, metrics=["prompt_entropy", "curvature", "sink_ratio"])
+    run = profile(
+        tiny_model("llama"),
+        ["a", "b", "c"],
+        max_length=1,
+        metrics=["prompt_entropy", "curvature", "sink_ratio"],
+    )
     assert run.curve("prompt_entropy")["value"].isna().all()
     assert run.curve("curvature")["value"].isna().all()
     assert (run.curve("sink_ratio")["value"] == 1).all()
@@ -190,14 +260,19 @@ def test_texts_without_tokens_are_left_out() -> None:
     run = profile(model, ["xx", "four", "five more"], metrics=["prompt_entropy"])
     assert run.manifest["counts"]["prompts"] == 2
     assert run.manifest["counts"]["dropped"] == {"no_tokens": 1}
-    assert any("1 texts were left out: the tokenizer finds no token" in note for note in run.manifest["warnings"])
+    assert any(
+        "1 texts were left out: the tokenizer finds no token" in note
+        for note in run.manifest["warnings"]
+    )
     with pytest.raises(DataError, match="finds no token in any of the 1 texts"):
         profile(model, ["xxx"], metrics=["prompt_entropy"])
 
 
 def test_long_texts_are_cut_and_told() -> None:
     texts = ["word " * 100, "short one"]
-    run = profile(tiny_model("llama"), texts, metrics=["prompt_entropy"], max_length=300)  # the model takes 128
+    run = profile(
+        tiny_model("llama"), texts, metrics=["prompt_entropy"], max_length=300
+    )  # the model takes 128
     assert run.manifest["counts"]["tokens"]["longest"] == 128
     assert run.manifest["counts"]["truncated"] == 1
     assert run.manifest["conventions"]["max_length"] == 128
@@ -208,17 +283,31 @@ def test_long_texts_are_cut_and_told() -> None:
 
 def test_a_model_without_a_final_norm_is_told(texts: list[str]) -> None:
     model = tiny_model("bert")
-    raw, applied = (profile(model, texts[:4], metrics=["prompt_entropy"], final_norm=how) for how in ("raw", "applied"))
-    assert any("no final norm: final_norm=applied is the same as raw" in note for note in applied.manifest["warnings"])
+    raw, applied = (
+        profile(model, texts[:4], metrics=["prompt_entropy"], final_norm=how)
+        for how in ("raw", "applied")
+    )
+    assert any(
+        "no final norm: final_norm=applied is the same as raw" in note
+        for note in applied.manifest["warnings"]
+    )
     assert not any("no final norm" in note for note in raw.manifest["warnings"])
     assert applied.table.equals(raw.table)
     assert applied.manifest["conventions"]["final_norm_module"] is None
 
 
 def test_a_module_with_its_tokenizer(texts: list[str]) -> None:
-    config = LlamaConfig(vocab_size=262, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=262,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
     module = LlamaForCausalLM(config).train()
-    run = layerscope.profile(module, texts[:4], tokenizer=tiny_tokenizer(), metrics=["prompt_entropy"])
+    run = layerscope.profile(
+        module, texts[:4], tokenizer=tiny_tokenizer(), metrics=["prompt_entropy"]
+    )
     assert run.manifest["model"]["architecture"] == "LlamaModel"
     assert run.table["layer"].max() == 2
     assert hooks_on(module) == 0
@@ -232,16 +321,29 @@ def test_a_corpus_can_be_given(texts: list[str]) -> None:
     assert run.manifest["counts"]["prompts"] == 3
     with pytest.raises(DataError, match="limit"):
         profile(tiny_model("llama"), Corpus.of(texts), metrics=["prompt_entropy"], limit=2)
-    assert profile(tiny_model("llama"), texts, metrics=["prompt_entropy"], limit=2).manifest["counts"]["prompts"] == 2
+    assert (
+        profile(tiny_model("llama"), texts, metrics=["prompt_entropy"], limit=2).manifest["counts"][
+            "prompts"
+        ]
+        == 2
+    )
 
 
 def test_sub_sites_are_checked_and_measured(texts: list[str]) -> None:
     run = profile(
-        tiny_model("llama"), texts[:4], sites=["embed", "block.*", "block.1.*"], metrics=["prompt_entropy", "curvature"]
+        tiny_model("llama"),
+        texts[:4],
+        sites=["embed", "block.*", "block.1.*"],
+        metrics=["prompt_entropy", "curvature"],
     )
     assert run.manifest["conventions"]["residual_error"] < 1e-5
     assert "block.1.mid" in set(run.table["site"])
-    assert profile(tiny_model("llama"), texts[:4], metrics=["curvature"]).manifest["conventions"]["residual_error"] is None
+    assert (
+        profile(tiny_model("llama"), texts[:4], metrics=["curvature"]).manifest["conventions"][
+            "residual_error"
+        ]
+        is None
+    )
     swapped = tiny_model("llama")
     for taps in swapped.anatomy.taps:
         taps["attn"], taps["mlp"] = taps["mlp"], taps["attn"]  # type: ignore[index]
@@ -259,10 +361,22 @@ def test_nan_weights_are_an_error_and_leave_no_hooks(texts: list[str]) -> None:
 
 
 def test_curves_and_their_errors(run: Profile) -> None:
-    assert list(run.curve("dime").columns) == ["layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
-    assert (run.curve("prompt_entropy", "logN")["value"] < run.curve("prompt_entropy")["value"]).all()
+    assert list(run.curve("dime").columns) == [
+        "layer",
+        "depth",
+        "site",
+        "value",
+        "ci_low",
+        "ci_high",
+        "n",
+    ]
+    assert (
+        run.curve("prompt_entropy", "logN")["value"] < run.curve("prompt_entropy")["value"]
+    ).all()
     with pytest.raises(layerscope.LayerscopeError, match="Did you mean 'dime'"):
         run.curve("dimee")
-    with pytest.raises(layerscope.LayerscopeError, match="no values for normalization='logN', sink='keep'"):
+    with pytest.raises(
+        layerscope.LayerscopeError, match="no values for normalization='logN', sink='keep'"
+    ):
         run.curve("curvature", "logN")
     assert "10 prompts, 4 sites" in repr(run)

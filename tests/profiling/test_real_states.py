@@ -1,4 +1,5 @@
-"""Real models: every number of a profile against an independent computation, and the valley that is one token."""
+"""Real models: every number of a profile against an independent computation, and the valley that is
+one token."""
 
 from __future__ import annotations
 
@@ -25,17 +26,23 @@ TOKENS, VIEWS, SEED = 16, 2, 3
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     # beginnings of different lengths: most batches are padded, some texts are cut
-    return Corpus.of(" ".join(text.split()[: 4 + 5 * i % 17]) for i, text in enumerate(load_corpus("lee", limit=6)))
+    return Corpus.of(
+        " ".join(text.split()[: 4 + 5 * i % 17])
+        for i, text in enumerate(load_corpus("lee", limit=6))
+    )
 
 
 def remember_blocks(model: LoadedModel) -> LoadedModel:
-    """A block that is given the same states and mask again returns what it computed: profiles that differ in what they do
-    with the states wait for the same forward pass once. Hooks run as ever."""
+    """A block that is given the same states and mask again returns what it computed: profiles that
+    differ in what they do with the states wait for the same forward pass once. Hooks run as
+    ever."""
 
     def remembering(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
         known: dict[bytes, Tensor] = {}
 
-        def forward(states: Tensor, *args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        def forward(
+            states: Tensor, *args: Any, attention_mask: Tensor | None = None, **kwargs: Any
+        ) -> Tensor:
             digest = hashlib.sha256(repr((states.shape, attention_mask is None)).encode())
             for tensor in (states, attention_mask):
                 digest.update(b"" if tensor is None else tensor.contiguous().numpy().tobytes())
@@ -71,7 +78,15 @@ def minilm() -> LoadedModel:
 
 
 def profile_of(model: LoadedModel, corpus: Corpus, final_norm: str) -> Profile:
-    return profile(model, corpus, metrics=PAPER, max_length=TOKENS, views=VIEWS, seed=SEED, final_norm=final_norm)
+    return profile(
+        model,
+        corpus,
+        metrics=PAPER,
+        max_length=TOKENS,
+        views=VIEWS,
+        seed=SEED,
+        final_norm=final_norm,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""The table's own work: resamples are drawn once for all sites, sites share the order of prompts, notes follow the sites."""
+"""The table's own work: resamples are drawn once for all sites, sites share the order of prompts,
+notes follow the sites."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_resamples_are_drawn_once_for_each_number_of_prompts(model: LoadedModel)
     assert intervals_module._weights.cache_info().misses == counts
 
 
-def test_the_order_of_prompts_is_found_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_prompts_is_found_once(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[int] = []
     values = tables_module.PromptValues
 
@@ -74,7 +77,9 @@ def test_the_order_of_prompts_is_found_once(model: LoadedModel, tmp_path: Path, 
 
 
 @pytest.mark.usefixtures("as_on_gpu")
-def test_means_are_taken_beside_the_gpus_work(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_are_taken_beside_the_gpus_work(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
 
     def noted(owner: type, name: str) -> None:
@@ -85,13 +90,16 @@ def test_means_are_taken_beside_the_gpus_work(model: LoadedModel, monkeypatch: p
     noted(TableBuilder, "_means")
     noted(DatasetEntropy, "estimate")
     run(model)
-    # of every few sites: the GPU is given its work, the means are taken, and only then somebody waits for the GPU
+    # of every few sites: the GPU is given its work, the means are taken, and only then somebody
+    # waits for the GPU
     order = [name for i, name in enumerate(done) if i == 0 or name != done[i - 1]]
     assert order[:4] == ["prepare", "_means", "estimate", "prepare"]
 
 
 @pytest.mark.usefixtures("as_on_gpu")
-def test_how_many_sites_wait_together_changes_nothing(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_sites_wait_together_changes_nothing(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     together = run(model)
     monkeypatch.setattr(tables_module, "_NUMBERS_HELD", 1)
     alone = run(model)
@@ -99,12 +107,18 @@ def test_how_many_sites_wait_together_changes_nothing(model: LoadedModel, monkey
         np.testing.assert_allclose(alone.table[column], together.table[column], rtol=1e-12)
 
 
-def test_rows_and_notes_follow_the_sites(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_notes_follow_the_sites(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables_module, "_BOUND_SLACK", -1e9)  # everything is out of bounds
     found = run(model, tmp_path)
     sites = list(dict.fromkeys(found.table["site"]))
     assert list(found.table.columns) == names(PROFILE)
-    told = [text.split(" at ")[1].split(" is ")[0] for text in found.manifest["warnings"] if "outside its bounds" in text]
+    told = [
+        text.split(" at ")[1].split(" is ")[0]
+        for text in found.manifest["warnings"]
+        if "outside its bounds" in text
+    ]
     assert list(dict.fromkeys(told)) == sites
     first = found.table[found.table["site"] == sites[0]]
     assert list(dict.fromkeys(first["metric"])) == METRICS

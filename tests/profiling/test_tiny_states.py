@@ -1,4 +1,5 @@
-"""A tiny model: every number of a profile against an independent computation, three views and padded batches included."""
+"""A tiny model: every number of a profile against an independent computation, three views and
+padded batches included."""
 
 from __future__ import annotations
 
@@ -21,7 +22,18 @@ def independent(family: str, texts: tuple[str, ...]) -> tuple[LoadedModel, Indep
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("final_norm", ["raw", "applied", "hf"])
 @pytest.mark.parametrize("family", ["llama", "bert"])
-def test_equals_an_independent_computation(family: str, final_norm: str, batch_size: int, texts: list[str]) -> None:
+def test_equals_an_independent_computation(
+    family: str, final_norm: str, batch_size: int, texts: list[str]
+) -> None:
     model, alone = independent(family, tuple(texts))
-    run = profile(model, texts, metrics=PAPER, max_length=40, views=3, seed=8, final_norm=final_norm, batch_size=batch_size)
+    run = profile(
+        model,
+        texts,
+        metrics=PAPER,
+        max_length=40,
+        views=3,
+        seed=8,
+        final_norm=final_norm,
+        batch_size=batch_size,
+    )
     assert_agrees(run.table, alone.table(final_norm))

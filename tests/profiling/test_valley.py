@@ -9,12 +9,18 @@ from layerscope.profiling.run import EntropyValley, entropy_valley
 
 
 def table(
-    keep: list[float], drop: list[float] | None = None, ratio: float = 150.0, sites: list[str] | None = None
+    keep: list[float],
+    drop: list[float] | None = None,
+    ratio: float = 150.0,
+    sites: list[str] | None = None,
 ) -> pd.DataFrame:
     rows = []
     names = sites or ["embed", *(f"block.{k}" for k in range(len(keep) - 1))]
     curves = {("prompt_entropy", "keep"): keep, ("prompt_entropy", "drop"): drop}
-    curves |= {("sink_ratio", "keep"): [ratio] * len(keep), ("sink_first", "keep"): [1.0] * len(keep)}
+    curves |= {
+        ("sink_ratio", "keep"): [ratio] * len(keep),
+        ("sink_first", "keep"): [1.0] * len(keep),
+    }
     for (metric, sink), values in curves.items():
         for layer, value in enumerate(values or []):
             rows.append([names[layer], layer, metric, "raw", sink, value])
@@ -58,7 +64,15 @@ def test_unknown_without_the_dropped_curve() -> None:
 
 @pytest.mark.parametrize(
     "flat",
-    [[4.0, 3.9, 4.0], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 3.0, 1.0], [2.0, 2.0, 2.0], [4.0, 1.0], [4.0, float("nan"), 4.0]],
+    [
+        [4.0, 3.9, 4.0],
+        [1.0, 2.0, 3.0],
+        [3.0, 2.0, 1.0],
+        [1.0, 3.0, 1.0],
+        [2.0, 2.0, 2.0],
+        [4.0, 1.0],
+        [4.0, float("nan"), 4.0],
+    ],
 )
 def test_no_valley(flat: list[float]) -> None:
     assert entropy_valley(table(flat, flat)) is None
@@ -70,5 +84,7 @@ def test_other_metrics_only() -> None:
 
 
 def test_sites_inside_blocks_do_not_count() -> None:
-    held = table([4.0, 3.9, 0.5, 4.0], [4.0] * 4, sites=["embed", "block.0", "block.1.attn", "block.1"])
+    held = table(
+        [4.0, 3.9, 0.5, 4.0], [4.0] * 4, sites=["embed", "block.0", "block.1.attn", "block.1"]
+    )
     assert entropy_valley(held) is None

@@ -33,14 +33,26 @@ def site(layer: int) -> str:
 
 
 def model_facts(name: str, family: str, blocks: int) -> dict[str, Any]:
-    facts = {"name": name, "family": family, "n_blocks": blocks, "weights_sha256": f"sha-{name}", "dtype": "float32"}
+    facts = {
+        "name": name,
+        "family": family,
+        "n_blocks": blocks,
+        "weights_sha256": f"sha-{name}",
+        "dtype": "float32",
+    }
     return {**facts, "quantisation": "Q4_1" if family == "llama" else None}
 
 
 def synthetic_run(
-    name: str = "small", family: str = "llama", blocks: int = 6, final_norm: str = "applied", valley: bool = True, **facts: Any
+    name: str = "small",
+    family: str = "llama",
+    blocks: int = 6,
+    final_norm: str = "applied",
+    valley: bool = True,
+    **facts: Any,
 ) -> Profile:
-    """Every metric at every layer. With `valley`, prompt entropy dips at the middle layer and the sink explains it."""
+    """Every metric at every layer. With `valley`, prompt entropy dips at the middle layer and the
+    sink explains it."""
     rows = []
     middle = blocks // 2
     for m, (metric, kind) in enumerate(metrics().items()):
@@ -49,11 +61,28 @@ def synthetic_run(
                 for layer in range(blocks + 1):
                     value = 2.0 + m + 0.5 * math.sin(1 + m + 3 * layer / blocks)
                     if metric == "prompt_entropy":
-                        value = 4.0 - 0.01 * layer - (2.5 if valley and sink == "keep" and layer == middle else 0.0)
-                    value = (value + (0.1 if final_norm == "raw" else 0.0)) * (1.0 if norm == "raw" else 0.25)
+                        value = (
+                            4.0
+                            - 0.01 * layer
+                            - (2.5 if valley and sink == "keep" and layer == middle else 0.0)
+                        )
+                    value = (value + (0.1 if final_norm == "raw" else 0.0)) * (
+                        1.0 if norm == "raw" else 0.25
+                    )
                     place = [site(layer), layer, layer / blocks, metric, norm, sink]
                     rows.append([*place, value, value - 0.05, value + 0.06, 300])
-    columns = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
+    columns = [
+        "site",
+        "layer",
+        "depth",
+        "metric",
+        "normalization",
+        "sink",
+        "value",
+        "ci_low",
+        "ci_high",
+        "n",
+    ]
     conventions = {
         "final_norm": final_norm,
         "final_norm_module": "Norm",
@@ -88,20 +117,52 @@ def synthetic_evaluation(
     best: int = 2,
     half: float = 0.01,
 ) -> Evaluation:
-    """Scores that peak at layer `best`, up to 10 points above the last layer; each further readout adds 5 points."""
+    """Scores that peak at layer `best`, up to 10 points above the last layer; each further readout
+    adds 5 points."""
     names = tasks or ["STSBenchmark"]
     scores, gains = [], []
     for t, task in enumerate(names):
         for r, readout in enumerate(readouts or READOUTS[:1]):
-            parts = dict(zip(["template", "pooling", "final_norm", "sink", "centering"], readout.rsplit("/", 4), strict=True))
+            parts = dict(
+                zip(
+                    ["template", "pooling", "final_norm", "sink", "centering"],
+                    readout.rsplit("/", 4),
+                    strict=True,
+                )
+            )
             span = max(best, blocks - best, 1)
-            by_layer = {k: 0.3 + 0.01 * t + 0.05 * r - 0.1 * abs(k - best) / span for k in range(blocks + 1)}
+            by_layer = {
+                k: 0.3 + 0.01 * t + 0.05 * r - 0.1 * abs(k - best) / span for k in range(blocks + 1)
+            }
             for layer, score in by_layer.items():
-                where = {"task": task, "split": "test", "subset": "default", **parts, "layer": layer, "site": site(layer)}
-                scores.append({**where, "task_type": "STS", "metric": "main", "depth": layer / blocks, "score": score})
+                where = {
+                    "task": task,
+                    "split": "test",
+                    "subset": "default",
+                    **parts,
+                    "layer": layer,
+                    "site": site(layer),
+                }
+                scores.append(
+                    {
+                        **where,
+                        "task_type": "STS",
+                        "metric": "main",
+                        "depth": layer / blocks,
+                        "score": score,
+                    }
+                )
                 gain = score - by_layer[blocks]
                 spread = 0.0 if layer == blocks else half
-                gains.append({**where, "score": score, "gain": gain, "ci_low": gain - spread, "ci_high": gain + spread})
+                gains.append(
+                    {
+                        **where,
+                        "score": score,
+                        "gain": gain,
+                        "ci_low": gain - spread,
+                        "ci_high": gain + spread,
+                    }
+                )
                 gains[-1]["tied_best"] = layer == best
     manifest = {
         "kind": "evaluation",
@@ -125,10 +186,16 @@ def synthetic_evaluation(
 
 
 def large_pair(tasks: int = 32, blocks: int = 48, readouts: int = 4) -> tuple[Profile, Evaluation]:
-    """32 tasks × 49 layers × 4 readouts unless told otherwise, with noise so that no two numbers are alike."""
+    """32 tasks × 49 layers × 4 readouts unless told otherwise, with noise so that no two numbers
+    are alike."""
     run = synthetic_run("large", "mamba", blocks)
     scores = synthetic_evaluation(
-        "large", "mamba", blocks, [f"Task{i:02d}Classification" for i in range(tasks)], READOUTS[:readouts], 20
+        "large",
+        "mamba",
+        blocks,
+        [f"Task{i:02d}Classification" for i in range(tasks)],
+        READOUTS[:readouts],
+        20,
     )
     draw = np.random.default_rng(0)
     run.table["value"] += draw.normal(scale=0.02, size=len(run.table))
@@ -148,17 +215,34 @@ def synthetic_probe(name: str = "small", blocks: int = 6, best: int = 2) -> Prob
             for layer in range(blocks + 1):
                 value = base - 0.05 * p - 0.02 * abs(layer - best)
                 gain = value - (base - 0.05 * p - 0.02 * abs(blocks - best))
-                row = {"probe": probe, "metric": metric, "layer": layer, "depth": layer / blocks, "site": site(layer)}
+                row = {
+                    "probe": probe,
+                    "metric": metric,
+                    "layer": layer,
+                    "depth": layer / blocks,
+                    "site": site(layer),
+                }
                 row |= {"value": value, "ci_low": value - 0.02, "ci_high": value + 0.02, "n": 100}
-                row |= {"gain": gain, "gain_low": gain - 0.02, "gain_high": gain + 0.02, "tied_best": layer == best}
-                rows.append({**row, "validation": value, "learning_rate": 0.01, "epoch": 3, "epochs": 5})
+                row |= {
+                    "gain": gain,
+                    "gain_low": gain - 0.02,
+                    "gain_high": gain + 0.02,
+                    "tied_best": layer == best,
+                }
+                rows.append(
+                    {**row, "validation": value, "learning_rate": 0.01, "epoch": 3, "epochs": 5}
+                )
     manifest = {
         "kind": "probe",
         "status": "complete",
         "layerscope": "0.1.0",
         "model": model_facts(name, "llama", blocks) | {"width": 16},
         "data": {"name": "digits"},
-        "conventions": {"final_norm": "applied", "seed": 0, "kept": {"states": {"attention": "float32"}}},
+        "conventions": {
+            "final_norm": "applied",
+            "seed": 0,
+            "kept": {"states": {"attention": "float32"}},
+        },
         "counts": {"train": 80, "validation": 20, "test": 100, "classes": 10},
         "warnings": ["a class has few items."],
     }
@@ -167,14 +251,24 @@ def synthetic_probe(name: str = "small", blocks: int = 6, best: int = 2) -> Prob
 
 def synthetic_study(tmp: Path | None = None) -> StudyRun:
     """A finished study with its verdict; with a folder, its figure is a file there."""
-    table = pd.DataFrame({"model": ["a", "b"], "layer": [0, 1], "metric": ["prompt_entropy"] * 2, "value": [1.5, 2.5]})
+    table = pd.DataFrame(
+        {
+            "model": ["a", "b"],
+            "layer": [0, 1],
+            "metric": ["prompt_entropy"] * 2,
+            "value": [1.5, 2.5],
+        }
+    )
     manifest = {
         "kind": "study",
         "status": "complete",
         "study": "extreme",
         "title": "Extreme inputs",
         "paper": "section 5",
-        "verdict": ["Repeated tokens lower the entropy of the middle layers.", "By 1.0 nats at layer 1."],
+        "verdict": [
+            "Repeated tokens lower the entropy of the middle layers.",
+            "By 1.0 nats at layer 1.",
+        ],
         "options": {"levels": [0.0, 1.0]},
         "conventions": {"models": {"a": {}, "b": {}}, "max_length": 64, "final_norm": "raw"},
         "corpus": {"name": "lee"},
@@ -189,7 +283,14 @@ def synthetic_sweep() -> Sweep:
     """Two jobs, one of which failed."""
     jobs = pd.DataFrame(
         [
-            {"job": "small--lee", "kind": "profile", "model": "small", "status": "complete", "seconds": 3.0, "reason": ""},
+            {
+                "job": "small--lee",
+                "kind": "profile",
+                "model": "small",
+                "status": "complete",
+                "seconds": 3.0,
+                "reason": "",
+            },
             {
                 "job": "large--lee",
                 "kind": "profile",
@@ -200,7 +301,9 @@ def synthetic_sweep() -> Sweep:
             },
         ]
     )
-    table = synthetic_run().table.assign(job="small--lee", model="small", revision=None, corpus="lee", task=None, readout=None)
+    table = synthetic_run().table.assign(
+        job="small--lee", model="small", revision=None, corpus="lee", task=None, readout=None
+    )
     manifest = {"kind": "sweep", "status": "complete", "layerscope": "0.1.0", "warnings": []}
     return Sweep(Path("sweeps/night"), jobs, table, manifest=manifest)
 
@@ -213,7 +316,13 @@ def synthetic_improvement(
         layer=layer, readout=READOUTS[3], tied=(layer,), rule="improve", layers=blocks, model=name, reason="It is the best.",
     )  # fmt: skip
     rows = [
-        {"text": f"text {t}", "which": which, "rank": rank, "neighbor": f"{which} {t}.{rank}", "cosine": 0.9}
+        {
+            "text": f"text {t}",
+            "which": which,
+            "rank": rank,
+            "neighbor": f"{which} {t}.{rank}",
+            "cosine": 0.9,
+        }
         for t in range(2)
         for which in ("before", "after")
         for rank in (1, 2, 3)
@@ -236,15 +345,25 @@ def synthetic_improvement(
 
 
 def _candidates(choice: Choice, templates: Sequence[str]) -> pd.DataFrame:
-    """Every layer under many readouts: scores rise towards the chosen one, heads cost least, prompts twice as much."""
-    grid = [*make_grid(["plain", *templates], has_cls=False, has_norm=True), Readout(centering="head")]
+    """Every layer under many readouts: scores rise towards the chosen one, heads cost least,
+    prompts twice as much."""
+    grid = [
+        *make_grid(["plain", *templates], has_cls=False, has_norm=True),
+        Readout(centering="head"),
+    ]
     rows = []
     for place, readout in enumerate(grid):
         for layer in range(choice.layers + 1):
             depth = layer / choice.layers
             chosen = (readout.name, layer) == (choice.readout, choice.layer)
             today = layer == choice.layers and readout == Readout()
-            score = 0.4 if chosen else 0.2 if today else 0.15 + 0.2 * depth * (1 - depth) + 0.005 * place
+            score = (
+                0.4
+                if chosen
+                else 0.2
+                if today
+                else 0.15 + 0.2 * depth * (1 - depth) + 0.005 * place
+            )
             tied = readout.centering == "head" and abs(layer - choice.layers // 3) < 2
             cost = max(layer, 0.5) / choice.layers * (1 if readout.template == "plain" else 2.1)
             rows.append(
@@ -260,11 +379,20 @@ TOPICS = ("cats", "dogs", "stars", "money", "music")
 
 
 def synthetic_map(
-    n: int = 60, blocks: int = 6, readings: Sequence[str] = ("today", "better"), texts: Sequence[str] | None = None, **more: Any
+    n: int = 60,
+    blocks: int = 6,
+    readings: Sequence[str] = ("today", "better"),
+    texts: Sequence[str] | None = None,
+    **more: Any,
 ) -> LayerMap:
-    """Texts of five topics that come apart layer by layer, sooner under the second reading; layer 0 of that one is empty."""
+    """Texts of five topics that come apart layer by layer, sooner under the second reading; layer 0
+    of that one is empty."""
     draw = np.random.default_rng(0)
-    topics, centers, start = draw.integers(0, 5, n), draw.normal(size=(5, 24)), draw.normal(size=(n, 24))
+    topics, centers, start = (
+        draw.integers(0, 5, n),
+        draw.normal(size=(5, 24)),
+        draw.normal(size=(n, 24)),
+    )
     said = list(texts or [f"text {i} about {TOPICS[t]}" for i, t in enumerate(topics)])
     given = []
     for place, name in enumerate(readings):
@@ -273,8 +401,21 @@ def synthetic_map(
             state = state + (0.1 + place) * centers[topics] + 0.3 * draw.normal(size=state.shape)
             layers.append(np.ones_like(state) if place and not layer else state)
         given.append(Vectors(name, f"{name}'s way", range(blocks + 1), blocks - 2 * place, layers))
-    columns = {"topic": [TOPICS[t] for t in topics], "stars": draw.normal(size=n).tolist(), **more.pop("columns", {})}
+    columns = {
+        "topic": [TOPICS[t] for t in topics],
+        "stars": draw.normal(size=n).tolist(),
+        **more.pop("columns", {}),
+    }
     keys = [hashlib.sha256(f"{i}".encode()).digest() for i in range(n)]
-    found = make_map("small", "reviews.csv", blocks, given, texts=said, keys=keys, columns=columns, **{"total": 3 * n, **more})
+    found = make_map(
+        "small",
+        "reviews.csv",
+        blocks,
+        given,
+        texts=said,
+        keys=keys,
+        columns=columns,
+        **{"total": 3 * n, **more},
+    )
     assert found is not None
     return found

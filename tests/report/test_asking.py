@@ -1,4 +1,5 @@
-"""Questions about a run: the neighbors of a sentence at every layer, and what is said where there is no answer."""
+"""Questions about a run: the neighbors of a sentence at every layer, and what is said where there
+is no answer."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def ready(monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path]) -> A
     return asker
 
 
-def test_a_text_of_the_map_finds_itself(monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path]) -> None:
+def test_a_text_of_the_map_finds_itself(
+    monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path]
+) -> None:
     asker, made = ready(monkeypatch, improved), improved[0].map()
     assert made.texts is not None
     answer = asker.answer(made.texts[7])["readings"]
@@ -53,7 +56,9 @@ def test_a_text_of_the_map_finds_itself(monkeypatch: pytest.MonkeyPatch, improve
             assert len(set(expected) & set(told["near"][place][1:])) >= 8
 
 
-def test_what_is_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path], tmp_path: Path) -> None:
+def test_what_is_in_the_way_is_told(
+    monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path], tmp_path: Path
+) -> None:
     run, model, store = improved
     asker = Asker(run, None, store)
     assert "being loaded" in asker.answer("a text")["why"]
@@ -76,7 +81,9 @@ def test_what_is_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, improved: t
     assert "sentence first" in ready(monkeypatch, improved).answer("  ")["why"]
 
 
-def test_a_head_answers_at_its_layer(monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path]) -> None:
+def test_a_head_answers_at_its_layer(
+    monkeypatch: pytest.MonkeyPatch, improved: tuple[Any, Any, Path]
+) -> None:
     run, model, store = improved
     headed = synthetic_improvement(blocks=3, layer=2)
     headed._map, headed.manifest = run.map(), {**run.manifest}
@@ -90,15 +97,21 @@ def test_a_head_answers_at_its_layer(monkeypatch: pytest.MonkeyPatch, improved: 
     assert asker.answer(run.map().texts[3])["readings"]["better"]["layers"] == [2]
 
 
-def test_an_encoder_that_was_left_alone_is_asked_through_its_own_readout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_encoder_that_was_left_alone_is_asked_through_its_own_readout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     model, rng = tiny_model("bert", seed=3), np.random.default_rng(0)
     model.identity["sentence_encoder"] = True
-    monkeypatch.setattr("layerscope.improving.job.own_readout", lambda folder, width: Readout(pooling="cls"))
+    monkeypatch.setattr(
+        "layerscope.improving.job.own_readout", lambda folder, width: Readout(pooling="cls")
+    )
     texts = [" ".join(rng.choice(WORDS, 7)) for _ in range(40)]
     run = layerscope.improve(model, texts, progress=False, store=tmp_path)
     asker, made = ready(monkeypatch, (run, model, tmp_path)), run.map()
     assert [reading.name for reading in made.readings] == ["today"]
     last = made.readings[0].at
-    near = asker.answer(made.texts[7])["readings"]["today"]["near"][made.readings[0].layout.layers.index(last)]
+    near = asker.answer(made.texts[7])["readings"]["today"]["near"][
+        made.readings[0].layout.layers.index(last)
+    ]
     assert near[0] == 7
     assert len(set(made.neighbors(7, last)[:9]) & set(near[1:])) >= 8

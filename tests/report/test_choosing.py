@@ -47,7 +47,9 @@ def test_runs_of_earlier_versions_are_drawn_as_far_as_they_go(tmp_path: Path) ->
 def test_scores_that_are_missing_or_undefined() -> None:
     run = synthetic_improvement()
     run.table.loc[run.table["layer"] == 0, "score"] = np.nan
-    run.table = run.table[~((run.table["layer"] == 2) & (run.table["readout"].str.startswith("one-word")))]
+    run.table = run.table[
+        ~((run.table["layer"] == 2) & (run.table["readout"].str.startswith("one-word")))
+    ]
     grid = grid_of(run)
     assert grid is not None
     assert np.isnan(grid.score[:, 0]).all()

@@ -9,7 +9,13 @@ import pytest
 
 import layerscope
 from layerscope.errors import LayerscopeError
-from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study
+from tests.report.synthetic import (
+    READOUTS,
+    synthetic_evaluation,
+    synthetic_probe,
+    synthetic_run,
+    synthetic_study,
+)
 
 
 def test_profiles_are_side_by_side(tmp_path: Path) -> None:
@@ -26,30 +32,48 @@ def test_profiles_are_side_by_side(tmp_path: Path) -> None:
 
 
 def test_models_of_different_depth_meet_at_the_depths_of_the_first() -> None:
-    small, large = synthetic_run("small", blocks=6, valley=False), synthetic_run("large", blocks=12, valley=False)
+    small, large = (
+        synthetic_run("small", blocks=6, valley=False),
+        synthetic_run("large", blocks=12, valley=False),
+    )
     wide = layerscope.compare(small, large).wide("curvature")
     np.testing.assert_allclose(wide.index, np.arange(7) / 6)
-    np.testing.assert_allclose(wide["large"], large.curve("curvature")["value"][::2])  # every second layer is at such a depth
+    np.testing.assert_allclose(
+        wide["large"], large.curve("curvature")["value"][::2]
+    )  # every second layer is at such a depth
 
 
 def test_conventions_that_differ_are_named() -> None:
     mixed = layerscope.compare(synthetic_run("a"), synthetic_run("b", final_norm="raw"))
     assert any("final norm" in note for note in mixed.notes)
-    assert not any("final norm" in note for note in layerscope.compare(synthetic_run("a"), synthetic_run("b")).notes)
+    assert not any(
+        "final norm" in note
+        for note in layerscope.compare(synthetic_run("a"), synthetic_run("b")).notes
+    )
 
 
 def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
     runs = [synthetic_run().save(tmp_path / name) for name in ("first", "second")]
     assert layerscope.compare(*runs).labels == ["small (first)", "small (second)"]
-    assert layerscope.compare(*runs, labels=["x", "y"]).wide("curvature").columns.tolist() == ["x", "y"]
+    assert layerscope.compare(*runs, labels=["x", "y"]).wide("curvature").columns.tolist() == [
+        "x",
+        "y",
+    ]
 
 
 def test_evaluations_and_probes() -> None:
-    scores = [synthetic_evaluation(name, "llama", 6, ["STSBenchmark"], READOUTS[:1]) for name in ("a", "b")]
+    scores = [
+        synthetic_evaluation(name, "llama", 6, ["STSBenchmark"], READOUTS[:1])
+        for name in ("a", "b")
+    ]
     wide = layerscope.compare(*scores).wide("STSBenchmark")
     assert wide["a"].between(0, 100).all()
     assert wide["a"].max() > 1  # in points
-    assert list(layerscope.compare(synthetic_probe("a"), synthetic_probe("b")).wide().columns.get_level_values("run"))[:2] == [
+    assert list(
+        layerscope.compare(synthetic_probe("a"), synthetic_probe("b"))
+        .wide()
+        .columns.get_level_values("run")
+    )[:2] == [
         "a",
         "b",
     ]
@@ -80,7 +104,10 @@ def test_unknown_names_are_refused() -> None:
 
 def test_a_run_draws_another_beside_itself(tmp_path: Path) -> None:
     one, other = synthetic_run("one"), synthetic_run("other").save(tmp_path / "other")
-    for drawn in (one.plot(other, metrics=["curvature"]), one.plot(tmp_path / "other", metrics=["curvature"])):
+    for drawn in (
+        one.plot(other, metrics=["curvature"]),
+        one.plot(tmp_path / "other", metrics=["curvature"]),
+    ):
         (axis,) = drawn.axes
         assert len({line.get_color() for line in axis.lines}) == 2
     assert len(one.plot(["curvature"]).axes) == 1  # names of metrics first, as before

@@ -11,7 +11,15 @@ import pytest
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.report.contents import gather, read
-from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
+from layerscope.report.drawing import (
+    COLORS,
+    MARKERS,
+    ON_DARK,
+    ON_LIGHT,
+    family_color,
+    line_style,
+    styles,
+)
 from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
 from layerscope.report.relations import MEAN, compare
@@ -27,9 +35,17 @@ def test_labels_say_what_differs_and_no_more() -> None:
 
 
 def test_different_conventions_are_warned_of() -> None:
-    report = gather([synthetic_run(), synthetic_run("other", max_length=64, metrics={"alpha": 2.0, "rows": "unit"})])
+    report = gather(
+        [
+            synthetic_run(),
+            synthetic_run("other", max_length=64, metrics={"alpha": 2.0, "rows": "unit"}),
+        ]
+    )
     warned = [n.text for n in report.notices if n.level == "warn"]
-    assert any("They differ in longest text (128 tokens: small; 64 tokens: other)" in text for text in warned)
+    assert any(
+        "They differ in longest text (128 tokens: small; 64 tokens: other)" in text
+        for text in warned
+    )
     assert any("differ in α (1.0: small; 2.0: other)" in text for text in warned)
     assert any("differ in rows" in text for text in warned)
     differing = {row["name"] for row in convention_rows(report.runs) if row["differs"]}
@@ -39,7 +55,9 @@ def test_different_conventions_are_warned_of() -> None:
 
 
 def test_a_model_without_a_final_norm_differs_in_nothing() -> None:
-    report = gather([synthetic_run(), synthetic_run("other", "bert", final_norm="raw", final_norm_module=None)])
+    report = gather(
+        [synthetic_run(), synthetic_run("other", "bert", final_norm="raw", final_norm_module=None)]
+    )
     assert not any("differ in final norm" in n.text for n in report.notices)
 
 
@@ -64,10 +82,17 @@ def test_the_same_warning_is_said_once() -> None:
 def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> None:
     report = gather([synthetic_run(), synthetic_evaluation(best=2)])
     (mark,) = report.marks
-    assert (mark.layer, kind_of(mark), mark.rule, mark.readout) == (2, "chosen", "measured", READOUTS[0])
+    assert (mark.layer, kind_of(mark), mark.rule, mark.readout) == (
+        2,
+        "chosen",
+        "measured",
+        READOUTS[0],
+    )
     (mark,) = gather([synthetic_run()]).marks
     assert mark.rule == "evidence"
-    choice = Choice(4, READOUTS[0], Interval(1.0, 0.0, 2.0), 0.1, (4,), "mine", 6, "small", "because")
+    choice = Choice(
+        4, READOUTS[0], Interval(1.0, 0.0, 2.0), 0.1, (4,), "mine", 6, "small", "because"
+    )
     (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).marks
     assert (mark.layer, mark.rule, mark.reason) == (4, "mine", "because")
     with pytest.raises(LayerscopeError, match="which is not among these runs: other"):
@@ -89,18 +114,30 @@ def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:
         gather([])
     with pytest.raises(LayerscopeError, match="holds no run"):
         gather([tmp_path])
-    (tmp_path / "manifest.json").write_text('{"kind": "bench", "status": "complete"}', encoding="utf-8")
+    (tmp_path / "manifest.json").write_text(
+        '{"kind": "bench", "status": "complete"}', encoding="utf-8"
+    )
     with pytest.raises(LayerscopeError, match="unknown kind of run 'bench'"):
         gather([tmp_path])
 
 
 def test_correlations_pair_runs_of_the_same_model() -> None:
-    report = gather([synthetic_run(), synthetic_run("other"), synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2])])
+    report = gather(
+        [
+            synthetic_run(),
+            synthetic_run("other"),
+            synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2]),
+        ]
+    )
     (held,) = report.correlations
     assert (held.curves, held.scores) == (0, 0)
     assert set(held.table["task"]) == {MEAN, "a", "b"}
     assert set(held.table["readout"]) == set(READOUTS[:2])
-    one = held.table[(held.table["metric"] == "prompt_entropy") & (held.table["sink"] == "drop") & (held.table["task"] == "a")]
+    one = held.table[
+        (held.table["metric"] == "prompt_entropy")
+        & (held.table["sink"] == "drop")
+        & (held.table["task"] == "a")
+    ]
     assert len(one) == 2
     assert one["n"].tolist() == [7, 7]
 
@@ -108,7 +145,11 @@ def test_correlations_pair_runs_of_the_same_model() -> None:
 def test_undefined_layers_are_left_out_of_a_correlation() -> None:
     x, y = np.arange(8.0), np.arange(8.0) ** 2
     y[3] = np.nan
-    metrics = {("rises", "keep"): x, ("few", "keep"): np.where(x < 4, x, np.nan), ("flat", "keep"): np.ones(8)}
+    metrics = {
+        ("rises", "keep"): x,
+        ("few", "keep"): np.where(x < 4, x, np.nan),
+        ("flat", "keep"): np.ones(8),
+    }
     compared = compare(metrics, y)
     rho, chance, p, used = compared["rises", "keep"]
     assert (rho, used) == (pytest.approx(1.0), 7)
@@ -129,7 +170,9 @@ def test_metrics_are_adjusted_with_those_of_their_sink_setting() -> None:
     }
     alone = compare({("a", "keep"): metrics["a", "keep"]}, y)["a", "keep"][2]
     told = compare(metrics, y)["a", "keep"][2]
-    assert alone <= told <= 2 * alone  # a and b, both with the sink kept: more than one, no more than Bonferroni's
+    assert (
+        alone <= told <= 2 * alone
+    )  # a and b, both with the sink kept: more than one, no more than Bonferroni's
 
 
 def test_families_keep_their_color() -> None:

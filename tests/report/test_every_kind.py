@@ -1,4 +1,5 @@
-"""Every kind of run and every study in every format of a report, also where tables have missing values of any type."""
+"""Every kind of run and every study in every format of a report, also where tables have missing
+values of any type."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ DRAWN = [pytest.param(kind, format, marks=pytest.mark.slow if format in ("pdf", 
 
 
 @pytest.mark.parametrize(("kind", "format"), DRAWN)
-def test_every_kind_in_every_format_with_missing_values(kind: str, format: str, tmp_path: Path) -> None:
+def test_every_kind_in_every_format_with_missing_values(
+    kind: str, format: str, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib")
     run = KINDS[kind]()
     if kind == "profile":  # each metric is drawn alike
@@ -61,9 +64,13 @@ def test_every_kind_in_every_format_with_missing_values(kind: str, format: str, 
         figure.subplots().plot([0, 1])
         save_figure(figure, tmp_path / "figure.png")
         run.path = tmp_path
-    table = (run.scores if kind == "evaluation" else run.table).reset_index(drop=True).convert_dtypes()
+    table = (
+        (run.scores if kind == "evaluation" else run.table).reset_index(drop=True).convert_dtypes()
+    )
     more = {"block": "Int64", "share": "Float64", "kept": "boolean", "word": "string"}
-    table = table.assign(**{name: pd.array([pd.NA] * len(table), dtype=dtype) for name, dtype in more.items()})
+    table = table.assign(
+        **{name: pd.array([pd.NA] * len(table), dtype=dtype) for name, dtype in more.items()}
+    )
     table = table.assign(block=pd.array([1, *[pd.NA] * (len(table) - 1)], dtype="Int64"))
     setattr(run, "scores" if kind == "evaluation" else "table", table)
     rendered(run, tmp_path, format)
@@ -74,7 +81,9 @@ def test_every_kind_is_covered() -> None:
 
 
 def test_plain_columns_keep_numbers_and_missing_values() -> None:
-    table = pd.DataFrame({"a": [1, 2], "b": [1, None], "c": [True, None], "d": ["x", None], "e": [0.5, 1.5]})
+    table = pd.DataFrame(
+        {"a": [1, 2], "b": [1, None], "c": [True, None], "d": ["x", None], "e": [0.5, 1.5]}
+    )
     plain = plain_columns(table.convert_dtypes())
     assert plain["a"].tolist() == [1, 2]
     assert plain["a"].dtype.kind == "i"
@@ -95,19 +104,29 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         return [folder / "training"], {"data": texts[:4], "metrics": "prompt_entropy"}
     if name == "factorial":
         tasks = write_tasks(folder / "tasks", pairs=300, texts=600)
-        given = {"tasks": "Pairs,TwitterSemEval2015", "data_dir": str(tasks), "items": 20, "fit": 200}
+        given = {
+            "tasks": "Pairs,TwitterSemEval2015",
+            "data_dir": str(tasks),
+            "items": 20,
+            "fit": 200,
+        }
         return [model], {**given, "max_length": 64}
     found: dict[str, tuple[list[Any], dict[str, Any]]] = {
         "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
         "reasoning": ([model], {"data": texts[:4], "stride": 4}),
-        "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
+        "scale": (
+            [model, tiny_model("llama", seed=1)],
+            {"data": texts[:4], "metrics": "prompt_entropy"},
+        ),
         "sublayers": ([model], {"data": texts[:4]}),
     }
     return found[name]
 
 
-@pytest.mark.parametrize("name", ["sublayers", *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
+@pytest.mark.parametrize(
+    "name", ["sublayers", *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
+)
 def test_every_study_in_every_format(name: str, texts: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     models, settings = settings_of(name, texts, tmp_path)

@@ -1,4 +1,5 @@
-"""Figures: a panel per metric, a line per run, files of several kinds, and a clear error without matplotlib."""
+"""Figures: a panel per metric, a line per run, files of several kinds, and a clear error without
+matplotlib."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def test_a_panel_per_metric(run: Profile) -> None:
     assert isinstance(figure, Figure)
     assert len(panels(figure)) == len(main_metrics())
     figure = plot_profiles([run], ["dime", "curvature", "prompt_entropy"], columns=2)
-    assert [axis.get_title(loc="left") for axis in panels(figure)] == ["DiME", "Curvature", "Prompt entropy"]
+    assert [axis.get_title(loc="left") for axis in panels(figure)] == [
+        "DiME",
+        "Curvature",
+        "Prompt entropy",
+    ]
     assert len(figure.axes) == 4  # the last place stays empty
 
 

@@ -23,7 +23,9 @@ from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 def said(*runs: object, marks: list[Choice] | None = None) -> str:
     curves = [from_run(r) for r in runs if not isinstance(r, Evaluation)]  # type: ignore[arg-type]
     scores = [from_evaluation(r) for r in runs if isinstance(r, Evaluation)]
-    return in_one_line(page_headline(curves, scores, find_marks(curves, scores) if marks is None else marks))
+    return in_one_line(
+        page_headline(curves, scores, find_marks(curves, scores) if marks is None else marks)
+    )
 
 
 def in_one_line(headline: Headline) -> str:
@@ -39,7 +41,9 @@ def test_a_clear_gain_with_its_interval_and_blocks() -> None:
     )
     assert told is not None
     gain, low, high = map(float, told.groups())
-    assert gain == pytest.approx(10, abs=0.5)  # which it is, up to the noise that the choice was made with
+    assert gain == pytest.approx(
+        10, abs=0.5
+    )  # which it is, up to the noise that the choice was made with
     assert 8 < low < 10 < high < 12
 
 
@@ -61,12 +65,17 @@ def test_several_tasks_are_averaged_and_their_intervals_put_together() -> None:
 
 def test_an_unclear_gain_is_not_called_one() -> None:
     text = said(synthetic_evaluation(best=2, half=0.2))
-    assert text.startswith("No layer is clearly better than the last, 6 of 6, on STSBenchmark. Layer 2 is best of 7 on 1 task")
+    assert text.startswith(
+        "No layer is clearly better than the last, 6 of 6, on STSBenchmark. Layer 2 is best of 7 on 1 task"
+    )
     assert "the last layer is kept" in text
     elsewhere = from_evaluation(synthetic_evaluation(best=2, half=0.2))
     elsewhere.run = None  # scores from elsewhere, which the selection cannot read
     text = in_one_line(page_headline([], [elsewhere]))
-    assert text == "No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0."
+    assert (
+        text
+        == "No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0."
+    )
 
 
 def test_a_last_layer_that_was_kept_is_not_called_the_best() -> None:
@@ -84,9 +93,14 @@ def test_without_intervals_it_says_so() -> None:
 
 def test_the_last_layer_is_best() -> None:
     run = synthetic_evaluation(best=6)
-    assert said(run) == "The last layer, 6 of 6, is the best on STSBenchmark (30.0), and no earlier one ties with it."
+    assert (
+        said(run)
+        == "The last layer, 6 of 6, is the best on STSBenchmark (30.0), and no earlier one ties with it."
+    )
     (mark,) = find_marks([], [from_evaluation(run)])
-    assert "; layer 2 ties with it with 3 × fewer blocks" in said(run, marks=[replace(mark, tied=(2, 6))])
+    assert "; layer 2 ties with it with 3 × fewer blocks" in said(
+        run, marks=[replace(mark, tied=(2, 6))]
+    )
 
 
 def test_a_gain_is_told_by_its_causes() -> None:
@@ -106,7 +120,8 @@ def test_a_gain_is_told_by_its_causes() -> None:
 
 
 def test_the_page_says_what_select_chooses() -> None:
-    """Under the default readout no layer is clearly better; under another one a layer is, and that is what both say."""
+    """Under the default readout no layer is clearly better; under another one a layer is, and that
+    is what both say."""
     run = synthetic_evaluation(readouts=[READOUTS[0], READOUTS[3]], best=5, half=0.2)
     other = run.gains["template"] == "one-word"
     for table in (run.scores, run.gains):
@@ -118,10 +133,17 @@ def test_the_page_says_what_select_chooses() -> None:
     assert choice.readout == READOUTS[3]
     assert not choice.abstained
     (mark,) = gather([run]).marks
-    assert (mark.layer, mark.readout, mark.expected_gain) == (choice.layer, choice.readout, choice.expected_gain)
+    assert (mark.layer, mark.readout, mark.expected_gain) == (
+        choice.layer,
+        choice.readout,
+        choice.expected_gain,
+    )
     text = gather([run]).headline.lead
     assert text.startswith(f"Layer {choice.layer} of 6, read with the one-word template")
-    assert f"{choice.expected_gain:+.1f} on STSBenchmark (95 %: {choice.ci_low:+.1f} to {choice.ci_high:+.1f})" in text
+    assert (
+        f"{choice.expected_gain:+.1f} on STSBenchmark (95 %: {choice.ci_low:+.1f} to {choice.ci_high:+.1f})"
+        in text
+    )
 
 
 def test_the_valley_and_the_sink() -> None:
@@ -144,26 +166,49 @@ def test_the_norm_is_named_where_profiles_differ_in_it() -> None:
 
 
 def test_several_models_are_told_apart_the_largest_gain_first() -> None:
-    text = said(synthetic_evaluation("b-model", best=6), synthetic_evaluation("a-model", best=2), synthetic_run("c-model"))
+    text = said(
+        synthetic_evaluation("b-model", best=6),
+        synthetic_evaluation("a-model", best=2),
+        synthetic_run("c-model"),
+    )
     assert text.startswith("a-model, layer 2 of 6: +10.0")
     assert "b-model: the last layer, 6 of 6" in text
     assert "c-model: the entropy valley" in text
 
 
 def test_a_choice_without_labels() -> None:
-    mark = Choice(4, None, Interval(1.9, -2.0, 5.0), 0.3, rule="evidence", layers=6, model="small", reason="a reason")
+    mark = Choice(
+        4,
+        None,
+        Interval(1.9, -2.0, 5.0),
+        0.3,
+        rule="evidence",
+        layers=6,
+        model="small",
+        reason="a reason",
+    )
     text = said(synthetic_run(), marks=[mark])
-    assert "Without labels the best guess is layer 4 of 6: +1.9 expected over the last layer (95 %: -2.0 to +5.0)" in text
+    assert (
+        "Without labels the best guess is layer 4 of 6: +1.9 expected over the last layer (95 %: -2.0 to +5.0)"
+        in text
+    )
     assert "30 % risk of a loss" in text
     last = Choice(6, rule="evidence", layers=6, model="small", reason="a reason")
-    assert "Without labels the last layer, 6 of 6, is the safe choice." in said(synthetic_run(), marks=[last])
-    assert "without labels" not in said(synthetic_run(), synthetic_evaluation(), marks=[mark]).lower()
+    assert "Without labels the last layer, 6 of 6, is the safe choice." in said(
+        synthetic_run(), marks=[last]
+    )
+    assert (
+        "without labels" not in said(synthetic_run(), synthetic_evaluation(), marks=[mark]).lower()
+    )
 
 
 def test_nothing_to_say() -> None:
     run = synthetic_run()
     run.table = run.table[run.table["metric"] == "dime"]
-    assert said(run, marks=[]) == "small: no metric here has a headline of its own; the curves are below."
+    assert (
+        said(run, marks=[])
+        == "small: no metric here has a headline of its own; the curves are below."
+    )
 
 
 def test_undefined_scores_do_not_count() -> None:

@@ -1,4 +1,5 @@
-"""What notebooks show of every result: the answer, curves, tables; nothing from outside is markup."""
+"""What notebooks show of every result: the answer, curves, tables; nothing from outside is
+markup."""
 
 from __future__ import annotations
 
@@ -60,15 +61,21 @@ def read(fragment: str) -> set[str]:
 
 def choice(**more: Any) -> Choice:
     facts = {"layers": 6, "model": "small", "reason": "It is the best."}
-    return Choice(4, READOUTS[3], Interval(5.0, 1.0, 9.0), 0.1, (4, 5), "measured", **{**facts, **more})
+    return Choice(
+        4, READOUTS[3], Interval(5.0, 1.0, 9.0), 0.1, (4, 5), "measured", **{**facts, **more}
+    )
 
 
 def correlations() -> Any:
     layers = np.arange(9)
     tables = {"up": layers**1.5, "wave": np.sin(layers)}
-    metrics = pd.concat([pd.DataFrame({"metric": name, "layer": layers, "value": v}) for name, v in tables.items()])
+    metrics = pd.concat(
+        [pd.DataFrame({"metric": name, "layer": layers, "value": v}) for name, v in tables.items()]
+    )
     scores = pd.DataFrame({"task": "a", "layer": layers, "score": np.sqrt(layers)})
-    return layerscope.correlate(metrics, scores, measures=["dcor", "spearman"], surrogates=99, bootstrap=100)
+    return layerscope.correlate(
+        metrics, scores, measures=["dcor", "spearman"], surrogates=99, bootstrap=100
+    )
 
 
 @pytest.mark.usefixtures("no_figure_files")
@@ -146,7 +153,15 @@ def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:
     found = correlations()
     found.layers["metric"] = EVIL
     found.facts["model"] = EVIL
-    results = [run, scored, improved, study, synthetic_probe(EVIL), found, choice(model=EVIL, reason=EVIL)]
+    results = [
+        run,
+        scored,
+        improved,
+        study,
+        synthetic_probe(EVIL),
+        found,
+        choice(model=EVIL, reason=EVIL),
+    ]
     results.append(layerscope.compare(run, synthetic_run("other"), labels=[EVIL, "b"]))
     for result in results:
         shown = result._repr_html_()
@@ -156,8 +171,13 @@ def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:
 
 
 def test_a_curve_with_gaps_and_a_flat_one_are_drawn() -> None:
-    gap, flat = Line("a", [0, 1, 2, 3], [1.0, float("nan"), 2.0, 3.0], note=(1, "here")), Line("a", [0, 1], [1.0, 1.0])
-    assert "gap by layer: a; flat by layer: a" in charts_html([Chart("gap", [gap]), Chart("flat", [flat])])
+    gap, flat = (
+        Line("a", [0, 1, 2, 3], [1.0, float("nan"), 2.0, 3.0], note=(1, "here")),
+        Line("a", [0, 1], [1.0, 1.0]),
+    )
+    assert "gap by layer: a; flat by layer: a" in charts_html(
+        [Chart("gap", [gap]), Chart("flat", [flat])]
+    )
     assert charts_html([Chart("none", [Line("a", [0], [float("nan")])])]) == ""
 
 

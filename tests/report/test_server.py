@@ -1,4 +1,5 @@
-"""The page that `layerscope open` serves, attacked on loopback: who has its address gets it, and nothing else is read."""
+"""The page that `layerscope open` serves, attacked on loopback: who has its address gets it, and
+nothing else is read."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ PAGE = "<p>the page</p>"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a page, and files beside and above it that nobody may read through the server."""
+    """A folder with a page, and files beside and above it that nobody may read through the
+    server."""
     inner = tmp_path / "runs" / "one"
     inner.mkdir(parents=True)
     for place in (tmp_path, inner.parent, inner):
@@ -45,7 +47,9 @@ def port_of(served: Served) -> int:
     return urlsplit(served.url).port or 0
 
 
-def ask(served: Served, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+def ask(
+    served: Served, path: str, method: str = "GET", **headers: str
+) -> tuple[int, str, dict[str, str]]:
     """What is answered, as a browser would ask."""
     connection = http.client.HTTPConnection("127.0.0.1", port_of(served), timeout=20)
     try:
@@ -80,8 +84,12 @@ def test_the_page_is_read_anew_each_time(served: Served, folder: Path) -> None:
     status, text, headers = ask(served, path_of(served))
     assert (status, text) == (200, PAGE)
     assert headers["Cache-Control"] == "no-store"
-    assert headers["Referrer-Policy"] == "no-referrer"  # or a link out of the page would tell the token
-    assert "script-src 'sha256-" in headers["Content-Security-Policy"]  # a stranger's live.html runs no script of its own
+    assert (
+        headers["Referrer-Policy"] == "no-referrer"
+    )  # or a link out of the page would tell the token
+    assert (
+        "script-src 'sha256-" in headers["Content-Security-Policy"]
+    )  # a stranger's live.html runs no script of its own
     assert headers["Server"] == "layerscope"
     (folder / "report.html").write_text("another")
     assert ask(served, path_of(served))[:2] == (200, "another")
@@ -90,20 +98,33 @@ def test_the_page_is_read_anew_each_time(served: Served, folder: Path) -> None:
 def test_without_the_token_nothing_is_served(served: Served) -> None:
     token = path_of(served).strip("/")
     assert len(token) >= 43  # 256 bits
-    wrong = ["/", "/report.html", f"/?token={token}", f"/{token[:-1]}/", f"/{token}x/", f"/{token.swapcase()}/"]
+    wrong = [
+        "/",
+        "/report.html",
+        f"/?token={token}",
+        f"/{token[:-1]}/",
+        f"/{token}x/",
+        f"/{token.swapcase()}/",
+    ]
     wrong += [f"/{token}/report.html", f"/{token}/?x", f"/x/{token}/", "*"]
     for path in wrong:
         status, text, _ = ask(served, path)
         assert (status, PAGE in text) == (403, False), path
-    assert b" 403 " in send(served, b"GET /" + b"\xfc\xff" * 20 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b" 403 " in send(
+        served, b"GET /" + b"\xfc\xff" * 20 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
     with serve(Path("elsewhere.html")) as other:
         assert path_of(other) != path_of(served)
 
 
-def test_the_token_is_compared_in_constant_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_compared_in_constant_time(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compared = []
     compare = server_module.hmac.compare_digest
-    monkeypatch.setattr(server_module.hmac, "compare_digest", lambda a, b: (compared.append(a), compare(a, b))[1])
+    monkeypatch.setattr(
+        server_module.hmac, "compare_digest", lambda a, b: (compared.append(a), compare(a, b))[1]
+    )
     assert ask(served, "/guess/")[0] == 403
     assert b"guess" in compared
 
@@ -128,7 +149,12 @@ def test_names_that_another_site_points_at_this_machine(served: Served, host: st
 
 
 def test_names_of_this_machine(served: Served) -> None:
-    for host in ("127.0.0.1", "localhost", f"LOCALHOST:{port_of(served)}", "127.0.0.1:9000"):  # 9000: a forwarded port
+    for host in (
+        "127.0.0.1",
+        "localhost",
+        f"LOCALHOST:{port_of(served)}",
+        "127.0.0.1:9000",
+    ):  # 9000: a forwarded port
         assert ask(served, path_of(served), Host=host)[0] == 200
     path = path_of(served).encode()
     assert b" 403 " in send(served, b"GET " + path + b" HTTP/1.1\r\n\r\n")  # no name at all
@@ -140,14 +166,27 @@ def test_names_of_this_machine(served: Served) -> None:
 
 def test_no_other_file_can_be_read(served: Served, folder: Path) -> None:
     token = path_of(served)
-    names = ["secret.txt", "link.html", "../secret.txt", "../../secret.txt", "..\\secret.txt", "./secret.txt", "//secret.txt"]
+    names = [
+        "secret.txt",
+        "link.html",
+        "../secret.txt",
+        "../../secret.txt",
+        "..\\secret.txt",
+        "./secret.txt",
+        "//secret.txt",
+    ]
     names += ["report.html/../secret.txt", "..;/secret.txt", "secret.txt\0"]
     names += [str(folder / "secret.txt"), f"file://{folder}/secret.txt"]
     tries = 0
     for name in names:
         twice = quote(quote(name, safe=""), safe="")
         encoded = [quote(name, safe="/"), quote(name, safe=""), twice, name.replace("..", "%2e%2e")]
-        encoded += [name.replace("..", "%c0%ae%c0%ae"), name.replace("/", "%5c"), f"?file={quote(name)}", f"#{name}"]
+        encoded += [
+            name.replace("..", "%c0%ae%c0%ae"),
+            name.replace("/", "%5c"),
+            f"?file={quote(name)}",
+            f"#{name}",
+        ]
         for one in dict.fromkeys(encoded):
             for path in (f"{token}{one}", f"/{one}"):
                 got = send(served, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -157,7 +196,9 @@ def test_no_other_file_can_be_read(served: Served, folder: Path) -> None:
     assert tries > 100
 
 
-def test_a_page_that_became_something_else_is_not_read(served: Served, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_became_something_else_is_not_read(
+    served: Served, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     page = folder / "report.html"
     page.unlink()
     assert ask(served, path_of(served))[0] == 404
@@ -174,7 +215,19 @@ def test_a_page_that_became_something_else_is_not_read(served: Served, folder: P
 
 
 def test_other_methods_are_refused(served: Served) -> None:
-    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "PROPFIND", "get", "do_GET"):
+    for method in (
+        "POST",
+        "PUT",
+        "DELETE",
+        "HEAD",
+        "OPTIONS",
+        "PATCH",
+        "TRACE",
+        "CONNECT",
+        "PROPFIND",
+        "get",
+        "do_GET",
+    ):
         status, text, headers = ask(served, path_of(served), method)
         assert (status, headers["Allow"], PAGE in text) == (405, "GET", False), method
 
@@ -195,14 +248,21 @@ def test_long_and_broken_requests(served: Served, capfd: pytest.CaptureFixture[s
         assert b"200 OK" not in got
         assert not any(told in got for told in (b"Traceback", b"\x1b", b"<script>"))
     assert ask(served, path_of(served))[0] == 200
-    assert capfd.readouterr() == ("", "")  # a stranger's request writes nothing on the user's terminal
+    assert capfd.readouterr() == (
+        "",
+        "",
+    )  # a stranger's request writes nothing on the user's terminal
 
 
-def test_clients_that_go_away_are_not_told_of(served: Served, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_go_away_are_not_told_of(
+    served: Served, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (folder / "report.html").write_text("x" * 20_000_000)
     for _ in range(5):
         client = socket.create_connection(("127.0.0.1", port_of(served)))
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset, not closed
+        client.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+        )  # reset, not closed
         client.sendall(f"GET {path_of(served)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         client.recv(10)
         client.close()
@@ -233,14 +293,19 @@ def test_clients_that_only_wait_keep_nobody_out(served: Served) -> None:
             held.enter_context(socket.create_connection(("127.0.0.1", port_of(served)), timeout=20))
         assert ask(served, path_of(served))[:2] == (200, PAGE)
         limit = time.monotonic() + 20
-        while threading.active_count() > before + server_module._AT_ONCE and time.monotonic() < limit:
+        while (
+            threading.active_count() > before + server_module._AT_ONCE and time.monotonic() < limit
+        ):
             time.sleep(0.05)
         assert threading.active_count() <= before + server_module._AT_ONCE
 
 
 def test_many_at_once_all_get_the_page(served: Served) -> None:
     got: list[Any] = []
-    clients = [threading.Thread(target=lambda: got.append(ask(served, path_of(served))[:2])) for _ in range(20)]
+    clients = [
+        threading.Thread(target=lambda: got.append(ask(served, path_of(served))[:2]))
+        for _ in range(20)
+    ]
     for client in clients:
         client.start()
     for client in clients:
@@ -250,9 +315,18 @@ def test_many_at_once_all_get_the_page(served: Served) -> None:
 
 def test_the_port_is_this_machines_and_ends_with_the_command(folder: Path) -> None:
     with serve(folder / "report.html") as served:
-        bound = {line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"}
-        assert [place for place in bound if place.endswith(f":{port_of(served):04X}")] == [f"0100007F:{port_of(served):04X}"]
-        with pytest.raises(LayerscopeError, match="cannot listen on port"), serve(folder / "report.html", port_of(served)):
+        bound = {
+            line.split()[1]
+            for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+            if line.split()[3] == "0A"
+        }
+        assert [place for place in bound if place.endswith(f":{port_of(served):04X}")] == [
+            f"0100007F:{port_of(served):04X}"
+        ]
+        with (
+            pytest.raises(LayerscopeError, match="cannot listen on port"),
+            serve(folder / "report.html", port_of(served)),
+        ):
             pass
         waiting = socket.create_connection(("127.0.0.1", port_of(served)), timeout=20)
     with contextlib.suppress(OSError):
@@ -270,7 +344,9 @@ class Parrot:
         return {"why": f"you said {text}"}
 
 
-def post(served: Served, path: str, body: bytes = b'{"text": "hello"}', **headers: str) -> tuple[int, str]:
+def post(
+    served: Served, path: str, body: bytes = b'{"text": "hello"}', **headers: str
+) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port_of(served), timeout=20)
     try:
         connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
@@ -306,4 +382,6 @@ def test_questions_are_answered_to_the_page_alone(folder: Path) -> None:
 
 def test_without_a_model_nothing_can_be_posted(served: Served) -> None:
     assert post(served, f"{urlsplit(served.url).path}ask")[0] == 405
-    assert "connect-src 'none'" in ask(served, urlsplit(served.url).path)[2]["Content-Security-Policy"]
+    assert (
+        "connect-src 'none'" in ask(served, urlsplit(served.url).path)[2]["Content-Security-Policy"]
+    )

@@ -17,13 +17,21 @@ from layerscope.report.page import inert_json, payload
 from layerscope.report.page import page as make_page
 from layerscope.report.write import format_of, page_for, write, write_report
 from layerscope.store import RunFolder
-from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_probe, synthetic_run
+from tests.report.synthetic import (
+    READOUTS,
+    large_pair,
+    synthetic_evaluation,
+    synthetic_probe,
+    synthetic_run,
+)
 
 EVIL = "</script><script>alert(1)</script>&\u2028"
 
 
 def test_html_is_one_inert_file(tmp_path: Path) -> None:
-    path = write_report([synthetic_run(EVIL), synthetic_evaluation(EVIL, tasks=[EVIL])], tmp_path / "new" / "a.html")
+    path = write_report(
+        [synthetic_run(EVIL), synthetic_evaluation(EVIL, tasks=[EVIL])], tmp_path / "new" / "a.html"
+    )
     text = path.read_text(encoding="utf-8")
     assert text.count("<script") == 2  # the data and the page's own
     assert text.count("</script>") == 2
@@ -72,7 +80,9 @@ def test_sites_inside_blocks_are_a_part_of_their_own() -> None:
 
 
 def test_scores_are_points_with_their_ties() -> None:
-    held = payload(gather([synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2], best=2)]))["scores"][0]
+    held = payload(gather([synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2], best=2)]))[
+        "scores"
+    ][0]
     assert [block["readout"] for block in held["readouts"]] == READOUTS[:2]
     block = held["readouts"][0]
     assert block["score"][0][2] == 30
@@ -88,7 +98,8 @@ def test_a_large_report_stays_small() -> None:
 
 def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
     path = write_report(
-        [synthetic_run("a|b_<script>"), synthetic_evaluation("a|b_<script>", readouts=READOUTS)], tmp_path / "a.md"
+        [synthetic_run("a|b_<script>"), synthetic_evaluation("a|b_<script>", readouts=READOUTS)],
+        tmp_path / "a.md",
     )
     text = path.read_text(encoding="utf-8")
     assert text.startswith(
@@ -96,7 +107,10 @@ def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
     )
     assert "<script>" not in text
     assert r"a\|b\_&lt;script&gt;" in text
-    assert "| STSBenchmark | plain/mean/applied/keep/none | 20.00 | 30.00 | 2 | +10.0 | 2 |" in text.replace("\\", "")
+    assert (
+        "| STSBenchmark | plain/mean/applied/keep/none | 20.00 | 30.00 | 2 | +10.0 | 2 |"
+        in text.replace("\\", "")
+    )
     assert "Spearman's ρ" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in rows)
@@ -108,15 +122,22 @@ def few(run: Profile) -> Profile:
     return run
 
 
-@pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("suffix", "start"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("svg", b"<?xml")]
+)
 def test_figures(tmp_path: Path, suffix: str, start: bytes) -> None:
     pytest.importorskip("matplotlib")
-    runs = [few(synthetic_run("$x_1$ <b>")), synthetic_evaluation("$x_1$ <b>", tasks=["a", "b"], readouts=READOUTS[:2])]
+    runs = [
+        few(synthetic_run("$x_1$ <b>")),
+        synthetic_evaluation("$x_1$ <b>", tasks=["a", "b"], readouts=READOUTS[:2]),
+    ]
     path = write_report(runs, tmp_path / f"a.{suffix}")
     made = path.read_bytes()
     assert made.startswith(start)
     if suffix == "pdf":
-        assert made.count(b"/Type /Page ") + made.count(b"/Type /Page\n") >= 4  # curves, readouts, map, scatter
+        assert (
+            made.count(b"/Type /Page ") + made.count(b"/Type /Page\n") >= 4
+        )  # curves, readouts, map, scatter
     if suffix == "svg":
         assert b"<b>" not in made
 
@@ -130,7 +151,9 @@ def test_a_profile_or_an_evaluation_alone_can_be_drawn(tmp_path: Path) -> None:
 def test_formats(tmp_path: Path) -> None:
     assert format_of(Path("a.HTM")) == "html"
     assert format_of(Path("a.markdown")) == "md"
-    with pytest.raises(UnknownNameError, match=r"unknown report format '\.doc'. Valid: html, md, pdf, png, svg"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown report format '\.doc'. Valid: html, md, pdf, png, svg"
+    ):
         write_report([synthetic_run()], tmp_path / "a.doc")
     assert list(tmp_path.iterdir()) == []
 
@@ -158,7 +181,10 @@ def test_published_models(tmp_path: Path) -> None:
     patchy = gather(from_atlas("mamba-370m"))
     assert len(patchy.scores[0].mean_tasks or []) < 32
     assert any("means are over those" in n.text for n in patchy.notices)
-    assert write_report([*parts, *from_atlas("bert-base")], tmp_path / "a.html").stat().st_size < 1_000_000
+    assert (
+        write_report([*parts, *from_atlas("bert-base")], tmp_path / "a.html").stat().st_size
+        < 1_000_000
+    )
     vision = from_atlas("aim-1B")
     assert vision[0].table["layer"].min() == 1  # its lists start after the first block
 
@@ -170,7 +196,14 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").exists()
     both = page_for([tmp_path / "run"], [synthetic_evaluation()])
     assert tmp_path not in both.parents
-    assert len(json.loads(both.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0])["scores"]) == 1
+    assert (
+        len(
+            json.loads(
+                both.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
+            )["scores"]
+        )
+        == 1
+    )
     folder = RunFolder(tmp_path / "run")
     folder.write_manifest({**(folder.manifest() or {}), "status": "running"})
     with pytest.raises(RunFolderError, match="is not finished"):

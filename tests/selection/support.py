@@ -23,7 +23,9 @@ def evidence(curves: dict[str, Any], **facts: Any) -> Evidence:
         array = np.asarray(values, dtype=float)
         made[name] = Curve(array, array - half, array + half)
     blocks = len(next(iter(made.values())).value) - 1
-    return Evidence(**{"model": "made", "n_blocks": blocks, "curves": made, "final_norm": "hf", **facts})
+    return Evidence(
+        **{"model": "made", "n_blocks": blocks, "curves": made, "final_norm": "hf", **facts}
+    )
 
 
 def valley_curve(blocks: int = 20, depth: float = 2.0) -> list[float]:
@@ -31,15 +33,41 @@ def valley_curve(blocks: int = 20, depth: float = 2.0) -> list[float]:
     return [4.0 - depth * (0.3 < k / blocks < 0.7) for k in range(blocks + 1)]
 
 
-def profile(curves: dict[str, list[float]], half: float = 0.01, final_norm: str = "hf", **model: Any) -> Profile:
+def profile(
+    curves: dict[str, list[float]], half: float = 0.01, final_norm: str = "hf", **model: Any
+) -> Profile:
     """A finished profile with these curves."""
     blocks = len(next(iter(curves.values()))) - 1
     rows = []
     for metric, values in curves.items():
         for layer, value in enumerate(values):
             site = "embed" if layer == 0 else f"block.{layer - 1}"
-            rows.append([site, layer, layer / blocks, metric, "raw", "keep", value, value - half, value + half, 100])
-    columns = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
+            rows.append(
+                [
+                    site,
+                    layer,
+                    layer / blocks,
+                    metric,
+                    "raw",
+                    "keep",
+                    value,
+                    value - half,
+                    value + half,
+                    100,
+                ]
+            )
+    columns = [
+        "site",
+        "layer",
+        "depth",
+        "metric",
+        "normalization",
+        "sink",
+        "value",
+        "ci_low",
+        "ci_high",
+        "n",
+    ]
     manifest = {
         "kind": "profile",
         "status": "complete",
@@ -51,7 +79,9 @@ def profile(curves: dict[str, list[float]], half: float = 0.01, final_norm: str 
     return Profile(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
 
 
-def evaluation(tasks: dict[str, list[float]], half: float = 0.01, path: Path | None = None) -> Evaluation:
+def evaluation(
+    tasks: dict[str, list[float]], half: float = 0.01, path: Path | None = None
+) -> Evaluation:
     """An evaluation with these scores (0 to 1) by layer, each with an interval of its gain."""
     rows = []
     for task, scores in tasks.items():
@@ -59,7 +89,21 @@ def evaluation(tasks: dict[str, list[float]], half: float = 0.01, path: Path | N
             site = "embed" if layer == 0 else f"block.{layer - 1}"
             gain = score - scores[-1]
             wide = 0.0 if layer == len(scores) - 1 else half
-            rows.append([task, "test", "default", *READOUT, layer, site, score, gain, gain - wide, gain + wide, False])
+            rows.append(
+                [
+                    task,
+                    "test",
+                    "default",
+                    *READOUT,
+                    layer,
+                    site,
+                    score,
+                    gain,
+                    gain - wide,
+                    gain + wide,
+                    False,
+                ]
+            )
     columns = ["task", "split", "subset", "template", "pooling", "final_norm", "sink", "centering"]
     columns += ["layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
     table = pd.DataFrame(rows, columns=columns)
@@ -72,4 +116,9 @@ def evaluation(tasks: dict[str, list[float]], half: float = 0.01, path: Path | N
         "warnings": [],
         "undefined": [],
     }
-    return Evaluation(table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"]), table, manifest, path or Path("nowhere"))
+    return Evaluation(
+        table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"]),
+        table,
+        manifest,
+        path or Path("nowhere"),
+    )

@@ -1,4 +1,5 @@
-"""One chooser: what select, export and the report ask, and a choice as a value that can be stored."""
+"""One chooser: what select, export and the report ask, and a choice as a value that can be
+stored."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ def with_readouts(scores: dict[Readout, list[float]], half: float = 0.002) -> Ev
         one = evaluation({"a": values}, half=half)
         parts.append(one.gains.assign(**readout.columns))
     table = pd.concat(parts, ignore_index=True)
-    return Evaluation(table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"]), table, one.manifest, Path("nowhere"))
+    return Evaluation(
+        table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"]),
+        table,
+        one.manifest,
+        Path("nowhere"),
+    )
 
 
 def template_helps() -> Evaluation:
@@ -46,7 +52,9 @@ def test_the_gain_of_the_readout_and_of_the_layer_are_told_apart() -> None:
     assert choice.expected_gain is not None
     assert choice.gain_readout.value == pytest.approx(43.4, abs=0.3)
     assert choice.gain_layer.value == pytest.approx(0.6, abs=0.3)
-    assert choice.gain_readout.value + choice.gain_layer.value == pytest.approx(choice.expected_gain)
+    assert choice.gain_readout.value + choice.gain_layer.value == pytest.approx(
+        choice.expected_gain
+    )
     assert choice.gain_readout.known
     assert choice.gain_layer.known
     said = choice.headline()
@@ -77,7 +85,8 @@ def test_a_readout_at_the_last_layer_gains_nothing_by_layer() -> None:
 
 
 def test_a_bare_argmax_would_choose_luck() -> None:
-    """What `export --choice` once took is the highest mean; the chooser keeps the last layer where the lead is noise."""
+    """What `export --choice` once took is the highest mean; the chooser keeps the last layer where
+    the lead is noise."""
     rng = np.random.default_rng(1)
     run = evaluation({"a": [*(0.5 + 0.005 * rng.standard_normal(20)), 0.5]}, half=0.03)
     argmax = int(run.scores.set_index("layer")["score"].idxmax())
@@ -89,7 +98,9 @@ def test_tasks_weigh_the_same_whatever_their_subsets() -> None:
     """A mean over rows would follow the task with three subsets."""
     one = evaluation({"a": [0.2, 0.9, 0.5], "b": [0.2, 0.3, 0.8]}, half=0.001)
     rows = one.gains[one.gains["task"] == "a"]
-    table = pd.concat([one.gains, rows.assign(subset="x"), rows.assign(subset="y")], ignore_index=True)
+    table = pd.concat(
+        [one.gains, rows.assign(subset="x"), rows.assign(subset="y")], ignore_index=True
+    )
     run = Evaluation(table, table, one.manifest, Path("nowhere"))
     assert choose(run).layer == 2
     assert table.groupby("layer")["score"].mean().idxmax() == 1
@@ -97,7 +108,9 @@ def test_tasks_weigh_the_same_whatever_their_subsets() -> None:
 
 def test_what_cannot_be_used_is_passed_over_and_named() -> None:
     run = template_helps()
-    choice = choose(run, usable=lambda readout: "it is a template" if readout.template == "one-word" else None)
+    choice = choose(
+        run, usable=lambda readout: "it is a template" if readout.template == "one-word" else None
+    )
     assert choice.how == Readout()
     assert len(choice.passed_over) == 1
     assert "one-word/last" in choice.passed_over[0]
@@ -157,7 +170,9 @@ def test_a_choice_is_an_immutable_value_that_json_keeps(tmp_path: Path) -> None:
         ("gain_layer", 0.1, "a table of values"),
     ],
 )
-def test_a_choice_that_was_edited_is_refused_in_one_line(name: str, value: Any, wanted: str) -> None:
+def test_a_choice_that_was_edited_is_refused_in_one_line(
+    name: str, value: Any, wanted: str
+) -> None:
     values = {**choose(template_helps()).as_dict(), name: value}
     with pytest.raises(RunFolderError, match=f"{name} is .*, not {wanted}.*select --json"):
         Choice.from_json(values)
@@ -172,7 +187,9 @@ def test_a_choice_knows_its_model_and_what_an_export_needs() -> None:
 
 
 def test_the_same_model_with_another_adapter_is_another_model() -> None:
-    run = profile({"prompt_entropy": valley_curve(), "anisotropy": PLAIN}, adapters=[{"sha256": "one"}])
+    run = profile(
+        {"prompt_entropy": valley_curve(), "anisotropy": PLAIN}, adapters=[{"sha256": "one"}]
+    )
     scores = evaluation({"a": [0.5] * 21})
     scores.manifest["model"]["adapters"] = [{"sha256": "two"}]
     with pytest.raises(LayerscopeError, match="adapters"):

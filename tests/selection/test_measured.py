@@ -61,7 +61,9 @@ def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
     """Results as an evaluation leaves them: one JSON and one array file per layer."""
     place = folder / "results" / "a"
     place.mkdir(parents=True)
-    names = dict(zip(("template", "pooling", "final_norm", "sink", "centering"), READOUT, strict=True))
+    names = dict(
+        zip(("template", "pooling", "final_norm", "sink", "centering"), READOUT, strict=True)
+    )
     for layer, values in scores.items():
         told = {
             "task": "a",
@@ -70,11 +72,16 @@ def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
             "scores": [{"split": "test", "subset": "default", "score": float(values.mean())}],
         }
         (place / f"k{layer}.json").write_text(json.dumps(told))
-        np.savez(place / f"k{layer}.test.default.npz", values=values.astype(np.float32), rule=np.array("mean"))
+        np.savez(
+            place / f"k{layer}.test.default.npz",
+            values=values.astype(np.float32),
+            rule=np.array("mean"),
+        )
 
 
 def test_stored_items_pair_the_layers(tmp_path: Path) -> None:
-    # both layers share the items' difficulty, so a small steady difference is sure although each score is not
+    # both layers share the items' difficulty, so a small steady difference is sure although each
+    # score is not
     rng = np.random.default_rng(0)
     hard = rng.random(300)
     items = {0: hard, 1: hard + 0.02, 2: hard}
@@ -122,7 +129,9 @@ def test_a_last_layer_is_as_uncertain_as_the_others() -> None:
     assert found.draws.std(axis=-1).min() > 0.5  # points
 
 
-def test_under_a_bound_ties_are_those_of_the_scores_that_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_bound_ties_are_those_of_the_scores_that_choose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, rules = evaluation({"a": [0.2, 0.51, 0.525, 0.53, 0.2]}, half=0.03), []
 
     def spy(*given: object, rule: object = None, **more: object) -> object:

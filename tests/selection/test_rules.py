@@ -12,10 +12,20 @@ from tests.selection.support import evidence, valley_curve
 
 
 def test_every_rule_is_known_by_name() -> None:
-    assert {"last", "fixed_depth", "evidence", "lowest_dime", "lowest_infonce", "lowest_dataset_entropy"} <= set(RULES)
+    assert {
+        "last",
+        "fixed_depth",
+        "evidence",
+        "lowest_dime",
+        "lowest_infonce",
+        "lowest_dataset_entropy",
+    } <= set(RULES)
 
 
-@pytest.mark.parametrize(("name", "layer"), [("last", 20), ("fixed_depth", 16), ("fixed_depth:0.5", 10), ("fixed_depth:0.33", 7)])
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("last", 20), ("fixed_depth", 16), ("fixed_depth:0.5", 10), ("fixed_depth:0.33", 7)],
+)
 def test_rules_that_look_at_nothing(name: str, layer: int) -> None:
     assert get_rule(name)(evidence({"dime": list(range(21))})).layer == layer
 
@@ -31,7 +41,12 @@ def test_lowest_takes_the_minimum_and_ties_within_intervals() -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("fixed_deep", "fixed_depth"), ("last:3", "takes no number"), ("fixed_depth:x", "number"), ("fixed_depth:2", "between")],
+    [
+        ("fixed_deep", "fixed_depth"),
+        ("last:3", "takes no number"),
+        ("fixed_depth:x", "number"),
+        ("fixed_depth:2", "between"),
+    ],
 )
 def test_wrong_names_say_what_is_valid(name: str, told: str) -> None:
     with pytest.raises((UnknownNameError, LayerscopeError), match=told):
@@ -40,7 +55,10 @@ def test_wrong_names_say_what_is_valid(name: str, told: str) -> None:
 
 def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:
     rule = get_rule("evidence")
-    late, early = rule(evidence({"prompt_entropy": valley_curve()})), rule(evidence({"prompt_entropy": [4.0] * 21}))
+    late, early = (
+        rule(evidence({"prompt_entropy": valley_curve()})),
+        rule(evidence({"prompt_entropy": [4.0] * 21})),
+    )
     assert 15 <= late.layer <= 18
     assert 1 <= early.layer <= 7
     assert late.layer in late.near
@@ -60,7 +78,9 @@ def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:
         ({"prompt_entropy": [4.0] * 10 + [np.nan] + [4.0] * 10}, {}, "not measured at every layer"),
     ],
 )
-def test_weak_evidence_abstains_and_says_why(curves: dict[str, list[float]], facts: dict[str, object], told: str) -> None:
+def test_weak_evidence_abstains_and_says_why(
+    curves: dict[str, list[float]], facts: dict[str, object], told: str
+) -> None:
     answer = get_rule("evidence")(evidence(curves, **facts))
     assert answer.abstained
     assert answer.layer == 20
@@ -78,14 +98,20 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
     assert as_fitted.forecast is not None
     assert answer.forecast.scale > as_fitted.forecast.scale
     # without a final norm `applied` changes nothing, so the entropy itself is read
-    bare = get_rule("evidence")(evidence({"prompt_entropy": valley_curve()}, final_norm="applied", has_final_norm=False))
+    bare = get_rule("evidence")(
+        evidence({"prompt_entropy": valley_curve()}, final_norm="applied", has_final_norm=False)
+    )
     assert bare.warnings == ()
 
 
 def test_another_package_adds_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     RULES.load()
     monkeypatch.setattr(RULES, "_things", dict(RULES.all()))
-    RULES.add(RuleInfo("second", "the second layer", lambda _: lambda evidence: Choice(2, reason="as they say")))
+    RULES.add(
+        RuleInfo(
+            "second", "the second layer", lambda _: lambda evidence: Choice(2, reason="as they say")
+        )
+    )
     made = evidence({"prompt_entropy": valley_curve()})
     assert get_rule("second")(made).layer == 2
     with pytest.raises(LayerscopeError, match="takes no number"):

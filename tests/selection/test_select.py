@@ -37,9 +37,12 @@ def test_a_profile_gives_the_same_answer_from_memory_and_disk(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("anisotropy", "facts"), [(TUNED, {}), (PLAIN, {"normalizes": True}), (PLAIN, {"sentence_encoder": True})]
+    ("anisotropy", "facts"),
+    [(TUNED, {}), (PLAIN, {"normalizes": True}), (PLAIN, {"sentence_encoder": True})],
 )
-def test_a_sentence_encoder_keeps_its_last_layer(anisotropy: list[float], facts: dict[str, bool]) -> None:
+def test_a_sentence_encoder_keeps_its_last_layer(
+    anisotropy: list[float], facts: dict[str, bool]
+) -> None:
     choice = select(profile({"prompt_entropy": [4.0] * 21, "anisotropy": anisotropy}, **facts))
     assert choice.abstained
     assert choice.is_last
@@ -54,7 +57,10 @@ def test_texts_without_words_are_told_by_their_profile_and_keep_the_last_layer()
         "codes": [f"CC(=O)O.{'C' * i}O>>CC(=O){'C' * i}" for i in range(1, 9)],
         "words": [f"card number {'one ' * i}" for i in range(1, 9)],
     }
-    runs = {kind: layerscope.profile(model, some, metrics=["prompt_entropy"], progress=False) for kind, some in texts.items()}
+    runs = {
+        kind: layerscope.profile(model, some, metrics=["prompt_entropy"], progress=False)
+        for kind, some in texts.items()
+    }
     assert runs["codes"].manifest["corpus"]["lack_words"]
     assert "lack_words" not in runs["words"].manifest["corpus"]
     assert "hardly made of words" in select(runs["codes"]).reason
@@ -90,9 +96,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("max_blocks", "tolerance", "layer"),
-    [(None, None, 4), (1.0, 0.0, 4), (None, 1.0, 3), (None, 3.0, 2), (0.6, 0.0, 3), (0.5, None, 2), (0.2, None, 1)],
+    [
+        (None, None, 4),
+        (1.0, 0.0, 4),
+        (None, 1.0, 3),
+        (None, 3.0, 2),
+        (0.6, 0.0, 3),
+        (0.5, None, 2),
+        (0.2, None, 1),
+    ],
 )
-def test_the_earliest_layer_within_tolerance_and_bound(max_blocks: float | None, tolerance: float | None, layer: int) -> None:
+def test_the_earliest_layer_within_tolerance_and_bound(
+    max_blocks: float | None, tolerance: float | None, layer: int
+) -> None:
     gain = np.array([-np.inf, -5.0, 1.0, 2.5, 3.0, 0.0])
     chosen, warning = earliest(gain, 4, (4,), max_blocks, tolerance)
     assert chosen == layer

@@ -1,4 +1,5 @@
-"""Without layerscope-gpu a GPU is used through torch's own operators, which is said once; with it, its solvers are named."""
+"""Without layerscope-gpu a GPU is used through torch's own operators, which is said once; with it,
+its solvers are named."""
 
 from __future__ import annotations
 
@@ -34,8 +35,13 @@ def test_it_is_asked_for_on_a_gpu_alone() -> None:
 
 
 @pytest.mark.usefixtures("not_installed")
-def test_without_it_torch_takes_its_place_which_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.warns(UserWarning, match=r"layerscope-gpu is not installed: .*50 to 300 times slower.* pip install"):
+def test_without_it_torch_takes_its_place_which_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.warns(
+        UserWarning,
+        match=r"layerscope-gpu is not installed: .*50 to 300 times slower.* pip install",
+    ):
         assert faster.on(THERE) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -44,15 +50,21 @@ def test_without_it_torch_takes_its_place_which_is_said_once(monkeypatch: pytest
     matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(5, 1, 1)
     used: list[int] = []
     own = torch.linalg.eigvalsh
-    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda given: used.append(len(given)) or own(given))
+    monkeypatch.setattr(
+        torch.linalg, "eigvalsh", lambda given: used.append(len(given)) or own(given)
+    )
     monkeypatch.setattr(solve, "map_concurrently", None)  # a CPU's way: calling it would fail
     monkeypatch.setattr(torch.Tensor, "device", THERE)
     assert eigvalsh(matrices).tolist() == [[1.0, 3.0]] * 5
     assert used == [5]
 
 
-@pytest.mark.parametrize(("offered", "old"), [(None, "layerscope-gpu"), (faster.INTERFACE + 1, "layerscope")])
-def test_another_interface_is_refused_with_the_line_that_upgrades(offered, old, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("offered", "old"), [(None, "layerscope-gpu"), (faster.INTERFACE + 1, "layerscope")]
+)
+def test_another_interface_is_refused_with_the_line_that_upgrades(
+    offered, old, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if offered is None:
         monkeypatch.delattr(layerscope_gpu, "INTERFACE")
     else:

@@ -1,4 +1,5 @@
-"""A bound on a GPU's memory: what is left is told by it, torch is held to it, and it ends with its block."""
+"""A bound on a GPU's memory: what is left is told by it, torch is held to it, and it ends with its
+block."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 5 * GB)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 8 * GB)
     monkeypatch.setattr(batches, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: found.append(share))
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, index: found.append(share)
+    )
     return found
 
 
@@ -44,7 +47,9 @@ def test_what_is_left(shares: list[float]) -> None:
     assert shares == [0.09, 0.07, 0.09, 1.0]
 
 
-def test_a_batch_is_a_whole_number_of_rounds(shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_a_whole_number_of_rounds(
+    shares: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert token_budget(DEVICE, 1024) == 16 * 32 * 132  # of an H200
     with memory_bound(7 * GB):
         assert token_budget(DEVICE, 1024) == 3 * 32 * 132  # 16,384 would fit
@@ -70,7 +75,10 @@ def test_an_engine_has_it(shares: list[float]) -> None:
 
 
 def test_what_cannot_be(shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LayerscopeError, match=r"allows 4 GB, and 5 GB are in use"), memory_bound(4 * GB):
+    with (
+        pytest.raises(LayerscopeError, match=r"allows 4 GB, and 5 GB are in use"),
+        memory_bound(4 * GB),
+    ):
         pass
     with pytest.raises(LayerscopeError, match="workers of a cluster"):
         EngineOptions.of("ray", memory="6GB")

@@ -19,7 +19,9 @@ from tests.kernels import needs_emulator, use_kernels
 KINDS = ("plain", "decaying", "steep", "one direction", "clusters", "repeated", "few directions")
 
 
-def by_inverses(grams: torch.Tensor, members: list[torch.Tensor], *grid: resolvents.Grid) -> tuple[torch.Tensor, torch.Tensor]:
+def by_inverses(
+    grams: torch.Tensor, members: list[torch.Tensor], *grid: resolvents.Grid
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The way of a GPU, on the CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resolvents.faster, "on", lambda device: layerscope_gpu)
@@ -94,12 +96,15 @@ def test_how_close_each_grid_comes(grid: resolvents.Grid, nats: float, decay: fl
     entropy = [math.log(s[0]) - s[1] / s[0] for s in (got, want)]
     assert entropy[0] == pytest.approx(entropy[1], abs=nats)
     rank = [math.log(s[2]) - s[3] / (2 * s[2]) for s in (got, want)]
-    assert rank[0] == pytest.approx(rank[1], abs=2e-4)  # with eigenvalues over 16 orders of magnitude
+    assert rank[0] == pytest.approx(
+        rank[1], abs=2e-4
+    )  # with eigenvalues over 16 orders of magnitude
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_left_out(way: str) -> None:
-    """Without intervals no rows are left out; on a GPU without layerscope-gpu this ended in an error."""
+    """Without intervals no rows are left out; on a GPU without layerscope-gpu this ended in an
+    error."""
     grams = torch.stack([torch.eye(4, dtype=torch.float64), 2 * torch.eye(4, dtype=torch.float64)])
     whole, without = WAYS[way](grams, [])
     assert without.shape == (2, 0, 4)
@@ -108,14 +113,18 @@ def test_nothing_left_out(way: str) -> None:
 
 def test_a_known_answer() -> None:
     # orthogonal rows of length 2: n eigenvalues of 4, whichever rows go
-    whole, without = resolvents.sums_without(4 * torch.eye(40, dtype=torch.float64).unsqueeze(0), folds(40, 10))
+    whole, without = resolvents.sums_without(
+        4 * torch.eye(40, dtype=torch.float64).unsqueeze(0), folds(40, 10)
+    )
     for sums, n in [(whole[0], 40), *((one, 36) for one in without[0])]:
         want = [4 * n, 4 * math.log(4) * n, 2 * n, 2 * math.log(4) * n]
         assert sums.tolist() == pytest.approx(want, rel=1e-6)
 
 
 @settings(deadline=None, max_examples=25)
-@given(n=st.integers(4, 90), count=st.integers(3, 30), scale=st.floats(-8, 8), seed=st.integers(0, 99))
+@given(
+    n=st.integers(4, 90), count=st.integers(3, 30), scale=st.floats(-8, 8), seed=st.integers(0, 99)
+)
 def test_any_folds_at_any_scale(n: int, count: int, scale: float, seed: int) -> None:
     gram = rows("decaying", n, 100, seed) * 10**scale
     gram = gram @ gram.T
@@ -172,7 +181,9 @@ def test_the_kernel_does_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> No
     around[:, 2 : 2 + n, 5 : 5 + n] = lower_half(matrices)
     block = around[:, 2 : 2 + n, 5 : 5 + n]
     factors._leaf_kernel(block)
-    torch.testing.assert_close(block, factors.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        block, factors.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9
+    )
     block.zero_()
     assert (around == 0).all()
     bad = -positive(n, count=1)

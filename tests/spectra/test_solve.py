@@ -26,7 +26,9 @@ def assert_numpy(matrices: torch.Tensor, solved: torch.Tensor) -> None:
     assert solved.shape == matrices.shape[:-1]
     assert solved.dtype == matrices.dtype
     tolerance = 1e-12 if matrices.dtype == torch.float64 else 1e-4
-    np.testing.assert_allclose(solved.numpy(), np.linalg.eigvalsh(matrices.double().numpy()), atol=tolerance)
+    np.testing.assert_allclose(
+        solved.numpy(), np.linalg.eigvalsh(matrices.double().numpy()), atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (2,), (7,), (2, 3), (1, 5), (2, 1, 3)])

@@ -1,4 +1,5 @@
-"""Write the folder of this release: every kind of run, and a store, of a tiny model. Once per release; it never changes then.
+"""Write the folder of this release: every kind of run, and a store, of a tiny model. Once per
+release; it never changes then.
 
 python -m tests.store.make_release
 """

@@ -37,8 +37,12 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     assert listing(tmp_path) == ["a.bin", "new"]
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), OSError(errno.EIO, "input/output error")])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("bad"), KeyboardInterrupt(), OSError(errno.EIO, "input/output error")]
+)
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: BaseException
+) -> None:
     target = tmp_path / "a.txt"
     atomic.write_text(target, "old")
 
@@ -56,13 +60,17 @@ def test_a_full_disk_says_what_to_do(tmp_path: Path) -> None:
     def fill(stream: BinaryIO) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(RunFolderError, match=r"no space left on the disk.*What was finished before is kept"):
+    with pytest.raises(
+        RunFolderError, match=r"no space left on the disk.*What was finished before is kept"
+    ):
         atomic.write(tmp_path / "a", fill)
     assert listing(tmp_path) == []
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EPERM])
-def test_an_unwritable_place_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_an_unwritable_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -103,7 +111,9 @@ def test_parts_of_killed_writers_are_swept(tmp_path: Path) -> None:
     ended.wait()
     mine, machine = atomic.part_of(tmp_path / "a.json"), atomic._machine()
     dead = tmp_path / f".b.json.{machine}-{ended.pid}-0a1b2c3d.part"
-    elsewhere = tmp_path / ".c.json.ffffffff-1-0a1b2c3d.part"  # of another machine or container on the same disk
+    elsewhere = (
+        tmp_path / ".c.json.ffffffff-1-0a1b2c3d.part"
+    )  # of another machine or container on the same disk
     old = tmp_path / ".d.json.4711.part"  # as earlier versions named them
     theirs = tmp_path / ".user.part"
     for path in (mine, dead, elsewhere, old, theirs):
@@ -121,9 +131,13 @@ def test_names_beside_a_file_are_never_shared_nor_too_long(tmp_path: Path) -> No
     assert path.read_text() == "{}"
 
 
-def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_synced_after_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
-    monkeypatch.setattr(atomic.os, "replace", lambda a, b, own=os.replace: (done.append("rename"), own(a, b)))
+    monkeypatch.setattr(
+        atomic.os, "replace", lambda a, b, own=os.replace: (done.append("rename"), own(a, b))
+    )
     monkeypatch.setattr(atomic, "sync_folder", lambda folder: done.append(str(folder)))
     atomic.write_text(tmp_path / "a", "text")
     assert done == ["rename", str(tmp_path)]

@@ -43,7 +43,9 @@ def read_npz(path: Path) -> Any:
 
 
 def write_json(path: Path) -> None:
-    checked.write_json(path, {"task": "sts", "scores": [{"score": 0.8125, "split": "test"}], "name": "é"})
+    checked.write_json(
+        path, {"task": "sts", "scores": [{"score": 0.8125, "split": "test"}], "name": "é"}
+    )
 
 
 def read_json(path: Path) -> Any:
@@ -81,7 +83,11 @@ def test_every_byte_is_watched(name: str, tmp_path: Path) -> None:
             except DamagedFileError:
                 noticed += 1
             else:  # a byte that means nothing, such as the date of a zip file's member
-                assert np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value, place
+                assert (
+                    np.array_equal(found, value)
+                    if isinstance(value, np.ndarray)
+                    else found == value
+                ), place
     assert noticed > len(whole)
 
 
@@ -103,7 +109,14 @@ def test_a_file_that_is_cut_anywhere_is_damaged(name: str, tmp_path: Path) -> No
 
 def test_arrays_of_any_shape_come_back(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    for array in (np.float64(3.5), np.empty((0, 3)), np.arange(5), ARRAY[:, ::2], np.asfortranarray(np.ones((3, 2))), ARRAY[:1]):
+    for array in (
+        np.float64(3.5),
+        np.empty((0, 3)),
+        np.arange(5),
+        ARRAY[:, ::2],
+        np.asfortranarray(np.ones((3, 2))),
+        ARRAY[:1],
+    ):
         for parts in (False, True)[: 1 + bool(np.ndim(array) > 1)]:
             checked.write_array(path, np.asarray(array), parts)
             assert np.array_equal(checked.read_array(path), array)
@@ -120,13 +133,19 @@ def test_what_earlier_versions_wrote_is_read(tmp_path: Path) -> None:
 
 def test_a_huge_shape_is_refused_before_it_is_built(tmp_path: Path) -> None:
     checked.write_array(tmp_path / "a.npy", ARRAY)
-    raw = (tmp_path / "a.npy").read_bytes().replace(b"(2, 3, 4)", b"(9e9,9,9)"[:9].replace(b"9e9", b"999"))
+    raw = (
+        (tmp_path / "a.npy")
+        .read_bytes()
+        .replace(b"(2, 3, 4)", b"(9e9,9,9)"[:9].replace(b"9e9", b"999"))
+    )
     (tmp_path / "a.npy").write_bytes(raw)
     with pytest.raises(DamagedFileError, match="size is not what its header says"):
         checked.read_array(tmp_path / "a.npy")
 
 
-def test_a_damaged_file_is_named_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_named_and_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "answers.npz"
     assert checked.read_or_discard(path, checked.read_arrays) is None
     path.write_bytes(b"")
@@ -139,10 +158,16 @@ def test_a_damaged_file_is_named_and_removed(tmp_path: Path, caplog: pytest.LogC
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOMEM])
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.json"])
-def test_what_cannot_be_opened_is_not_discarded(name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_opened_is_not_discarded(
+    name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Too many open files, or no right to read, say nothing about a file's content."""
     path = tmp_path / name
-    read: Any = {".npy": checked.read_array, ".npz": checked.read_arrays, ".json": checked.read_checked_json}[path.suffix]
+    read: Any = {
+        ".npy": checked.read_array,
+        ".npz": checked.read_arrays,
+        ".json": checked.read_checked_json,
+    }[path.suffix]
     if name == "a.json":
         checked.write_json(path, {"a": 1})
     elif name == "a.npz":

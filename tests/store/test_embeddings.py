@@ -1,4 +1,5 @@
-"""The embedding store: what goes in comes out, under its own key only, and survives kills, damage and a full disk."""
+"""The embedding store: what goes in comes out, under its own key only, and survives kills, damage
+and a full disk."""
 
 from __future__ import annotations
 
@@ -29,14 +30,20 @@ from tests.forking import run_python
 
 SITES = ["embeddings", "block.0", "block.1"]
 KIND = "mean/applied/keep"
-HERE = {"model": {"weights_sha256": "a" * 64, "revision": "main"}, "template": "{text}", "max_length": 128}
+HERE = {
+    "model": {"weights_sha256": "a" * 64, "revision": "main"},
+    "template": "{text}",
+    "max_length": 128,
+}
 
 
 def keys_of(texts: Sequence[object]) -> list[bytes]:
     return [text_key(str(text)) for text in texts]
 
 
-def vectors_of(texts: Sequence[object], sites: Sequence[str] = SITES, width: int = 4, kind: str = KIND) -> np.ndarray:
+def vectors_of(
+    texts: Sequence[object], sites: Sequence[str] = SITES, width: int = 4, kind: str = KIND
+) -> np.ndarray:
     """Vectors that tell text, site and kind."""
     out = np.empty((len(sites), len(texts), width), dtype=np.float32)
     for i, site in enumerate(sites):
@@ -46,7 +53,9 @@ def vectors_of(texts: Sequence[object], sites: Sequence[str] = SITES, width: int
     return out
 
 
-def fill(space: Space, texts: Sequence[object], sites: Sequence[str] = SITES, kind: str = KIND) -> None:
+def fill(
+    space: Space, texts: Sequence[object], sites: Sequence[str] = SITES, kind: str = KIND
+) -> None:
     space.add(keys_of(texts), {kind: vectors_of(texts, sites, kind=kind)}, sites)
 
 
@@ -59,7 +68,12 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
     texts = ["a", "b", "", "naïve 🙂", "lone \ud800 surrogate"]
     last = vectors_of(texts, kind="last", width=7)
     tokens, sink = np.arange(5), np.arange(15, dtype=np.int16).reshape(3, 5)
-    space.add(keys_of(texts), {KIND: vectors_of(texts), "last/raw": last}, SITES, {"tokens": tokens, "sink": sink})
+    space.add(
+        keys_of(texts),
+        {KIND: vectors_of(texts), "last/raw": last},
+        SITES,
+        {"tokens": tokens, "sink": sink},
+    )
     for held in (space, EmbeddingStore(tmp_path).space(HERE)):
         assert held.texts == 5
         for i, site in enumerate(SITES):
@@ -68,7 +82,9 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
             assert np.array_equal(held.read_numbers(keys_of(texts), "sink", site), sink[i])
         assert np.array_equal(held.read_numbers(keys_of(texts), "tokens"), tokens)
         assert held.read_numbers(keys_of(texts), "sink", SITES[0]).dtype == np.int16
-        assert held.has(keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens"]).tolist() == [True] * 5 + [False]
+        assert held.has(keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens"]).tolist() == [
+            True
+        ] * 5 + [False]
         assert not held.has(keys_of(texts), [KIND], SITES, ["other"]).any()
         assert held.read([], KIND, SITES[0]).shape[0] == 0
         assert held.has([], [KIND], SITES).shape == (0,)
@@ -92,7 +108,10 @@ def test_any_order_repeats_and_many_chunks(tmp_path: Path) -> None:
     assert space.texts == 60
     asked = np.random.default_rng(0).integers(0, 60, 200).tolist()
     assert np.array_equal(space.read(keys_of(asked), KIND, "block.1"), vectors_of(asked)[2])
-    assert np.array_equal(EmbeddingStore(tmp_path).space(HERE).read(keys_of(asked), KIND, "block.0"), vectors_of(asked)[1])
+    assert np.array_equal(
+        EmbeddingStore(tmp_path).space(HERE).read(keys_of(asked), KIND, "block.0"),
+        vectors_of(asked)[1],
+    )
 
 
 @pytest.mark.parametrize("level", ["space", "folder of spaces"])
@@ -120,11 +139,18 @@ def test_what_is_missing_is_known_per_kind_and_site(tmp_path: Path) -> None:
     asked = keys_of("abcd")
     assert space.has(asked, [KIND], SITES[:1]).tolist() == [True, True, False, False]
     assert space.has(asked, [KIND], SITES[2:]).tolist() == [False, True, True, False]
-    assert space.has(asked, [KIND], SITES).tolist() == [False, True, False, False]  # b: from two chunks together
+    assert space.has(asked, [KIND], SITES).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]  # b: from two chunks together
     assert space.has(asked, [KIND, "last"], SITES).tolist() == [False, True, False, False]
     assert space.has(asked, ["max"], SITES).tolist() == [False] * 4
     assert np.array_equal(space.read(keys_of("b"), KIND, SITES[2]), vectors_of("b")[2])
-    with pytest.raises(MissingVectorsError, match=r"no vector 'mean/applied/keep' at 'block.1' for 2 of 4 texts") as caught:
+    with pytest.raises(
+        MissingVectorsError, match=r"no vector 'mean/applied/keep' at 'block.1' for 2 of 4 texts"
+    ) as caught:
         space.read(asked, KIND, SITES[2])
     assert isinstance(caught.value, KeyError)
     assert isinstance(caught.value, LayerscopeError)
@@ -133,15 +159,23 @@ def test_what_is_missing_is_known_per_kind_and_site(tmp_path: Path) -> None:
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 
 
 @given(st.dictionaries(st.text(max_size=4), values, min_size=1, max_size=4), st.data())
 @settings(max_examples=100, deadline=None)
-def test_descriptions_that_differ_in_one_field_never_share(description: dict[str, Any], data: st.DataObject) -> None:
+def test_descriptions_that_differ_in_one_field_never_share(
+    description: dict[str, Any], data: st.DataObject
+) -> None:
     field = data.draw(st.sampled_from(sorted(description)))
     other = {**description, field: data.draw(values)}
     same = repr(other[field]) == repr(description[field]) or _json(other) == _json(description)
@@ -157,7 +191,12 @@ def _json(value: object) -> str:
 
 def test_descriptions_that_json_would_confuse_are_told_apart_or_refused(tmp_path: Path) -> None:
     store = EmbeddingStore(tmp_path)
-    for a, b in [({"x": 1}, {"x": True}), ({"x": 1}, {"x": 1.0}), ({"x": "1"}, {"x": 1}), ({"x": None}, {})]:
+    for a, b in [
+        ({"x": 1}, {"x": True}),
+        ({"x": 1}, {"x": 1.0}),
+        ({"x": "1"}, {"x": 1}),
+        ({"x": None}, {}),
+    ]:
         assert store.space(a).key != store.space(b).key
     assert space_key({"x": "\ud83d\ude42"}) != space_key({"x": "🙂"})
     odd = store.space({"x": "\ud83d"})
@@ -216,11 +255,16 @@ def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
         there = space.has(keys_of(range(seen + 1000)), ["mean", "last"], ["s0", "s1"], ["tokens"])
         count = int(there.sum())
         assert count % size == 0
-        assert there[:count].all()  # whole chunks, in the order they were written, and the rest is missing
+        assert there[
+            :count
+        ].all()  # whole chunks, in the order they were written, and the rest is missing
         assert count >= max([seen + (2 + attempt) * size, *(c + size for c in confirmed)])
         for i, site in enumerate(["s0", "s1"]):
             expected = np.arange(count, dtype=np.float32) + 1000 * i
-            assert np.array_equal(space.read(keys_of(range(count)), "mean", site), np.repeat(expected[:, None], width, axis=1))
+            assert np.array_equal(
+                space.read(keys_of(range(count)), "mean", site),
+                np.repeat(expected[:, None], width, axis=1),
+            )
             assert np.array_equal(space.read(keys_of(range(count)), "last", site)[:, 0], -expected)
         assert np.array_equal(space.read_numbers(keys_of(range(count)), "tokens"), np.arange(count))
         with pytest.raises(MissingVectorsError):
@@ -230,7 +274,8 @@ def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", range(4))
 def test_a_writer_killed_at_any_step_of_a_chunk(tmp_path: Path, step: int) -> None:
-    """Four files make a chunk (two kinds, the numbers, the index); the kill comes when the next one is about to appear."""
+    """Four files make a chunk (two kinds, the numbers, the index); the kill comes when the next one
+    is about to appear."""
     script = f"""
 import os, signal
 real, calls = os.replace, []
@@ -241,7 +286,10 @@ def replace(*arguments):
     real(*arguments)
 os.replace = replace
 """
-    assert run_python(script + WRITER, str(tmp_path), "0", "100", "10", "8").returncode == -signal.SIGKILL
+    assert (
+        run_python(script + WRITER, str(tmp_path), "0", "100", "10", "8").returncode
+        == -signal.SIGKILL
+    )
     assert len(list(tmp_path.rglob(".*.part"))) == 1
     space = EmbeddingStore(tmp_path).space({"model": "m"})
     assert len(list(space.folder.glob("*.npy"))) == 2 + min(step, 2)
@@ -254,7 +302,10 @@ os.replace = replace
 def test_leftovers_of_a_killed_writer_go_once_they_are_old(tmp_path: Path) -> None:
     space = EmbeddingStore(tmp_path).space(HERE)
     fill(space, "ab")
-    leftovers = [space.folder / name for name in ("9-000000-ff.0.npy", "9-000000-ff.numbers", ".9-000000-ff.1.npy.9.part")]
+    leftovers = [
+        space.folder / name
+        for name in ("9-000000-ff.0.npy", "9-000000-ff.numbers", ".9-000000-ff.1.npy.9.part")
+    ]
     for path in leftovers:
         path.write_bytes(b"half a chunk")
     (space.folder / "notes.txt").write_text("somebody's")
@@ -270,7 +321,9 @@ def test_leftovers_of_a_killed_writer_go_once_they_are_old(tmp_path: Path) -> No
 
 def test_two_processes_write_one_space_and_a_third_sees_it(tmp_path: Path) -> None:
     reader = EmbeddingStore(tmp_path).space({"model": "m"})
-    both = [writer(tmp_path, first, 200, 10, 8) for first in (0, 150)]  # 150 to 199 are written twice
+    both = [
+        writer(tmp_path, first, 200, 10, 8) for first in (0, 150)
+    ]  # 150 to 199 are written twice
     for process in both:
         process.communicate()
         assert process.returncode == 0
@@ -278,11 +331,16 @@ def test_two_processes_write_one_space_and_a_third_sees_it(tmp_path: Path) -> No
     reader.refresh()
     assert reader.texts == 350
     assert reader.has(keys_of(range(350)), ["mean", "last"], ["s0", "s1"]).all()
-    assert np.array_equal(reader.read(keys_of(range(350)), "mean", "s1")[:, 3], np.arange(350) + 1000)
+    assert np.array_equal(
+        reader.read(keys_of(range(350)), "mean", "s1")[:, 3], np.arange(350) + 1000
+    )
 
 
 def test_float16_is_half_the_size_within_its_error_bound(tmp_path: Path) -> None:
-    rows = (np.random.default_rng(0).standard_normal((3, 50, 64)) * 10.0 ** np.arange(-8, 4).repeat(6)[:64]).astype(np.float32)
+    rows = (
+        np.random.default_rng(0).standard_normal((3, 50, 64))
+        * 10.0 ** np.arange(-8, 4).repeat(6)[:64]
+    ).astype(np.float32)
     store = EmbeddingStore(tmp_path)
     small, large = store.space(HERE, dtype="float16"), store.space(HERE)
     for space in (small, large):
@@ -296,11 +354,16 @@ def test_float16_is_half_the_size_within_its_error_bound(tmp_path: Path) -> None
 
 def test_float16_is_rounded_as_numpy_rounds(tmp_path: Path) -> None:
     bits = np.random.default_rng(0).integers(0, 2**32, 60_000, dtype=np.uint32).view(np.float32)
-    given = np.concatenate([[0.0, -0.0, 2**-24, 2**-25, 65504.0, np.inf], bits[np.abs(bits) < 65504]]).astype(np.float32)
+    given = np.concatenate(
+        [[0.0, -0.0, 2**-24, 2**-25, 65504.0, np.inf], bits[np.abs(bits) < 65504]]
+    ).astype(np.float32)
     space = EmbeddingStore(tmp_path).space(HERE, dtype="float16")
     given.flags.writeable = False
     space.add([text_key("a")], {"mean": given[None, None]}, ["block.0"])
-    np.testing.assert_array_equal(space.read([text_key("a")], "mean", "block.0")[0], given.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(
+        space.read([text_key("a")], "mean", "block.0")[0],
+        given.astype(np.float16).astype(np.float32),
+    )
 
 
 def test_float16_refuses_values_that_would_become_infinite(tmp_path: Path) -> None:
@@ -310,13 +373,17 @@ def test_float16_refuses_values_that_would_become_infinite(tmp_path: Path) -> No
     space.add(keys_of("ab"), {KIND: rows}, SITES)
     rows[1, 1, 2] = -70000.0
     before = sorted(space.folder.iterdir())
-    with pytest.raises(RunFolderError, match=r"'mean/applied/keep' at 'block.0' hold values up to 70000.*float32"):
+    with pytest.raises(
+        RunFolderError, match=r"'mean/applied/keep' at 'block.0' hold values up to 70000.*float32"
+    ):
         space.add(keys_of("cd"), {"fine": vectors_of("cd"), KIND: rows}, SITES)
     assert sorted(space.folder.iterdir()) == before
     assert not space.has(keys_of("cd"), ["fine"], SITES).any()
 
 
-def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_explained_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     space = EmbeddingStore(tmp_path).space(HERE)
     fill(space, "a")
     before = sorted(space.folder.iterdir())
@@ -410,7 +477,9 @@ def test_a_space_in_use_by_another_process_is_not_pruned(tmp_path: Path) -> None
 def test_a_space_that_this_store_has_open_itself_is_pruned(tmp_path: Path) -> None:
     store = EmbeddingStore(tmp_path)
     spaces = filled(store, "ab")
-    assert EmbeddingStore(tmp_path).prune(keep_bytes=0) == []  # another store: as good as another process
+    assert (
+        EmbeddingStore(tmp_path).prune(keep_bytes=0) == []
+    )  # another store: as good as another process
     assert names(store.prune(keep_bytes=0)) == "ab"
     assert not spaces["a"].has(keys_of([0]), [KIND], SITES).any()
     assert not spaces["a"].folder.exists()
@@ -430,7 +499,9 @@ def test_a_limit_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"limit is 1\d\d.* KB.*store_size=.*float16.*prune"):
         space.add(keys_of(range(90, 100)), wide, SITES)
     assert space.has(keys_of(range(40)), [KIND], SITES).all()
-    EmbeddingStore(tmp_path, size_limit=None).space({"name": "new"}).add(keys_of(range(90, 100)), wide, SITES)
+    EmbeddingStore(tmp_path, size_limit=None).space({"name": "new"}).add(
+        keys_of(range(90, 100)), wide, SITES
+    )
     assert EmbeddingStore(tmp_path).prune(keep_bytes=2 * each) == []  # `space` still holds it
     with pytest.raises(ValueError, match="size_limit"):
         EmbeddingStore(tmp_path, size_limit=-1)
@@ -440,7 +511,9 @@ def test_nothing_is_dropped_for_a_chunk_that_will_not_fit_anyway(tmp_path: Path)
     filled(EmbeddingStore(tmp_path), "ab")
     store = EmbeddingStore(tmp_path, size_limit=100_000)
     with pytest.raises(RunFolderError, match="is full"):
-        store.space({"name": "c"}).add(keys_of("x"), {KIND: np.zeros((3, 1, 10_000), dtype=np.float32)}, SITES)
+        store.space({"name": "c"}).add(
+            keys_of("x"), {KIND: np.zeros((3, 1, 10_000), dtype=np.float32)}, SITES
+        )
     assert names(store.spaces()) == "abc"
 
 
@@ -452,7 +525,9 @@ def test_what_a_killed_prune_left_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "no json", "data cut", "data gone"])
-def test_a_damaged_chunk_is_ignored_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+def test_a_damaged_chunk_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
     space = EmbeddingStore(tmp_path).space(HERE)
     fill(space, "ab")
     (index,) = space.folder.glob(f"*{INDEX}")
@@ -465,7 +540,11 @@ def test_a_damaged_chunk_is_ignored_with_a_warning(tmp_path: Path, caplog: pytes
         data.write_bytes(data.read_bytes()[:-1])
     else:
         flipped = raw.replace(b"block.0", b"block.3")
-        index.write_bytes({"empty": b"", "cut": raw[: len(raw) // 2], "flipped": flipped, "no json": b"[1]"}[damage])
+        index.write_bytes(
+            {"empty": b"", "cut": raw[: len(raw) // 2], "flipped": flipped, "no json": b"[1]"}[
+                damage
+            ]
+        )
     with caplog.at_level(logging.WARNING, logger="layerscope"):
         store = EmbeddingStore(tmp_path)
         again = store.space(HERE)
@@ -521,7 +600,14 @@ def test_wrong_shapes_and_keys_are_refused(tmp_path: Path) -> None:
 
 def test_keys_that_share_bytes_or_hold_zeros_are_told_apart(tmp_path: Path) -> None:
     space = EmbeddingStore(tmp_path).space(HERE)
-    keys = [b"\0" * 32, b"\0" * 31 + b"\1", b"\1" + b"\0" * 31, b"\0" * 8 + b"\xff" * 24, b"\xff" * 32, b"\xff" * 31 + b"\0"]
+    keys = [
+        b"\0" * 32,
+        b"\0" * 31 + b"\1",
+        b"\1" + b"\0" * 31,
+        b"\0" * 8 + b"\xff" * 24,
+        b"\xff" * 32,
+        b"\xff" * 31 + b"\0",
+    ]
     rows = np.arange(18, dtype=np.float32).reshape(3, 6, 1)
     for half in (slice(0, 6, 2), slice(1, 6, 2)):
         space.add(keys[half], {KIND: rows[:, half]}, SITES)
@@ -542,16 +628,22 @@ def test_the_index_of_many_texts(tmp_path: Path) -> None:
     assert again.texts == 40_000
     assert again.has(keys, [KIND], SITES[:2]).all()
     picked = rng.integers(0, len(keys), 3_000)
-    assert np.array_equal(again.read([keys[i] for i in picked], KIND, SITES[1])[:, 0], -picked.astype(np.float32))
+    assert np.array_equal(
+        again.read([keys[i] for i in picked], KIND, SITES[1])[:, 0], -picked.astype(np.float32)
+    )
 
 
-def test_damaged_vectors_and_numbers_are_encoded_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_vectors_and_numbers_are_encoded_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = ["a", "b", "c"], ["d", "e"]
     for suffix in (".0.npy", ".numbers"):
         root = tmp_path / suffix
         space = EmbeddingStore(root).space(HERE)
         for texts in (first, second):
-            space.add(keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(len(texts))})
+            space.add(
+                keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(len(texts))}
+            )
         file = min(space.folder.glob(f"*{suffix}"))  # of the first three texts
         raw = bytearray(file.read_bytes())
         raw[-60] ^= 2
@@ -560,10 +652,18 @@ def test_damaged_vectors_and_numbers_are_encoded_again(tmp_path: Path, caplog: p
         assert len(bad) == 1
         assert "does not match" in bad[0].reason
         reader = EmbeddingStore(root).space(HERE)
-        with pytest.raises(MissingVectorsError, match=r"was damaged.*has been discarded\. Run the same command again"):
-            [reader.read(keys_of(first), KIND, site) for site in SITES], reader.read_numbers(keys_of(first), "tokens")
+        with pytest.raises(
+            MissingVectorsError,
+            match=r"was damaged.*has been discarded\. Run the same command again",
+        ):
+            (
+                [reader.read(keys_of(first), KIND, site) for site in SITES],
+                reader.read_numbers(keys_of(first), "tokens"),
+            )
         assert np.array_equal(reader.read(keys_of(second), KIND, SITES[0]), vectors_of(second)[0])
-        assert reader.has(keys_of(first + second), [KIND], SITES).tolist() == [False] * 3 + [True] * 2
+        assert (
+            reader.has(keys_of(first + second), [KIND], SITES).tolist() == [False] * 3 + [True] * 2
+        )
         assert "is damaged" in caplog.text
         fill(reader, first)
         assert np.array_equal(reader.read(keys_of(first), KIND, SITES[-1]), vectors_of(first)[-1])
@@ -589,7 +689,10 @@ def test_chunks_of_earlier_versions_are_read(tmp_path: Path) -> None:
     text = json.dumps(content, sort_keys=True).encode()
     index.write_text(json.dumps({"crc32": zlib.crc32(text), "content": content}))
     assert [check.status for check in EmbeddingStore(tmp_path).verify()] == ["not verified"]
-    assert np.array_equal(EmbeddingStore(tmp_path).space(HERE).read(keys_of("ab"), KIND, SITES[0]), vectors_of("ab")[0])
+    assert np.array_equal(
+        EmbeddingStore(tmp_path).space(HERE).read(keys_of("ab"), KIND, SITES[0]),
+        vectors_of("ab")[0],
+    )
 
 
 def test_leftovers_of_a_killed_writer_go_at_once(tmp_path: Path) -> None:
@@ -610,7 +713,9 @@ def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
     space = EmbeddingStore(tmp_path).space({"model": "m"})
     keys = [text_key(str(i)) for i in range(120)]
     for i, key in enumerate(keys):
-        space.add([key], {"mean": np.full((1, 1, 2), i, np.float32)}, ["a"], {"tokens": np.array([i])})
+        space.add(
+            [key], {"mean": np.full((1, 1, 2), i, np.float32)}, ["a"], {"tokens": np.array([i])}
+        )
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
     try:

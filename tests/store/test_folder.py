@@ -1,4 +1,5 @@
-"""A run's folder: whose it is, who writes it, what is refused and removed, and what a table on disk holds."""
+"""A run's folder: whose it is, who writes it, what is refused and removed, and what a table on disk
+holds."""
 
 from __future__ import annotations
 
@@ -26,13 +27,19 @@ from layerscope.store.folder import config_key
 from layerscope.store.locks import run_lock
 from layerscope.store.verify import check_tree
 
-CONFIG = {"model": {"weights_sha256": "ab" * 32, "dtype": "float32"}, "profile": {"alpha": 1.0, "final_norm": "raw"}}
+CONFIG = {
+    "model": {"weights_sha256": "ab" * 32, "dtype": "float32"},
+    "profile": {"alpha": 1.0, "final_norm": "raw"},
+}
 
 
 def started(path: Path, config: dict[str, object] = CONFIG) -> RunFolder:
-    """A profile that was stopped, as earlier versions left one: its manifest does not say what belongs to it."""
+    """A profile that was stopped, as earlier versions left one: its manifest does not say what
+    belongs to it."""
     folder = RunFolder(path)
-    folder.write_manifest({"kind": "profile", "key": config_key(config), "config": config, "status": "running"})
+    folder.write_manifest(
+        {"kind": "profile", "key": config_key(config), "config": config, "status": "running"}
+    )
     return folder
 
 
@@ -66,7 +73,10 @@ def test_keys_do_not_depend_on_the_order_of_settings() -> None:
 
 
 def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
-    other = {"model": {**CONFIG["model"], "dtype": "bfloat16"}, "profile": {"alpha": 2.0, "final_norm": "raw"}}
+    other = {
+        "model": {**CONFIG["model"], "dtype": "bfloat16"},
+        "profile": {"alpha": 2.0, "final_norm": "raw"},
+    }
     folder = started(tmp_path)
     with pytest.raises(RunFolderError) as caught:
         folder.open(other)
@@ -107,7 +117,10 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b'{"key": "ab', b"\xff\xfe\x00", b"[]", b'"text"'])
 def test_a_damaged_manifest_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.raises(RunFolderError, match=r"manifest\.json cannot be read.*Delete the folder or choose another one"):
+    with pytest.raises(
+        RunFolderError,
+        match=r"manifest\.json cannot be read.*Delete the folder or choose another one",
+    ):
         RunFolder(tmp_path).manifest()
 
 
@@ -117,19 +130,27 @@ def test_tables_as_parquet_and_csv_agree(tmp_path: Path) -> None:
     folder.write_table("profile", table)
     pd.testing.assert_frame_equal(folder.read_table("profile"), table)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "profile.csv"), table, check_exact=True)
-    with pytest.raises(RunFolderError, match=r"holds no prompts table\. Run the same command again with overwrite=True"):
+    with pytest.raises(
+        RunFolderError,
+        match=r"holds no prompts table\. Run the same command again with overwrite=True",
+    ):
         folder.read_table("prompts")
 
 
 def test_a_shard_exists_once_both_its_files_do(tmp_path: Path) -> None:
-    store, shard = ShardStore(tmp_path), Shard(np.array([4, 2]), np.ones((3, 2, 1, 5), np.float32), {"flat": np.zeros((3, 2))})
+    store, shard = (
+        ShardStore(tmp_path),
+        Shard(np.array([4, 2]), np.ones((3, 2, 1, 5), np.float32), {"flat": np.zeros((3, 2))}),
+    )
     assert not store.has(0)
     store.write(0, shard)
     assert store.has(0)
     back = store.read(0)
     assert list(back.prompts) == [4, 2]
     assert not isinstance(back.pooled, np.ndarray)  # stays on disk
-    assert all(np.array_equal(back.pooled[site], shard.pooled[site]) for site in range(len(shard.pooled)))
+    assert all(
+        np.array_equal(back.pooled[site], shard.pooled[site]) for site in range(len(shard.pooled))
+    )
     assert back.values.keys() == {"flat"}
     for name in ("000000.pooled.npy", "000000.values.npz"):
         content = (tmp_path / name).read_bytes()
@@ -154,7 +175,11 @@ def test_a_session_starts_resumes_and_finishes(tmp_path: Path) -> None:
         session.folder.write_manifest(session.completed({"model": {"name": "tiny"}}))
     assert (status(folder), folder.scratch.exists()) == ("complete", False)
     manifest = read_manifest(tmp_path) or {}
-    assert (manifest["model"], manifest["owned"], manifest["config"]) == ({"name": "tiny"}, [], CONFIG)
+    assert (manifest["model"], manifest["owned"], manifest["config"]) == (
+        {"name": "tiny"},
+        [],
+        CONFIG,
+    )
     with folder.session("profile", CONFIG) as session:
         assert session.finished
         assert not (tmp_path / "run.lock").exists()  # nothing to write
@@ -183,18 +208,36 @@ def test_only_what_the_manifest_says_is_removed(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "glass").write_text("mine")
     folder.finish()
-    with pytest.raises(RunFolderError, match="shards is in the way"), folder.session("profile", CONFIG, overwrite=True):
+    with (
+        pytest.raises(RunFolderError, match="shards is in the way"),
+        folder.session("profile", CONFIG, overwrite=True),
+    ):
         pass
     assert (tmp_path / "shards" / "glass").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     "owned",
-    [["../mine", "shards"], [".."], [""], ["."], ["/"], ["a\0b"], ["x" * 300], "..", None, 5, [1, None, ["shards"]], {"..": 1}],
+    [
+        ["../mine", "shards"],
+        [".."],
+        [""],
+        ["."],
+        ["/"],
+        ["a\0b"],
+        ["x" * 300],
+        "..",
+        None,
+        5,
+        [1, None, ["shards"]],
+        {"..": 1},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path, owned: object, overwrite: bool) -> None:
+def test_a_manifest_cannot_reach_out_of_its_folder(
+    tmp_path: Path, owned: object, overwrite: bool
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "list.json").write_text("[1]")
     folder = started(tmp_path / "run")
@@ -210,7 +253,11 @@ def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path, owned: object
 def test_a_strangers_links_and_pipes_are_not_written_through(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text("important")
-    for place, make in {"link": os.symlink, "hard link": os.link, "pipe": lambda _, path: os.mkfifo(path)}.items():
+    for place, make in {
+        "link": os.symlink,
+        "hard link": os.link,
+        "pipe": lambda _, path: os.mkfifo(path),
+    }.items():
         (tmp_path / place).mkdir()
         make(mine, tmp_path / place / "run.lock")
         with pytest.raises(RunFolderError, match=r"cannot write .*run\.lock|is not a lock"):
@@ -229,11 +276,17 @@ def test_a_strangers_links_and_pipes_are_not_written_through(tmp_path: Path) -> 
     folder = started(tmp_path / "run")
     folder.scratch.mkdir()
     (folder.scratch / "numbers.bin").symlink_to(mine)
-    with pytest.raises(RunFolderError, match=r"numbers.bin is in the way: it is a link"), folder.session("profile", CONFIG):
+    with (
+        pytest.raises(RunFolderError, match=r"numbers.bin is in the way: it is a link"),
+        folder.session("profile", CONFIG),
+    ):
         pass
     (folder.scratch / "numbers.bin").unlink()
     os.mkfifo(folder.scratch / "000000.pooled.npy")
-    with pytest.raises(RunFolderError, match=r"pooled.npy is in the way"), folder.session("profile", CONFIG):
+    with (
+        pytest.raises(RunFolderError, match=r"pooled.npy is in the way"),
+        folder.session("profile", CONFIG),
+    ):
         pass
     (folder.scratch / "000000.pooled.npy").unlink()
     ours = folder.scratch / "mean.float16"  # such files are filled in where they lie
@@ -246,7 +299,10 @@ def test_a_strangers_links_and_pipes_are_not_written_through(tmp_path: Path) -> 
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / "list.json").write_text("[1]")
     folder.scratch.symlink_to(tmp_path / "dir")
-    with pytest.raises(RunFolderError, match="shards is in the way"), folder.session("profile", CONFIG):
+    with (
+        pytest.raises(RunFolderError, match="shards is in the way"),
+        folder.session("profile", CONFIG),
+    ):
         pass
     assert (tmp_path / "dir" / "list.json").exists()
 
@@ -277,21 +333,28 @@ with RunFolder(sys.argv[1]).session("profile", {"a": 1}):
 
 def writer(path: Path) -> subprocess.Popen[str]:
     """Another process that writes a run until it is told to end."""
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=-1, stdout=-1, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdin=-1, stdout=-1, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "writing\n"
     return process
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["flock", "file alone"])
-def test_two_processes_do_not_write_one_run(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_do_not_write_one_run(
+    tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not kernel:
         monkeypatch.setattr(locks, "fcntl", None)
     folder = RunFolder(tmp_path)
     with writer(tmp_path) as process:
         assert status(folder) == "running"
         with (
-            pytest.raises(RunFolderError, match=rf"another process is writing.*process {process.pid} on .*, since 20"),
+            pytest.raises(
+                RunFolderError,
+                match=rf"another process is writing.*process {process.pid} on .*, since 20",
+            ),
             folder.session("profile", {"a": 1}),
         ):
             pass
@@ -300,12 +363,17 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path, kernel: bool, monkey
     assert not (tmp_path / "run.lock").exists()
     with folder.session("profile", {"a": 1}) as session:
         assert session.earlier is not None
-        with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), folder.session("profile", {"a": 1}):
+        with (
+            pytest.raises(RunFolderError, match=f"process {os.getpid()} on"),
+            folder.session("profile", {"a": 1}),
+        ):
             pass
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["flock", "file alone"])
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_killed_process_is_taken_over(
+    tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not kernel:
         monkeypatch.setattr(locks, "fcntl", None)
     with writer(tmp_path) as process:
@@ -324,9 +392,14 @@ def test_a_lock_of_another_machine_is_respected_where_the_disk_has_no_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "fcntl", None)
-    (tmp_path / "run.lock").write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": "2026-01-01"}))
+    (tmp_path / "run.lock").write_text(
+        json.dumps({"pid": 1, "host": "elsewhere", "since": "2026-01-01"})
+    )
     with (
-        pytest.raises(RunFolderError, match=r"process 1 on elsewhere.*If that process is gone, delete .*run\.lock"),
+        pytest.raises(
+            RunFolderError,
+            match=r"process 1 on elsewhere.*If that process is gone, delete .*run\.lock",
+        ),
         RunFolder(tmp_path).session("profile", {"a": 1}),
     ):
         pass
@@ -369,9 +442,14 @@ def test_a_damaged_file_of_a_finished_run_is_named_discarded_and_due_again(
         return
     assert [check.path for check in folder.damaged()] == [file]
     if name == "scores.parquet":
-        with pytest.raises(RunFolderError, match=r"scores\.parquet is damaged|holds no scores table"):
+        with pytest.raises(
+            RunFolderError, match=r"scores\.parquet is damaged|holds no scores table"
+        ):
             folder.read_table("scores")
-    with caplog.at_level("WARNING", "layerscope"), folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
+    with (
+        caplog.at_level("WARNING", "layerscope"),
+        folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session,
+    ):
         assert not session.finished
         assert not file.exists()
     assert f"{file} is damaged" in caplog.text
@@ -388,7 +466,9 @@ def test_csv_files_and_figures_are_checked_and_repaired(tmp_path: Path, name: st
     file.write_bytes(before.replace(b"o", b"0"))
     assert [check.path for check in folder.damaged()] == [file]
     with folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
-        assert session.finished == (name == "scores.csv")  # made again from its table; a figure is drawn again by the run
+        assert session.finished == (
+            name == "scores.csv"
+        )  # made again from its table; a figure is drawn again by the run
     assert (tmp_path / f"{name}.damaged").exists()
     if name == "scores.csv":
         assert file.read_bytes() == before
@@ -424,17 +504,30 @@ def users_files(folder: Path) -> list[Path]:
 
 def test_files_of_the_user_stay_wherever_they_are(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
-    mine = [file for place in ("results/sts", "texts", "thesis") for file in users_files(tmp_path / place)]
+    mine = [
+        file
+        for place in ("results/sts", "texts", "thesis")
+        for file in users_files(tmp_path / place)
+    ]
     before = {file: file.read_bytes() for file in mine}
     manifest = folder.manifest() or {}
     folder.write_manifest({**manifest, "owned": ["results", "texts", "thesis"]})  # edited by hand
     for overwrite in (False, True):
-        with folder.session("evaluation", CONFIG, overwrite=overwrite, owned=["results", "texts"]) as session:
+        with folder.session(
+            "evaluation", CONFIG, overwrite=overwrite, owned=["results", "texts"]
+        ) as session:
             pass
         kept = {
             file: content
             for file, content in before.items()
-            for there in (file, Path(str(file).replace("/results/", "/results.old/").replace("/texts/", "/texts.old/")))
+            for there in (
+                file,
+                Path(
+                    str(file)
+                    .replace("/results/", "/results.old/")
+                    .replace("/texts/", "/texts.old/")
+                ),
+            )
             for place in (there, there.with_name(there.name + ".damaged"))
             if place.exists() and place.read_bytes() == content
         }
@@ -449,7 +542,12 @@ def test_what_a_damaged_probe_left_in_its_scratch_folder_is_removed(tmp_path: Pa
     folder = RunFolder(tmp_path)
     with folder.session("probe", CONFIG, owned=["shards"]) as session:
         folder.scratch.mkdir()
-        for name in ("attention.answers.npz", "mean.training.safetensors", "mean.scale.npz", "kept.json"):
+        for name in (
+            "attention.answers.npz",
+            "mean.training.safetensors",
+            "mean.scale.npz",
+            "kept.json",
+        ):
             (folder.scratch / f"{name}.damaged").write_bytes(b"cut")
         folder.finish()
         session.folder.write_manifest(session.completed({}))
@@ -460,7 +558,10 @@ def test_what_a_damaged_probe_left_in_its_scratch_folder_is_removed(tmp_path: Pa
 
 def test_overwrite_replaces_runs_and_no_other_files(tmp_path: Path) -> None:
     (tmp_path / "profile.parquet").write_text("my own")
-    with pytest.raises(RunFolderError, match=r"is not empty \(profile.parquet\) and holds no run, and only runs are replaced"):
+    with pytest.raises(
+        RunFolderError,
+        match=r"is not empty \(profile.parquet\) and holds no run, and only runs are replaced",
+    ):
         RunFolder(tmp_path).session("profile", CONFIG, overwrite=True).__enter__()
     assert (tmp_path / "profile.parquet").read_text() == "my own"
 
@@ -468,7 +569,10 @@ def test_overwrite_replaces_runs_and_no_other_files(tmp_path: Path) -> None:
 def test_files_that_vanish_under_a_run_are_told(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with (
-        pytest.raises(RunFolderError, match=r"gone.npz was removed while the run was written: .*Run the same command again"),
+        pytest.raises(
+            RunFolderError,
+            match=r"gone.npz was removed while the run was written: .*Run the same command again",
+        ),
         folder.session("profile", CONFIG),
     ):
         (folder.scratch / "gone.npz").read_bytes()
@@ -495,7 +599,9 @@ def test_folders_of_earlier_versions_have_no_checksums_and_open(tmp_path: Path) 
     np.save(tmp_path / "texts" / "sts.npy", np.ones((3, 32), np.uint8))
     assert folder.read_table("scores")["score"].tolist() == [0.5, 0.75]
     assert folder.damaged() == []
-    statuses = {str(check.path.relative_to(tmp_path)): check.status for check in check_tree(tmp_path)}
+    statuses = {
+        str(check.path.relative_to(tmp_path)): check.status for check in check_tree(tmp_path)
+    }
     assert statuses == {
         "manifest.json": "not verified", "scores.parquet": "not verified", "results/sts/a.json": "not verified",
         "results/sts/a.npz": "ok", "texts/sts.npy": "not verified",
@@ -506,7 +612,9 @@ def test_an_edited_manifest_is_refused(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     text = (tmp_path / "manifest.json").read_text()
     (tmp_path / "manifest.json").write_text(text.replace('"tiny"', '"tinz"'))
-    with pytest.raises(RunFolderError, match=r"manifest\.json cannot be read .*checksum.*damaged or edited"):
+    with pytest.raises(
+        RunFolderError, match=r"manifest\.json cannot be read .*checksum.*damaged or edited"
+    ):
         folder.manifest()
 
 
@@ -515,7 +623,11 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
     with folder.session("profile", CONFIG):
         folder.scratch.mkdir()
     figure = tmp_path / ".figure.svg.12345678-9-0a1b2c3d.part"
-    left = [tmp_path / ".profile.parquet.77.part", figure, folder.scratch / ".000001.pooled.npy.12345678-9-0a1b2c3d.part"]
+    left = [
+        tmp_path / ".profile.parquet.77.part",
+        figure,
+        folder.scratch / ".000001.pooled.npy.12345678-9-0a1b2c3d.part",
+    ]
     report = tmp_path / ".report.html.ffffffff-9-0a1b2c3d.part"  # somebody else may be writing it
     for path in (*left, report):
         path.write_text("half")
@@ -523,17 +635,25 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
         assert not any(path.exists() for path in left)
         assert report.exists()
         folder.write_table("profile", pd.DataFrame({"a": [1]}))
-        session.folder.write_manifest(session.completed({}))  # and is killed before its scratch folder goes
+        session.folder.write_manifest(
+            session.completed({})
+        )  # and is killed before its scratch folder goes
     assert folder.scratch.exists()
     with folder.session("profile", CONFIG) as session:
         assert session.finished
     assert not folder.scratch.exists()
-    assert [check.status for check in check_tree(tmp_path)] == ["ok", "ok", "ok"]  # the manifest, the table, its CSV file
+    assert [check.status for check in check_tree(tmp_path)] == [
+        "ok",
+        "ok",
+        "ok",
+    ]  # the manifest, the table, its CSV file
 
 
 def test_what_a_kill_at_the_very_last_step_left_is_swept(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
-    left = tmp_path / ".manifest.json.0a1b2c3d-9-0a1b2c3d.part"  # of the manifest that no longer names the scratch folder
+    left = (
+        tmp_path / ".manifest.json.0a1b2c3d-9-0a1b2c3d.part"
+    )  # of the manifest that no longer names the scratch folder
     left.write_text("half")
     assert not folder.is_whole()
     with folder.session("profile", CONFIG) as session:
@@ -543,7 +663,10 @@ def test_what_a_kill_at_the_very_last_step_left_is_swept(tmp_path: Path) -> None
 
 
 def test_a_folder_of_several_runs_is_swept_too(tmp_path: Path) -> None:
-    left = [tmp_path / name for name in (".sweep.parquet.0a1b2c3d-9-0a1b2c3d.part", "..sweep.0a1b2c3d-9-0a1b2c3d.part")]
+    left = [
+        tmp_path / name
+        for name in (".sweep.parquet.0a1b2c3d-9-0a1b2c3d.part", "..sweep.0a1b2c3d-9-0a1b2c3d.part")
+    ]
     for path in left:
         path.write_text("half")
     with RunFolder(tmp_path).lock():
@@ -552,17 +675,33 @@ def test_a_folder_of_several_runs_is_swept_too(tmp_path: Path) -> None:
 
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain", None, "a=b"]
-    RunFolder(tmp_path).write_table("t", pd.DataFrame({"text": texts, "value": [-0.5] * 8, "n": [-1] * 8}))
+    RunFolder(tmp_path).write_table(
+        "t", pd.DataFrame({"text": texts, "value": [-0.5] * 8, "n": [-1] * 8})
+    )
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["text"] for row in rows] == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "plain", "", "a=b"]
+    assert [row["text"] for row in rows] == [
+        "'=1+1",
+        "'+1",
+        "'-1",
+        "'@SUM(A1)",
+        "'\t=1",
+        "plain",
+        "",
+        "a=b",
+    ]
     assert {(row["value"], row["n"]) for row in rows} == {("-0.5", "-1")}
     assert pd.read_parquet(tmp_path / "t.parquet")["text"].tolist()[:6] == texts[:6]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-@pytest.mark.parametrize(("mask", "file", "folder"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700), (0o002, 0o664, 0o775)])
-def test_what_is_written_has_the_rights_that_the_user_wants(mask: int, file: int, folder: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mask", "file", "folder"),
+    [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700), (0o002, 0o664, 0o775)],
+)
+def test_what_is_written_has_the_rights_that_the_user_wants(
+    mask: int, file: int, folder: int, tmp_path: Path
+) -> None:
     before = os.umask(mask)
     try:
         run = RunFolder(tmp_path / "new" / "run")
@@ -571,16 +710,29 @@ def test_what_is_written_has_the_rights_that_the_user_wants(mask: int, file: int
             run.write_manifest({"kind": "profile", "status": "complete"})
     finally:
         os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    modes = {
+        path.name: path.stat().st_mode & 0o777
+        for path in (tmp_path / "new").rglob("*")
+        if path.is_file()
+    }
     assert {modes[name] for name in ("t.parquet", "t.csv", "manifest.json")} == {file}
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new", tmp_path / "new" / "run")} == {folder}
+    assert {
+        path.stat().st_mode & 0o777 for path in (tmp_path / "new", tmp_path / "new" / "run")
+    } == {folder}
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows sets its time zone elsewhere")
-def test_a_run_goes_on_in_another_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_in_another_time_zone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = []
     try:
-        for zone in ("Pacific/Kiritimati", "America/Los_Angeles", "Asia/Kolkata", "UTC"):  # from 14 hours before to 8 after
+        for zone in (
+            "Pacific/Kiritimati",
+            "America/Los_Angeles",
+            "Asia/Kolkata",
+            "UTC",
+        ):  # from 14 hours before to 8 after
             monkeypatch.setenv("TZ", zone)
             time.tzset()
             with RunFolder(tmp_path).session("profile", CONFIG, started=now()) as session:

@@ -61,7 +61,9 @@ def parts(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.name.endswith(".part")]
 
 
-def break_after(model: LoadedModel, written: list[int], shards: int, error: BaseException) -> Callable[[], None]:
+def break_after(
+    model: LoadedModel, written: list[int], shards: int, error: BaseException
+) -> Callable[[], None]:
     def boom(*_: object) -> None:
         if len(written) >= shards:
             raise error
@@ -69,7 +71,9 @@ def break_after(model: LoadedModel, written: list[int], shards: int, error: Base
     return model.anatomy.blocks[1].register_forward_pre_hook(boom).remove
 
 
-def test_a_finished_run_leaves_four_files(model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]) -> None:
+def test_a_finished_run_leaves_four_files(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+) -> None:
     run = profile(model, texts, out=tmp_path / "run", **OPTIONS)
     assert written == [0, 1, 2, 3]
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
@@ -121,7 +125,11 @@ def test_a_run_goes_on_with_the_texts_in_another_order(
 
 
 def test_the_first_shard_size_is_kept(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel,
+    texts: list[str],
+    tmp_path: Path,
+    written: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heal = break_after(model, written, 1, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -133,7 +141,11 @@ def test_the_first_shard_size_is_kept(
 
 
 def test_a_full_disk_keeps_finished_shards(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel,
+    texts: list[str],
+    tmp_path: Path,
+    written: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = undisturbed(model, texts)
     written.clear()
@@ -145,7 +157,9 @@ def test_a_full_disk_keeps_finished_shards(
         fsync(descriptor)
 
     monkeypatch.setattr(atomic.os, "fsync", full)
-    with pytest.raises(RunFolderError, match=r"no space left on the disk.*run the same command again"):
+    with pytest.raises(
+        RunFolderError, match=r"no space left on the disk.*run the same command again"
+    ):
         profile(model, texts, out=tmp_path, **OPTIONS)
     assert parts(tmp_path) == []
     monkeypatch.setattr(atomic.os, "fsync", fsync)
@@ -189,11 +203,15 @@ def test_vectors_that_change_while_a_run_reads_them_are_noticed(tmp_path: Path) 
     file.write_bytes(raw)
     vectors = store.vectors(0)
     assert vectors[0].sum() == 8
-    with pytest.raises(RunFolderError, match=r"pooled\.npy is damaged.*Run the command that wrote it again"):
+    with pytest.raises(
+        RunFolderError, match=r"pooled\.npy is damaged.*Run the command that wrote it again"
+    ):
         vectors[1]
 
 
-def test_a_damaged_table_of_a_finished_run_is_computed_again(model: LoadedModel, texts: list[str], tmp_path: Path) -> None:
+def test_a_damaged_table_of_a_finished_run_is_computed_again(
+    model: LoadedModel, texts: list[str], tmp_path: Path
+) -> None:
     first = profile(model, texts, out=tmp_path, **OPTIONS)
     for name in ("profile.parquet", "prompts.parquet"):
         raw = bytearray((tmp_path / name).read_bytes())
@@ -203,7 +221,9 @@ def test_a_damaged_table_of_a_finished_run_is_computed_again(model: LoadedModel,
             Profile.load(tmp_path).tables()
         again = profile(model, texts, out=tmp_path, **OPTIONS)
         pd.testing.assert_frame_equal(again.table, first.table, check_exact=True)
-        pd.testing.assert_frame_equal(Profile.load(tmp_path).prompts, first.prompts, check_exact=True)
+        pd.testing.assert_frame_equal(
+            Profile.load(tmp_path).prompts, first.prompts, check_exact=True
+        )
 
 
 KILLED = """
@@ -232,20 +252,30 @@ def test_a_killed_process_leaves_a_run_that_goes_on(
     whole = undisturbed(model, texts)
     written.clear()
     script = KILLED.format(shard=SHARD, texts=texts, options=OPTIONS)
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert ended.returncode == -9, ended.stderr
     assert len(parts(tmp_path)) == 1
     resumed = profile(model, texts, out=tmp_path / "run", **OPTIONS)
     assert written == [2, 3]
     assert parts(tmp_path) == []
-    assert_same_numbers(resumed.table, whole.table, 1e-5)  # another process, whose threads may round otherwise
+    assert_same_numbers(
+        resumed.table, whole.table, 1e-5
+    )  # another process, whose threads may round otherwise
     assert sorted(path.name for path in (tmp_path / "run").iterdir())[0] == "manifest.json"
 
 
-def test_overwrite_computes_again(model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]) -> None:
+def test_overwrite_computes_again(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+) -> None:
     first = profile(model, texts, out=tmp_path, **OPTIONS)
     with pytest.raises(
-        RunFolderError, match=r"holds another run, which differs in profile\.final_norm: \"applied\" there, \"raw\""
+        RunFolderError,
+        match=r"holds another run, which differs in profile\.final_norm: \"applied\" there, \"raw\"",
     ):
         profile(model, texts, out=tmp_path, final_norm="raw", **OPTIONS)
     with pytest.raises(RunFolderError, match="differs in the texts or images"):
@@ -260,7 +290,9 @@ def test_overwrite_computes_again(model: LoadedModel, texts: list[str], tmp_path
     pd.testing.assert_frame_equal(Profile.load(tmp_path).table, raw.table)
 
 
-def test_what_cannot_be_written_is_told_in_words(model: LoadedModel, texts: list[str], tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_told_in_words(
+    model: LoadedModel, texts: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="is a file"):
         profile(model, texts, out=tmp_path / "file", **OPTIONS)
@@ -273,7 +305,11 @@ def test_what_cannot_be_written_is_told_in_words(model: LoadedModel, texts: list
 
 
 def test_a_scratch_folder_is_left_nowhere(
-    model: LoadedModel, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[int]
+    model: LoadedModel,
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[int],
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = profile(model, texts, **OPTIONS)

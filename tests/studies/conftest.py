@@ -1,4 +1,5 @@
-"""Studies in folders, quickly: most of their time on tiny models would go into drawing files that no test looks at."""
+"""Studies in folders, quickly: most of their time on tiny models would go into drawing files that
+no test looks at."""
 
 from __future__ import annotations
 

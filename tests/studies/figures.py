@@ -1,4 +1,5 @@
-"""Studies in folders without their figures, which take longer than everything else on tiny models."""
+"""Studies in folders without their figures, which take longer than everything else on tiny
+models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What studies measure, once more: states from transformers' own calls, one text at a time, float64 numpy throughout."""
+"""What studies measure, once more: states from transformers' own calls, one text at a time, float64
+numpy throughout."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def layer_entropies(model: LoadedModel, ids: list[int], sink: str) -> np.ndarray
 
 
 def inside_llama(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
-    """Every state inside every block, by calling the block's parts one after the other: no hooks."""
+    """Every state inside every block, by calling the block's parts one after the other: no
+    hooks."""
     module = model.module
     layers = raw_layers(model, ids)
     positions = torch.arange(len(ids)).unsqueeze(0)
@@ -58,7 +60,9 @@ def inside_llama(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
             x = torch.from_numpy(layers[k]).float().unsqueeze(0)
             norm1 = block.input_layernorm(x)
             turned = module.rotary_emb(x, positions)  # type: ignore[operator]
-            attn = block.self_attn(hidden_states=norm1, position_embeddings=turned, attention_mask=None)[0]
+            attn = block.self_attn(
+                hidden_states=norm1, position_embeddings=turned, attention_mask=None
+            )[0]
             mid = x + attn
             norm2 = block.post_attention_layernorm(mid)
             mlp = block.mlp(norm2)
@@ -70,7 +74,8 @@ def inside_llama(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
 
 
 def inside_parallel(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
-    """The same for GPT-NeoX, whose branches read the same input; attention is what is left of the sum."""
+    """The same for GPT-NeoX, whose branches read the same input; attention is what is left of the
+    sum."""
     layers = raw_layers(model, ids)
     out = {"embed": layers[0]}
     with torch.no_grad():

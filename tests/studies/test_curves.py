@@ -31,7 +31,9 @@ def test_a_dip_by_hand() -> None:
     assert dip.is_valley
 
 
-@pytest.mark.parametrize("curve", [[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0], [1.0, 3.0, 1.0, 0.5]])
+@pytest.mark.parametrize(
+    "curve", [[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0], [1.0, 3.0, 1.0, 0.5]]
+)
 def test_a_curve_without_a_dip(curve: list[float]) -> None:
     dip = dip_of(np.tile(curve, (5, 1)), seed=0)
     assert dip.depth.value == 0
@@ -43,7 +45,9 @@ def test_a_shallow_or_unsure_dip_is_no_valley() -> None:
     shallow = np.tile([4.0, 3.8, 4.0], (50, 1))
     assert dip_of(shallow, 0).depth.value == pytest.approx(0.2)
     assert not dip_of(shallow, 0).is_valley
-    unsure = np.array([4.0, 3.0, 4.0]) + np.array([0.0, 1.0, 0.0]) * 8 * rng.standard_normal((12, 1))
+    unsure = np.array([4.0, 3.0, 4.0]) + np.array([0.0, 1.0, 0.0]) * 8 * rng.standard_normal(
+        (12, 1)
+    )
     assert not dip_of(unsure, 0).is_valley
     assert not dip_of(np.array([[4.0, 1.0, 4.0]]), 0).is_valley  # one prompt: no interval
 
@@ -99,11 +103,17 @@ def test_augmentation_invariance_has_a_sign_per_metric() -> None:
     other = _views({"infonce": [2.0, 2.0, 2.9], "lidar": [2.0, 2.0, 2.0], "dime": [0.9, 0.9, 0.9]})
     (line,) = invariance(base, other, ("base", "tuned"))
     assert line.startswith("Augmentation invariance, tuned against base: more invariant. ")
-    assert "InfoNCE -0.7 on average over layers (intervals apart towards more at 2 of 3, towards less at 0)" in line
+    assert (
+        "InfoNCE -0.7 on average over layers (intervals apart towards more at 2 of 3, towards less at 0)"
+        in line
+    )
     (line,) = invariance(other, base, ("tuned", "base"))
     assert "base against tuned: less invariant. " in line
     mixed = _views({"infonce": [2.0, 2.0, 2.0], "lidar": [0.2, 0.2, 0.2], "dime": [0.5, 0.5, 0.5]})
-    assert "more invariant by some metrics, not by others" in invariance(base, mixed, ("base", "mixed"))[0]
+    assert (
+        "more invariant by some metrics, not by others"
+        in invariance(base, mixed, ("base", "mixed"))[0]
+    )
     assert "not clearly more or less invariant" in invariance(base, base, ("base", "same"))[0]
     assert invariance(base, _views({"prompt_entropy": [1.0, 2.0, 3.0]}), ("base", "none")) == []
     assert set(INVARIANCE) == {"infonce", "lidar", "dime"}

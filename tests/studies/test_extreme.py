@@ -1,4 +1,5 @@
-"""The study of extreme prompts: how prompts are changed, the numbers, what it says where there are none, and resuming."""
+"""The study of extreme prompts: how prompts are changed, the numbers, what it says where there are
+none, and resuming."""
 
 from __future__ import annotations
 
@@ -30,14 +31,22 @@ def cells(run: layerscope.Profile | object, **where: object) -> np.ndarray:
 
 def test_p_0_is_the_plain_profile(texts: list[str]) -> None:
     model = tiny_model("llama")
-    run = study("extreme", model, data=texts, levels=[0, 1], conditions=["repetition", "randomness"])
+    run = study(
+        "extreme", model, data=texts, levels=[0, 1], conditions=["repetition", "randomness"]
+    )
     plain = layerscope.profile(model, texts, metrics=["prompt_entropy"], final_norm="raw")
     for sink in ("keep", "drop"):
         expected = plain.curve("prompt_entropy", sink=sink)
         for condition in ("repetition", "randomness"):
-            rows = run.table[(run.table["condition"] == condition) & (run.table["level"] == 0) & (run.table["sink"] == sink)]
+            rows = run.table[
+                (run.table["condition"] == condition)
+                & (run.table["level"] == 0)
+                & (run.table["sink"] == sink)
+            ]
             for column in ("value", "ci_low", "ci_high", "n"):
-                np.testing.assert_allclose(rows[column], expected[column], rtol=1e-6, err_msg=column)
+                np.testing.assert_allclose(
+                    rows[column], expected[column], rtol=1e-6, err_msg=column
+                )
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
@@ -54,7 +63,9 @@ def test_every_number_is_that_of_an_independent_computation(family: str, texts: 
     }
     for (condition, level), ids in changed.items():
         for sink in ("keep", "drop"):
-            expected = np.mean([layer_entropies(model, row.tolist(), sink) for row in ids if len(row)], axis=0)
+            expected = np.mean(
+                [layer_entropies(model, row.tolist(), sink) for row in ids if len(row)], axis=0
+            )
             got = cells(run, condition=condition, level=level, sink=sink)
             np.testing.assert_allclose(got, expected, atol=2e-5)
 
@@ -62,21 +73,32 @@ def test_every_number_is_that_of_an_independent_computation(family: str, texts: 
 def test_one_token_cannot_be_repeated_further() -> None:
     model = tiny_model("llama")
     run = study("extreme", model, data=["a", "b"], levels=[0, 1], conditions=["repetition"])
-    np.testing.assert_array_equal(cells(run, level=0.0, sink="keep"), cells(run, level=1.0, sink="keep"))
+    np.testing.assert_array_equal(
+        cells(run, level=0.0, sink="keep"), cells(run, level=1.0, sink="keep")
+    )
     assert any("fewer than two tokens" in warning for warning in run.manifest["warnings"])
 
 
 def test_equal_states_have_no_entropy_and_it_says_so(texts: list[str]) -> None:
     tokenizer = tiny_tokenizer()
-    tokenizer.backend_tokenizer.post_processor = None  # nothing in front of the text, as in Pythia or SmolLM2
+    tokenizer.backend_tokenizer.post_processor = (
+        None  # nothing in front of the text, as in Pythia or SmolLM2
+    )
     run = study(
-        "extreme", wrap(build_tiny("llama"), tokenizer, "bare"), data=texts, levels=[0, 0.5, 1], conditions=["repetition"]
+        "extreme",
+        wrap(build_tiny("llama"), tokenizer, "bare"),
+        data=texts,
+        levels=[0, 0.5, 1],
+        conditions=["repetition"],
     )
     last = run.table[run.table["level"] == 1]
     assert last["value"].isna().all()
     assert (last["n"] == 0).all()
     assert any("same state at layers 0–3" in warning for warning in run.manifest["warnings"])
-    assert run.verdict[0] == "In short: in the middle half of the layers, prompt entropy falls with more repetition."
+    assert (
+        run.verdict[0]
+        == "In short: in the middle half of the layers, prompt entropy falls with more repetition."
+    )
     assert run.verdict[1].startswith("Repetition (p = 0 → 0.5): prompt entropy falls")
     assert run.table[run.table["level"] == 0.5]["value"].notna().all()
 
@@ -88,11 +110,15 @@ def test_one_token_behind_a_special_one_has_no_entropy_at_layer_0(texts: list[st
     assert last["keep", 0] != last["keep", 0]  # two states, one direction: not 2.1e-15 but no value
     assert last["drop", 0] != last["drop", 0]
     assert last[last.index.get_level_values("layer") > 0].notna().all()
-    assert any("all have the same state at layer 0;" in warning for warning in run.manifest["warnings"])
+    assert any(
+        "all have the same state at layer 0;" in warning for warning in run.manifest["warnings"]
+    )
 
 
 @pytest.mark.usefixtures("no_figure")
-def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_study_goes_on(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {"data": texts, "levels": [0, 0.5, 1], "lengths": [8], "out": tmp_path / "run"}
     model = tiny_model("llama")
     whole = study("extreme", model, **{**settings, "out": tmp_path / "whole"})
@@ -125,7 +151,9 @@ def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypa
         ({"levels": "x"}, "takes a number"),
     ],
 )
-def test_settings_that_make_no_sense(options: dict[str, object], phrase: str, texts: list[str]) -> None:
+def test_settings_that_make_no_sense(
+    options: dict[str, object], phrase: str, texts: list[str]
+) -> None:
     with pytest.raises(LayerscopeError, match=phrase):
         study("extreme", tiny_model("llama"), data=texts, **options)
     with pytest.raises(UnknownNameError, match="Did you mean 'repetition'"):
@@ -143,7 +171,9 @@ prompts = st.builds(
 
 
 @given(prompts, st.floats(0, 1), st.integers(0, 5))
-def test_repetition_keeps_the_count_and_draws_from_the_prompt(prompt: Prompt, p: float, seed: int) -> None:
+def test_repetition_keeps_the_count_and_draws_from_the_prompt(
+    prompt: Prompt, p: float, seed: int
+) -> None:
     out = repeated(prompt, p, seed)
     assert len(out) == len(prompt)
     assert (out[[0, -1]] == prompt.ids[[0, -1]]).all()
@@ -151,7 +181,9 @@ def test_repetition_keeps_the_count_and_draws_from_the_prompt(prompt: Prompt, p:
 
 
 @given(prompts, st.floats(0, 1), st.integers(0, 5))
-def test_randomness_keeps_the_count_and_draws_no_special_token(prompt: Prompt, p: float, seed: int) -> None:
+def test_randomness_keeps_the_count_and_draws_no_special_token(
+    prompt: Prompt, p: float, seed: int
+) -> None:
     vocabulary = plain_vocabulary(60, SPECIAL)
     out = randomized(prompt, p, seed, vocabulary)
     assert len(out) == len(prompt)
@@ -182,7 +214,9 @@ def test_the_ends_of_the_scale() -> None:
 def test_the_share_of_replaced_tokens_is_p() -> None:
     long = Prompt.of(range(3, 5003), SPECIAL, 9)
     for p in (0.1, 0.5, 0.9):
-        share = float((randomized(long, p, 1, plain_vocabulary(50_000, SPECIAL)) != long.ids).mean())
+        share = float(
+            (randomized(long, p, 1, plain_vocabulary(50_000, SPECIAL)) != long.ids).mean()
+        )
         assert abs(share - p) < 4 * (p * (1 - p) / 5000) ** 0.5 + 1e-3
 
 
@@ -194,7 +228,9 @@ def test_draws_depend_on_the_prompt_and_the_seed_alone() -> None:
     assert (randomized(PROMPT, 1, 4, vocabulary) != randomized(other, 1, 4, vocabulary)).any()
 
 
-@pytest.mark.parametrize(("length", "expected"), [(8, [1, 10, 11, 12, 13, 14, 10, 2]), (3, [1, 10, 2]), (9, []), (1, [])])
+@pytest.mark.parametrize(
+    ("length", "expected"), [(8, [1, 10, 11, 12, 13, 14, 10, 2]), (3, [1, 10, 2]), (9, []), (1, [])]
+)
 def test_prefixes_keep_what_the_tokenizer_adds(length: int, expected: list[int]) -> None:
     assert prefix(PROMPT, length).tolist() == expected
 

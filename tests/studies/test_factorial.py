@@ -1,4 +1,5 @@
-"""What of a gain belongs to the readout, what to the layer, and what to both: on scores whose answer is known, and from tasks."""
+"""What of a gain belongs to the readout, what to the layer, and what to both: on scores whose
+answer is known, and from tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from layerscope.core.heads import Ridge, make_target
 from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.studies import factorial
-from layerscope.studies.factorial import READOUTS, apply_readout, gain_parts, inner_gains, mixed_model, read_task, summarize
+from layerscope.studies.factorial import (
+    READOUTS,
+    apply_readout,
+    gain_parts,
+    inner_gains,
+    mixed_model,
+    read_task,
+    summarize,
+)
 from layerscope.studies.run import StudyRun, study
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
@@ -30,12 +39,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(data: Path) -> StudyRun:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factorial, "LEAST_TEXTS", 10)
-        given = {"tasks": "Pairs,TwitterSemEval2015,Ranking", "data_dir": str(data), "items": 20, "fit": 200}
+        given = {
+            "tasks": "Pairs,TwitterSemEval2015,Ranking",
+            "data_dir": str(data),
+            "items": 20,
+            "fit": 200,
+        }
         return study("factorial", tiny_model("llama"), max_length=64, seed=1, **given)
 
 
 def cube(readout: float, layer: float, both: float) -> np.ndarray:
-    """Five tasks: one readout, one layer, and the two together gain so much over today (the first readout, the last layer)."""
+    """Five tasks: one readout, one layer, and the two together gain so much over today (the first
+    readout, the last layer)."""
     made = np.zeros((5, len(READOUTS), 6)) + np.arange(5.0)[:, None, None]
     made[:, 3] += readout
     made[:, :, 2] += layer
@@ -45,13 +60,23 @@ def cube(readout: float, layer: float, both: float) -> np.ndarray:
 
 def rows_of(cubes: dict[str, np.ndarray]) -> pd.DataFrame:
     return pd.DataFrame(
-        {"kind": "score", "model": name, "task": f"t{t}", "reading": READOUTS[r], "layer": k, "depth": k / 5, "value": value}
+        {
+            "kind": "score",
+            "model": name,
+            "task": f"t{t}",
+            "reading": READOUTS[r],
+            "layer": k,
+            "depth": k / 5,
+            "value": value,
+        }
         for name, made in cubes.items()
         for (t, r, k), value in np.ndenumerate(made)
     )
 
 
-@pytest.mark.parametrize(("readout", "layer", "both"), [(4.0, 2.0, 1.0), (4.0, 2.0, -1.0), (5.0, 0.5, 0.0)])
+@pytest.mark.parametrize(
+    ("readout", "layer", "both"), [(4.0, 2.0, 1.0), (4.0, 2.0, -1.0), (5.0, 0.5, 0.0)]
+)
 def test_the_parts_of_a_gain(readout: float, layer: float, both: float) -> None:
     found = gain_parts(cube(readout, layer, both))
     np.testing.assert_allclose(found, [[readout, layer, both, readout + layer + both]] * 5)
@@ -69,23 +94,31 @@ def test_a_task_does_not_choose_for_itself() -> None:
 
 def test_shares_and_the_mixed_model_find_what_was_put_in() -> None:
     rng = np.random.default_rng(0)
-    made = {name: 50 + cube(6.0, 2.0, 0.0) + rng.normal(0, 0.1, (5, len(READOUTS), 6)) for name in "abc"}
+    made = {
+        name: 50 + cube(6.0, 2.0, 0.0) + rng.normal(0, 0.1, (5, len(READOUTS), 6)) for name in "abc"
+    }
     table, verdict = summarize(rows_of(made), 0)
     shares = table[table["kind"] == "share"].set_index("reading")["value"]
     assert shares["readout"] == pytest.approx(75, abs=2)
     assert shares["layer"] == pytest.approx(25, abs=2)
-    assert verdict[0].startswith("In short: the readout alone brings +6.0 points, the layer alone +2.0, of +8.0 in all; ")
+    assert verdict[0].startswith(
+        "In short: the readout alone brings +6.0 points, the layer alone +2.0, of +8.0 in all; "
+    )
     assert verdict[0].endswith("mean 3, centered 3, weighted 3, last 3, echo 3, prompt 3, head 3.")
     inner = table[(table["kind"] == "inner") & table["model"].isna()].set_index("reading")
     assert (inner["ci_low"] > 1.5).all()
     mixed = table[table["kind"] == "mixed"].set_index("reading")
     assert mixed.loc["readout[T.last]", "value"] == pytest.approx(6, abs=0.3)
-    assert mixed.loc["depth[T.middle]", "value"] == pytest.approx(1, abs=0.3)  # one of its two layers gains two
+    assert mixed.loc["depth[T.middle]", "value"] == pytest.approx(
+        1, abs=0.3
+    )  # one of its two layers gains two
     assert mixed_model(rows_of({"a": made["a"]})) == []
 
 
 @pytest.mark.parametrize("name", ["Pairs", "Topics", "Sets", "TwitterSemEval2015"])
-def test_no_text_is_both_scored_and_fitted_on(data: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_is_both_scored_and_fitted_on(
+    data: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(factorial, "LEAST_TEXTS", 5)
     (spec,) = resolve_tasks(name, data_dir=str(data), sample=20)
     _, _, texts, fit = read_task(spec, 50, 0)
@@ -111,8 +144,12 @@ def test_every_layer_is_scored_under_every_readout_by_mteb(data: Path, whole: St
         "scoring_workers": 0,
         "progress": False,
     }
-    own = layerscope.evaluate(tiny_model("llama"), ["Pairs"], **settings).scores.set_index("layer")["score"]
-    mine = scores[(scores["reading"] == "mean") & (scores["task"] == "Pairs")].set_index("layer")["value"]
+    own = layerscope.evaluate(tiny_model("llama"), ["Pairs"], **settings).scores.set_index("layer")[
+        "score"
+    ]
+    mine = scores[(scores["reading"] == "mean") & (scores["task"] == "Pairs")].set_index("layer")[
+        "value"
+    ]
     np.testing.assert_allclose(mine, 100 * own[mine.index], atol=1e-3)
     assert whole.verdict[0].startswith("In short: the ")
     assert len(whole.plot().axes) == 1
@@ -120,7 +157,10 @@ def test_every_layer_is_scored_under_every_readout_by_mteb(data: Path, whole: St
 
 def test_what_is_fitted_is_fitted_on_the_other_texts_alone() -> None:
     rng = np.random.default_rng(0)
-    vectors = {name: rng.normal(size=(3, 50, 6)).astype(np.float32) for name in ("mean", "weighted", "last", "echo", "prompt")}
+    vectors = {
+        name: rng.normal(size=(3, 50, 6)).astype(np.float32)
+        for name in ("mean", "weighted", "last", "echo", "prompt")
+    }
     changed = {name: rows.copy() for name, rows in vectors.items()}
     for rows in changed.values():
         rows[:, 1:20] += 3  # what other scored texts are does not matter
@@ -133,7 +173,12 @@ def test_what_is_fitted_is_fitted_on_the_other_texts_alone() -> None:
 
 
 def test_what_cannot_be_compared_is_refused(data: Path) -> None:
-    with pytest.raises(DataError, match=r"two tasks or more, and can use 0\. Topics has \d+ texts that are not scored"):
+    with pytest.raises(
+        DataError,
+        match=r"two tasks or more, and can use 0\. Topics has \d+ texts that are not scored",
+    ):
         study("factorial", tiny_model("llama"), tasks="Topics", data_dir=str(data), items=20)
     with pytest.raises(InvalidValueError, match="template=plain is a readout already"):
-        study("factorial", tiny_model("llama"), tasks="Topics", data_dir=str(data), template="plain")
+        study(
+            "factorial", tiny_model("llama"), tasks="Topics", data_dir=str(data), template="plain"
+        )

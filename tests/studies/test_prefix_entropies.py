@@ -25,7 +25,8 @@ def prepared(x: np.ndarray) -> np.ndarray:
 
 
 def walk(n: int, d: int, kind: str, seed: int = 0) -> np.ndarray:
-    """States like a model's: a decaying spectrum, neighbors alike, and perhaps a huge first token."""
+    """States like a model's: a decaying spectrum, neighbors alike, and perhaps a huge first
+    token."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.5
     x[1:] += 0.4 * x[:-1]
@@ -69,7 +70,9 @@ def test_a_few_prefixes_and_every_other_one() -> None:
 
 
 def test_known_answers() -> None:
-    assert torch.allclose(prefix_entropies(torch.eye(9)), torch.arange(1, 10).double().log(), atol=1e-6)
+    assert torch.allclose(
+        prefix_entropies(torch.eye(9)), torch.arange(1, 10).double().log(), atol=1e-6
+    )
     same = torch.ones(6, 6)
     assert prefix_entropies(same).abs().max() < 1e-6
     assert torch.isnan(prefix_entropies(torch.zeros(3, 3))).all()

@@ -61,18 +61,30 @@ def test_two_models_are_compared_prompt_by_prompt(tmp_path) -> None:  # type: ig
     two.name = "tiny-llama-taught"
     run = study("reasoning", one, two, data=TEXTS, stride=5, out=tmp_path / "run")
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000
-    assert run.verdict[0].startswith("In short: over all layers, prompt entropy of tiny-llama-taught is")
+    assert run.verdict[0].startswith(
+        "In short: over all layers, prompt entropy of tiny-llama-taught is"
+    )
     assert run.verdict[1].startswith("tiny-llama-taught against tiny-llama, prompt by prompt")
     table = run.table[(run.table["sink"] == "keep")]
     assert set(table["position"] % 5) <= {0, table["position"].max() % 5}
-    # the difference in the verdict is the mean over prompts of the mean over positions and layers, here of the middle third
+    # the difference in the verdict is the mean over prompts of the mean over positions and layers,
+    # here of the middle third
     from layerscope.data import load_corpus
     from layerscope.progress import Silent
     from layerscope.studies import Request
     from layerscope.studies.reasoning import STUDY, measure
     from layerscope.studies.shared.models import read_specs
 
-    request = Request([one, two], load_corpus(TEXTS), STUDY.fill({"stride": 5}), 0, {}, "raw", 256, tmp_path / "again")
+    request = Request(
+        [one, two],
+        load_corpus(TEXTS),
+        STUDY.fill({"stride": 5}),
+        0,
+        {},
+        "raw",
+        256,
+        tmp_path / "again",
+    )
     held = [measure(request, spec, Silent()).values["keep"] for spec in read_specs(request.models)]
     difference = np.nanmean(np.nanmean(held[1][:, 1] - held[0][:, 1], axis=1))
     assert f"{difference:+.2f}" in run.verdict[1]
@@ -107,7 +119,8 @@ def test_different_tokens_are_warned_about_and_nonsense_is_refused() -> None:
 
 
 def test_traces_are_greedy_and_followed() -> None:
-    """What is written is what transformers' own greedy decoding gives; the verdict speaks about the trace."""
+    """What is written is what transformers' own greedy decoding gives; the verdict speaks about the
+    trace."""
     import torch
 
     from layerscope.models import wrap
@@ -118,12 +131,22 @@ def test_traces_are_greedy_and_followed() -> None:
     full = hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA, tie_word_embeddings=True)).eval()
     model = wrap(full, tiny_tokenizer(), "tied")
     ids = model.tokenize(["a question about numbers"]).ids[0]
-    expected = full.generate(torch.tensor([ids]), max_new_tokens=9, do_sample=False)[0, len(ids) :].tolist()
+    expected = full.generate(torch.tensor([ids]), max_new_tokens=9, do_sample=False)[
+        0, len(ids) :
+    ].tolist()
     stop = model.module.config.eos_token_id
     expected = expected[: expected.index(stop)] if stop in expected else expected
     assert write_on(model, output_weights(model), ids, 9) == expected
-    run = study("reasoning", model, data=["a question about numbers", "another one, longer than the first"], generate=9)
-    assert run.table["position"].max() == len(model.tokenize(["another one, longer than the first"]).ids[0]) + 9
+    run = study(
+        "reasoning",
+        model,
+        data=["a question about numbers", "another one, longer than the first"],
+        generate=9,
+    )
+    assert (
+        run.table["position"].max()
+        == len(model.tokenize(["another one, longer than the first"]).ids[0]) + 9
+    )
     assert any("wrote 9 tokens after 2 of 2 texts" in line for line in run.verdict)
     assert run.manifest["conventions"]["trace"].startswith("up to 9 tokens")
     room = write_on(model, output_weights(model), list(range(10, 10 + 126)), 9)

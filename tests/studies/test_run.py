@@ -15,13 +15,19 @@ from tests.studies.figures import no_figure  # noqa: F401 - a fixture
 from tests.tiny import tiny_model
 
 
-def test_a_study_is_a_folder_that_is_returned_at_once(model_folder: Path, texts: list[str], tmp_path: Path) -> None:
+def test_a_study_is_a_folder_that_is_returned_at_once(
+    model_folder: Path, texts: list[str], tmp_path: Path
+) -> None:
     settings = {"data": texts[:3], "levels": [0, 1], "lengths": [8], "out": tmp_path / "run"}
     run = study("extreme", str(model_folder), **settings)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"study.parquet", "study.csv", "figure.png", "figure.svg", "manifest.json"} <= names
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert (manifest["kind"], manifest["study"], manifest["status"]) == ("study", "extreme", "complete")
+    assert (manifest["kind"], manifest["study"], manifest["status"]) == (
+        "study",
+        "extreme",
+        "complete",
+    )
     assert manifest["verdict"] == run.verdict
     assert manifest["conventions"]["models"]["tiny-llama"]["weights_sha256"]
     stamp = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
@@ -33,7 +39,9 @@ def test_a_study_is_a_folder_that_is_returned_at_once(model_folder: Path, texts:
 
 
 @pytest.mark.usefixtures("no_figure")
-def test_a_study_without_matplotlib_and_one_that_replaces_it(texts: list[str], tmp_path: Path) -> None:
+def test_a_study_without_matplotlib_and_one_that_replaces_it(
+    texts: list[str], tmp_path: Path
+) -> None:
     settings = {"data": texts[:3], "conditions": "repetition", "out": tmp_path / "run"}
     run = study("extreme", tiny_model("llama"), levels=[0, 1], **settings)
     assert not list((tmp_path / "run").glob("figure.*"))
@@ -43,15 +51,21 @@ def test_a_study_without_matplotlib_and_one_that_replaces_it(texts: list[str], t
     assert set(StudyRun.load(tmp_path / "run").table["level"]) == {0.0, 0.5}
 
 
-def test_without_a_folder_nothing_is_left(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_nothing_is_left(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run = study("extreme", tiny_model("llama"), data=texts[:2], levels=[0, 1], conditions="repetition")
+    run = study(
+        "extreme", tiny_model("llama"), data=texts[:2], levels=[0, 1], conditions="repetition"
+    )
     assert run.path is None
     assert not list(tmp_path.glob("layerscope-study-*"))
 
 
 @pytest.mark.usefixtures("no_figure")
-def test_models_and_engine_take_the_options_of_every_command(model_folder: Path, texts: list[str], tmp_path: Path) -> None:
+def test_models_and_engine_take_the_options_of_every_command(
+    model_folder: Path, texts: list[str], tmp_path: Path
+) -> None:
     settings = {"data": texts[:3], "metrics": "prompt_entropy", "out": tmp_path / "run"}
     models = [str(model_folder), f"{model_folder}?dtype=float32&label=own"]
     run = study("compare", *models, dtype="bfloat16", batch_size=1, **settings)
@@ -72,9 +86,13 @@ def test_what_is_refused(texts: list[str], tmp_path: Path) -> None:
         study("extrem", tiny_model("llama"), data=texts)
     with pytest.raises(LayerscopeError, match="the study extreme takes 1 model, and was given 0"):
         study("extreme", data=texts)
-    with pytest.raises(LayerscopeError, match="the study compare takes 2 or more models, and was given 1"):
+    with pytest.raises(
+        LayerscopeError, match="the study compare takes 2 or more models, and was given 1"
+    ):
         study("compare", tiny_model("llama"), data=texts)
-    with pytest.raises(UnknownNameError, match=r"option of the study extreme 'level'. Did you mean 'levels'"):
+    with pytest.raises(
+        UnknownNameError, match=r"option of the study extreme 'level'. Did you mean 'levels'"
+    ):
         study("extreme", tiny_model("llama"), data=texts, level=1)
     with pytest.raises(UnknownNameError, match="unknown final_norm 'row'"):
         study("extreme", tiny_model("llama"), data=texts, final_norm="row")
@@ -107,7 +125,9 @@ def test_options_read_text(default: object, given: object, expected: object) -> 
     assert Option("o", default, "h").parse(None) == default
 
 
-@pytest.mark.parametrize(("default", "given"), [(1, "x"), (1, 1.5), (True, "maybe"), ([0.0], "a,b"), (1.0, [])])
+@pytest.mark.parametrize(
+    ("default", "given"), [(1, "x"), (1, 1.5), (True, "maybe"), ([0.0], "a,b"), (1.0, [])]
+)
 def test_options_refuse_what_they_cannot_read(default: object, given: object) -> None:
     with pytest.raises(LayerscopeError, match="option o takes"):
         Option("o", default, "h").parse(given)

@@ -28,9 +28,13 @@ def test_sizes_in_order_with_the_values_of_an_independent_computation(texts: lis
     assert held["model"].tolist() == ["llama-3", "llama-5", "llama-8"]
     assert held["parameters"].is_monotonic_increasing
     for model in models:
-        each = np.array([layer_entropies(model, model.tokenize([text]).ids[0], "keep") for text in texts])
+        each = np.array(
+            [layer_entropies(model, model.tokenize([text]).ids[0], "keep") for text in texts]
+        )
         rows = run.table[(run.table["model"] == model.name) & (run.table["sink"] == "keep")]
-        curve = rows[(rows["metric"] == "prompt_entropy") & (rows["normalization"] == "raw")].sort_values("layer")
+        curve = rows[
+            (rows["metric"] == "prompt_entropy") & (rows["normalization"] == "raw")
+        ].sort_values("layer")
         np.testing.assert_allclose(curve["value"], each.mean(axis=0), atol=2e-5)
         assert curve["depth"].iloc[-1] == 1
         depth = rows[rows["metric"] == "valley_depth"]
@@ -42,7 +46,9 @@ def test_sizes_in_order_with_the_values_of_an_independent_computation(texts: lis
 
 def _deepest(curve: np.ndarray) -> float:
     """By trying every inner layer."""
-    return max(min(curve[: k + 1].max(), curve[k:].max()) - curve[k] for k in range(1, len(curve) - 1))
+    return max(
+        min(curve[: k + 1].max(), curve[k:].max()) - curve[k] for k in range(1, len(curve) - 1)
+    )
 
 
 def test_what_a_valley_is_called() -> None:
@@ -50,16 +56,25 @@ def test_what_a_valley_is_called() -> None:
         rng = np.random.default_rng(0)
         sites = ["embed", *(f"block.{k}" for k in range(len(curve) - 1))]
         rows = [
-            {"prompt": i, "site": site, "prompt_entropy": a + noise, "prompt_entropy_sink_dropped": b + noise}
+            {
+                "prompt": i,
+                "site": site,
+                "prompt_entropy": a + noise,
+                "prompt_entropy_sink_dropped": b + noise,
+            }
             for i, noise in enumerate(0.01 * rng.standard_normal(20))
             for site, a, b in zip(sites, curve, without, strict=True)
         ]
         from types import SimpleNamespace
 
-        run = SimpleNamespace(prompts=pd.DataFrame(rows), manifest={"model": {"n_blocks": len(curve) - 1}})
+        run = SimpleNamespace(
+            prompts=pd.DataFrame(rows), manifest={"model": {"n_blocks": len(curve) - 1}}
+        )
         return Valleys.of(run, "m", 0, 20).sentence()  # type: ignore[arg-type]
 
     clear = of([4, 1, 4], [4, 3.9, 4])
-    assert clear.startswith("m has a valley at layer 1 of 2, 3.00 (3.00 to 3.00) nats deep; without the sink token none is left")
+    assert clear.startswith(
+        "m has a valley at layer 1 of 2, 3.00 (3.00 to 3.00) nats deep; without the sink token none is left"
+    )
     assert "one remains at layer 1, 2.00" in of([4, 1, 4], [4, 2, 4])
     assert of([4, 3.9, 4], [4, 4, 4]).startswith("m has no clear valley: its deepest dip is 0.10")

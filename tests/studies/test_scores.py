@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("few_experiments")
 
 
 def test_the_lowest_value_chooses_per_task_among_scored_layers() -> None:
-    scores = pd.DataFrame({"task": ["a"] * 3 + ["b"] * 3, "layer": [0, 1, 2] * 2, "score": [10.0, 30, 20, 50, 40, 45]})
+    scores = pd.DataFrame(
+        {"task": ["a"] * 3 + ["b"] * 3, "layer": [0, 1, 2] * 2, "score": [10.0, 30, 20, 50, 40, 45]}
+    )
 
     def curve(values: list[float]) -> pd.DataFrame:
         return pd.DataFrame({"metric": "dime", "layer": range(4), "value": values})
@@ -28,7 +30,9 @@ def test_the_lowest_value_chooses_per_task_among_scored_layers() -> None:
     chosen = choose_by_lowest(curve([3.0, 1, 2, 0]), scores, ["dime"])
     # layer 3 has no score, so layer 1 is the lowest
     assert chosen[["task", "layer", "gain"]].values.tolist() == [["a", 1, 10.0], ["b", 1, -5.0]]
-    assert choose_by_lowest(curve([0.0, 0, 1, 1]).assign(task="a"), scores, ["dime"])["layer"].tolist() == [0]
+    assert choose_by_lowest(curve([0.0, 0, 1, 1]).assign(task="a"), scores, ["dime"])[
+        "layer"
+    ].tolist() == [0]
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +42,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
 
     place = tmp_path_factory.mktemp("scores")
     data = write_tasks(place / "tasks")
-    deep = wrap(hf.LlamaModel(hf.LlamaConfig(**{**_LLAMA, "num_hidden_layers": 6})).eval(), tiny_tokenizer(), "deep")
-    texts = [f"text number {i} about {['rain', 'bread', 'rock'][i % 3]} and more" for i in range(12)]
+    deep = wrap(
+        hf.LlamaModel(hf.LlamaConfig(**{**_LLAMA, "num_hidden_layers": 6})).eval(),
+        tiny_tokenizer(),
+        "deep",
+    )
+    texts = [
+        f"text number {i} about {['rain', 'bread', 'rock'][i % 3]} and more" for i in range(12)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERSCOPE_CACHE", str(place / "cache"))
         patch.setattr(
             "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
         )  # no processes to wait for
-        patch.setattr("layerscope.studies.scores.correlate", partial(correlate, surrogates=99, bootstrap=100))
+        patch.setattr(
+            "layerscope.studies.scores.correlate", partial(correlate, surrogates=99, bootstrap=100)
+        )
         return study(
             "scores", deep, tiny_model("bert"), data=texts, out=place / "run", max_length=48, final_norm="applied",
             tasks="Pairs,Topics", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",
@@ -87,7 +99,9 @@ def test_each_task_chooses_on_its_own_texts(whole: StudyRun) -> None:
     for task in ("Pairs", "Topics"):
         run = Profile.load(next((whole.path / "parts").rglob(f"deep-tasks/{task}/deep")))
         curve = run.curve("dataset_entropy").set_index("layer")["value"]
-        chosen = choices[(choices["task"] == task) & (choices["metric"] == "dataset_entropy")]["layer"].iloc[0]
+        chosen = choices[(choices["task"] == task) & (choices["metric"] == "dataset_entropy")][
+            "layer"
+        ].iloc[0]
         assert chosen == int(curve.idxmin())
         assert run.manifest["corpus"]["task"] == task
 

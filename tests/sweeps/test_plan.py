@@ -36,14 +36,27 @@ def test_models_revisions_checkpoints_corpora_and_tasks(home: Path) -> None:
         }
     )
     models = [step.models[0] for step in config.steps[::3]]
-    assert [model.label for model in models] == ["one", "org/two@a", "org/two@10", "step-20", "step-100"]
+    assert [model.label for model in models] == [
+        "one",
+        "org/two@a",
+        "org/two@10",
+        "step-20",
+        "step-100",
+    ]
     assert models[1].options == {"dtype": "bfloat16", "revision": "a"}
     assert (config.steps[3].model, config.steps[3].revision) == ("org/two", "a")
-    assert [(corpus.label, corpus.limit) for corpus in config.corpora] == [("lee", None), ("few", 5)]
+    assert [(corpus.label, corpus.limit) for corpus in config.corpora] == [
+        ("lee", None),
+        ("few", 5),
+    ]
     jobs = config.steps
     assert len(jobs) == 5 * (2 + 1)
     assert len({job.name for job in jobs}) == len(jobs)
-    assert [job.name for job in jobs[3:6]] == ["org-two@a--lee", "org-two@a--few", "org-two@a--tasks"]
+    assert [job.name for job in jobs[3:6]] == [
+        "org-two@a--lee",
+        "org-two@a--few",
+        "org-two@a--tasks",
+    ]
 
 
 def test_names_of_jobs_are_never_shared(home: Path) -> None:
@@ -53,18 +66,26 @@ def test_names_of_jobs_are_never_shared(home: Path) -> None:
 
 
 def test_names_are_different_on_every_disk(home: Path) -> None:
-    """Emulated: a disk that knows no capitals and one way to write an accent, and Windows' names of devices."""
-    plan = read_plan({"models": ["org/Bert", "org/bert", "caf\u00e9", "cafe\u0301"], "corpora": ["lee"]})
+    """Emulated: a disk that knows no capitals and one way to write an accent, and Windows' names of
+    devices."""
+    plan = read_plan(
+        {"models": ["org/Bert", "org/bert", "caf\u00e9", "cafe\u0301"], "corpora": ["lee"]}
+    )
     names = [step.name for step in plan.steps]
     assert len({on_disk(name) for name in names}) == len(names)
-    steps = [{"study": "extreme", "models": ["a"], "name": "First"}, {"study": "extreme", "models": ["a"], "name": "first"}]
+    steps = [
+        {"study": "extreme", "models": ["a"], "name": "First"},
+        {"study": "extreme", "models": ["a"], "name": "first"},
+    ]
     with pytest.raises(PlanError, match="the name 'first' is taken"):
         read_plan({"steps": steps})
     with pytest.raises(PlanError, match="'aux' is taken, or is not fit for a folder"):
         read_plan({"steps": [{**steps[0], "name": "aux"}]})
 
 
-@pytest.mark.parametrize("name", ["con", "NUL", "aux.txt", "Com1", "lpt9.tar.gz", "model.", "..", ".", "a/..", "x/prn"])
+@pytest.mark.parametrize(
+    "name", ["con", "NUL", "aux.txt", "Com1", "lpt9.tar.gz", "model.", "..", ".", "a/..", "x/prn"]
+)
 def test_folders_of_models_have_names_that_every_system_allows(name: str) -> None:
     for made in (folder_name(name), model_folder_name(name)):
         assert not is_reserved(made)
@@ -97,10 +118,15 @@ def test_names_of_steps_that_are_not_folders_of_the_sweep(name: str) -> None:
         assert len(made) <= 130
         assert not is_reserved(made)
         assert not made.startswith(".")
-        assert not made.casefold().endswith((".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged"))
+        assert not made.casefold().endswith(
+            (".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged")
+        )
 
 
-@pytest.mark.parametrize("out", ["../elsewhere", "a/../../b", "{up}/elsewhere", "..\\up", "C:\\runs", "\\\\host\\share", "~/x"])
+@pytest.mark.parametrize(
+    "out",
+    ["../elsewhere", "a/../../b", "{up}/elsewhere", "..\\up", "C:\\runs", "\\\\host\\share", "~/x"],
+)
 def test_a_plan_in_a_file_does_not_say_where_else_to_write(
     out: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,34 +139,50 @@ def test_a_plan_in_a_file_does_not_say_where_else_to_write(
     assert not list(tmp_path.glob("elsewhere*"))
 
 
-def test_the_user_says_where_else_to_write(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_says_where_else_to_write(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     plan = {"models": ["controlled-ar"], "corpora": ["lee"], "out": "../elsewhere"}
     Path("plan.yaml").write_text(json.dumps(plan))
     assert sweep("plan.yaml", out="mine", dry_run=True).path == Path("mine")
-    assert sweep(plan, dry_run=True).path == Path("../elsewhere")  # a plan given in Python is the user's own
+    assert sweep(plan, dry_run=True).path == Path(
+        "../elsewhere"
+    )  # a plan given in Python is the user's own
 
 
-def test_a_plan_does_not_write_through_a_link(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_does_not_write_through_a_link(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "here" / "link").symlink_to(tmp_path / "other")
     monkeypatch.chdir(tmp_path / "here")
-    Path("plan.yaml").write_text(json.dumps({"models": ["controlled-ar"], "corpora": ["lee"], "out": "link/runs"}))
+    Path("plan.yaml").write_text(
+        json.dumps({"models": ["controlled-ar"], "corpora": ["lee"], "out": "link/runs"})
+    )
     with pytest.raises(PlanError, match="is a link out of the folder"):
         sweep("plan.yaml", dry_run=True)
     assert not list((tmp_path / "other").iterdir())
 
 
 def test_no_two_files_are_one_on_any_disk(model_folder: Path, tmp_path: Path) -> None:
-    """Emulated: what a sweep writes, looked at as a disk does that knows neither capitals nor two ways to write an accent."""
+    """Emulated: what a sweep writes, looked at as a disk does that knows neither capitals nor two
+    ways to write an accent."""
     for name in ("Model", "model", "caf\u00e9", "cafe\u0301"):
         shutil.copytree(model_folder, tmp_path / name)
     (tmp_path / "texts.txt").write_text("one text\nanother text\n")
     models = [str(tmp_path / name) for name in ("Model", "model", "caf\u00e9", "cafe\u0301")]
     options = {"metrics": ["prompt_entropy"]}
-    steps = [{"study": "compare", "models": models[:2], "data": str(tmp_path / "texts.txt"), "options": options}]
+    steps = [
+        {
+            "study": "compare",
+            "models": models[:2],
+            "data": str(tmp_path / "texts.txt"),
+            "options": options,
+        }
+    ]
     plan = {
         "models": models,
         "corpora": [str(tmp_path / "texts.txt")],
@@ -160,14 +202,21 @@ def test_only_tasks() -> None:
     assert [job.kind for job in jobs] == ["evaluate"]
 
 
-def test_paths_are_meant_from_where_the_file_is(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_meant_from_where_the_file_is(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = home / "sweep.yaml"
     file.write_text(
-        yaml.safe_dump({"models": ["step-20", {"checkpoints": "step-*"}], "corpora": ["first.txt"]}), encoding="utf-8"
+        yaml.safe_dump(
+            {"models": ["step-20", {"checkpoints": "step-*"}], "corpora": ["first.txt"]}
+        ),
+        encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
     config = read_plan(file)
-    assert [step.models[0].model for step in config.steps] == [str(home / name) for name in ("step-20", "step-20", "step-100")]
+    assert [step.models[0].model for step in config.steps] == [
+        str(home / name) for name in ("step-20", "step-20", "step-100")
+    ]
     assert config.corpora[0].data == str(home / "first.txt")
 
 
@@ -213,8 +262,17 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
             "profile": {"max_length": 8},
             "defaults": {"data": str(home / "first.txt"), "limit": 3, "max_length": 16},
             "steps": [
-                {"study": "extreme", "models": [f"{home / 'step-20'}?label=mine"], "options": {"levels": [0, 1]}, "seed": 4},
-                {"name": "short", "profile": {"metrics": ["prompt_entropy"]}, "models": [str(home / "step-100")]},
+                {
+                    "study": "extreme",
+                    "models": [f"{home / 'step-20'}?label=mine"],
+                    "options": {"levels": [0, 1]},
+                    "seed": 4,
+                },
+                {
+                    "name": "short",
+                    "profile": {"metrics": ["prompt_entropy"]},
+                    "models": [str(home / "step-100")],
+                },
                 {"evaluate": {"tasks": "small"}, "models": ["org/a", "org/b?dtype=bfloat16"]},
                 {"name": "classes", "probe": {"data": "labeled.csv"}, "models": ["org/a"]},
             ],
@@ -225,9 +283,16 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
     assert (extreme.models[0].label, extreme.model, extreme.settings["seed"]) == ("mine", "mine", 4)
     assert extreme.corpus is not None
     assert (extreme.corpus.limit, extreme.settings["max_length"]) == (3, 16)
-    assert (short.name, short.settings["max_length"], short.settings["metrics"]) == ("short", 16, ["prompt_entropy"])
+    assert (short.name, short.settings["max_length"], short.settings["metrics"]) == (
+        "short",
+        16,
+        ["prompt_entropy"],
+    )
     assert [first.name, second.name] == ["evaluate-org-a", "evaluate-org-b-dtype-bfloat16"]
-    assert [step.options_of(step.models[0]).get("dtype") for step in (first, second)] == [None, "bfloat16"]
+    assert [step.options_of(step.models[0]).get("dtype") for step in (first, second)] == [
+        None,
+        "bfloat16",
+    ]
     assert (classes.kind, classes.settings) == ("probe", {"data": "labeled.csv"})
     assert [step.name for step in plan.only(["extreme", "short"]).steps] == ["extreme", "short"]
     with pytest.raises(UnknownNameError, match=r"step of sweep 'shot'. Did you mean 'short'"):
@@ -242,16 +307,30 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
         ({"defaults": {"lenght": 3}}, "unknown key 'lenght'"),
         ({"steps": [{"models": []}]}, "names no `study`"),
         ({"steps": [{"study": "extreme", "profile": {}}]}, "or more than one of them"),
-        ({"steps": [{"study": "extrem", "models": ["a"]}]}, r"steps\[0\]: unknown study 'extrem'. Did you mean 'extreme'"),
+        (
+            {"steps": [{"study": "extrem", "models": ["a"]}]},
+            r"steps\[0\]: unknown study 'extrem'. Did you mean 'extreme'",
+        ),
         ({"steps": [{"study": "extreme", "models": []}]}, "takes 1 model"),
-        ({"steps": [{"study": "extreme", "models": ["a"], "options": {"level": 1}}]}, "Did you mean 'levels'"),
+        (
+            {"steps": [{"study": "extreme", "models": ["a"], "options": {"level": 1}}]},
+            "Did you mean 'levels'",
+        ),
         ({"steps": [{"study": "extreme", "models": ["a"]}] * 2}, "'extreme' is taken"),
-        ({"steps": [{"profile": {}, "models": ["a"], "options": {"views": 1}}]}, "write settings of `profile` under `profile`"),
-        ({"steps": [{"probe": {"head": "knn"}, "models": ["a"]}]}, "unknown key 'head'. Did you mean 'heads'"),
+        (
+            {"steps": [{"profile": {}, "models": ["a"], "options": {"views": 1}}]},
+            "write settings of `profile` under `profile`",
+        ),
+        (
+            {"steps": [{"probe": {"head": "knn"}, "models": ["a"]}]},
+            "unknown key 'head'. Did you mean 'heads'",
+        ),
         ({"models": {"a": {"layers": 3}}}, "models must be a list"),
     ],
 )
-def test_mistakes_in_steps_are_found_before_anything_runs(change: dict[str, Any], phrase: str) -> None:
+def test_mistakes_in_steps_are_found_before_anything_runs(
+    change: dict[str, Any], phrase: str
+) -> None:
     good = {"steps": [{"study": "extreme", "models": ["a"]}]}
     with pytest.raises(LayerscopeError, match=phrase):
         read_plan({**good, **change})
@@ -269,7 +348,11 @@ def test_the_papers_recipe_says_whose_data_have_moved() -> None:
     mteb = pytest.importorskip("mteb")
     scores = stored_table("scores")
     known = scores.groupby("task")["dataset_revision"].unique()
-    moved = [task for task, revisions in known.items() if mteb.get_task(task).metadata.revision not in revisions]
+    moved = [
+        task
+        for task, revisions in known.items()
+        if mteb.get_task(task).metadata.revision not in revisions
+    ]
     assert len(known) == 32
     assert len([task for task in moved if "Amazon" in task]) == 2
     assert len([task for task in moved if "MTOP" in task]) == 2
@@ -279,7 +362,9 @@ def test_the_papers_recipe_says_whose_data_have_moved() -> None:
 def test_the_papers_recipe_has_every_study() -> None:
     plan = read_plan("paper")
     of_the_paper = {name for name, study in STUDIES.all().items() if study.paper}
-    assert {step.study for step in plan.steps if step.study} >= of_the_paper, "a study that the recipe leaves out"
+    assert {step.study for step in plan.steps if step.study} >= of_the_paper, (
+        "a study that the recipe leaves out"
+    )
     assert plan.name == "paper"
     by_name = {step.name: step for step in plan.steps}
     for name in ("architectures", "llm2vec", "scale", "training"):
@@ -288,12 +373,24 @@ def test_the_papers_recipe_has_every_study() -> None:
     small = {step.study for step in read_plan("paper-small").steps}
     assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "scores"}
     for each in (plan, read_plan("paper-small")):
-        assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
-        of_images = [step.settings for step in each.steps if step.kind == "profile" and "data" in step.settings]
+        assert {step.kind for step in each.steps} == {
+            "study",
+            "probe",
+            "profile",
+        }  # Fig. 14: accuracy, and entropies
+        of_images = [
+            step.settings
+            for step in each.steps
+            if step.kind == "profile" and "data" in step.settings
+        ]
         assert of_images
-        assert all(step["data"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"]) for step in of_images)
+        assert all(
+            step["data"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"])
+            for step in of_images
+        )
     assert any("LLM2Vec" in spec.label for spec in by_name["scores"].models)  # Table 2
-    # as the published metrics were made: their final norm, and once with the released code's settings
+    # as the published metrics were made: their final norm, and once with the released code's
+    # settings
     assert by_name["architectures"].settings["final_norm"] == "hf"
     released = [step.settings for name, step in by_name.items() if name.startswith("published-")]
     assert [settings["preset"] for settings in released] == ["released"] * 3
@@ -314,8 +411,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_plan(bad)
 
 
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.mkdir ['made']", "!!python/name:os.system", "!own thing"])
-def test_a_tag_in_a_plan_runs_nothing(tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.mkdir ['made']", "!!python/name:os.system", "!own thing"]
+)
+def test_a_tag_in_a_plan_runs_nothing(
+    tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plan.yaml").write_text(f"models: [one]\ncorpora: {tag}\n", encoding="utf-8")
     with pytest.raises(PlanError, match="is not valid YAML") as caught:

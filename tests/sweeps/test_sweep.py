@@ -1,4 +1,5 @@
-"""Sweeps from a file to one table: here and on a cluster, interrupted and not, with a job that fails."""
+"""Sweeps from a file to one table: here and on a cluster, interrupted and not, with a job that
+fails."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.sweeps.conftest import SETTINGS
 
-NAMES = ["step-20--first", "step-20--second", "step-100--first", "step-100--second", "nowhere--first", "nowhere--second"]
+NAMES = [
+    "step-20--first",
+    "step-20--second",
+    "step-100--first",
+    "step-100--second",
+    "nowhere--first",
+    "nowhere--second",
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +58,41 @@ def test_the_table_holds_what_the_runs_hold(done: Sweep, home: Path) -> None:
     assert_same_numbers(alone.table, rows, 1e-9)
     assert set(rows["model"]) == {"step-100"}
     assert set(rows["corpus"]) == {"second"}
-    assert layerscope.Profile.load(done.path / "step-100--second").manifest["counts"]["prompts"] == 7
+    assert (
+        layerscope.Profile.load(done.path / "step-100--second").manifest["counts"]["prompts"] == 7
+    )
 
 
-def test_models_take_the_options_of_every_command_unless_the_plan_sets_them(home: Path, tmp_path: Path) -> None:
+def test_models_take_the_options_of_every_command_unless_the_plan_sets_them(
+    home: Path, tmp_path: Path
+) -> None:
     own = {"name": str(home / "step-100"), "dtype": "float32"}
-    plan = {"models": [str(home / "step-20"), own], "corpora": [str(home / "first.txt")], "profile": SETTINGS}
+    plan = {
+        "models": [str(home / "step-20"), own],
+        "corpora": [str(home / "first.txt")],
+        "profile": SETTINGS,
+    }
     done = sweep(plan, out=tmp_path / "out", dtype="bfloat16", batch_size=2, progress=False)
     runs = [layerscope.Profile.load(done.path / job) for job in done.jobs["job"]]
     assert [run.manifest["model"]["dtype"] for run in runs] == ["bfloat16", "float32"]
     with pytest.raises(LayerscopeError, match=r"option of sweep 'dtyp'. Did you mean 'dtype'"):
         sweep(plan, out=tmp_path / "out", dtyp="bfloat16")
-    studies = {"steps": [{"study": "compare", "models": [str(home / "step-20"), str(home / "step-100")]}]}
+    studies = {
+        "steps": [{"study": "compare", "models": [str(home / "step-20"), str(home / "step-100")]}]
+    }
     step = read_plan(studies).set(model_options={"dtype": "bfloat16"}).steps[0]
     assert step.common_options == {"dtype": "bfloat16"}
-    step = read_plan({**studies, "defaults": {"dtype": "float16"}}).set(model_options={"dtype": "bfloat16"}).steps[0]
+    step = (
+        read_plan({**studies, "defaults": {"dtype": "float16"}})
+        .set(model_options={"dtype": "bfloat16"})
+        .steps[0]
+    )
     assert step.common_options == {"dtype": "float16"}
 
 
-def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_sweep_again_encodes_nothing(
+    done: Sweep, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ShardStore, "write", lambda *_: pytest.fail("encoded again"))
     again = sweep(wanted, out=done.path)
     assert again.table.equals(done.table)
@@ -96,7 +120,13 @@ def test_settings_that_changed_are_refused_job_by_job(done: Sweep, wanted: dict[
 
 def test_tasks_too(home: Path, tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
-    asked = {"tasks": ["Pairs"], "data_dir": str(data), "layers": [0, -1], "scoring_workers": 0, "store": str(tmp_path / "store")}
+    asked = {
+        "tasks": ["Pairs"],
+        "data_dir": str(data),
+        "layers": [0, -1],
+        "scoring_workers": 0,
+        "store": str(tmp_path / "store"),
+    }
     done = sweep({"models": [str(home / "step-20")], "evaluate": asked}, out=tmp_path / "out")
     assert done.jobs["kind"].tolist() == ["evaluate"]
     assert done.failed == []
@@ -124,7 +154,9 @@ def test_mistakes_that_concern_all_jobs(home: Path, wanted: dict[str, Any], tmp_
         sweep(wanted, out=home / "first.txt")
 
 
-def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(
+    home: Path, wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_commands()
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "sweep.yaml"
@@ -137,7 +169,9 @@ def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path, monkeyp
     assert ran.exit_code == 2
     assert "failed nowhere--first: no such file or folder" in " ".join(ran.output.split())
     told = CliRunner().invoke(app, ["sweep", str(file), "--json"])
-    assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["complete"] * 4 + ["failed"] * 2
+    assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["complete"] * 4 + [
+        "failed"
+    ] * 2
 
 
 def test_the_time_that_is_left_comes_from_the_steps_done_so_far() -> None:

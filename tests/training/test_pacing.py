@@ -18,8 +18,11 @@ class Clock:
         return self.now
 
 
-def run(share: float, step: float, trial: float, costs: list[float], steps: int) -> tuple[Pace, list[int], list[float]]:
-    """A run of equal steps; measurement k takes costs[k mod n], the trial `trial`, and says that one costs the first of them."""
+def run(
+    share: float, step: float, trial: float, costs: list[float], steps: int
+) -> tuple[Pace, list[int], list[float]]:
+    """A run of equal steps; measurement k takes costs[k mod n], the trial `trial`, and says that
+    one costs the first of them."""
     clock = Clock()
     pace = Pace(share, clock)
     pace.arrive()

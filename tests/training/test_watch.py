@@ -12,7 +12,13 @@ import torch
 import transformers as hf
 
 import layerscope
-from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.errors import (
+    DataError,
+    LayerscopeError,
+    MissingExtraError,
+    RunFolderError,
+    UnknownNameError,
+)
 from layerscope.metrics import MetricInfo, PromptMean
 from layerscope.metrics.registry import REGISTRY
 from layerscope.training import LayerWatch, plot
@@ -79,7 +85,10 @@ def test_modes_gradients_and_random_numbers_are_left_as_they_were(tmp_path: Path
     assert [part.training for part in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), state)
     assert all(
-        torch.equal(a, b) for a, b in zip(gradients, (p.grad for p in model.parameters() if p.grad is not None), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(
+            gradients, (p.grad for p in model.parameters() if p.grad is not None), strict=True
+        )
     )
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
@@ -91,17 +100,24 @@ def test_numbers_match_numpy_on_the_models_hidden_states(tmp_path: Path) -> None
     states = []
     for text in TEXTS:
         with torch.inference_mode():
-            hidden = module(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True).hidden_states
+            hidden = module(
+                torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True
+            ).hidden_states
         states.append([h[0].double().numpy() for h in hidden])
     for layer in range(3):
         each = [s[layer] for s in states]
         kept = [reference(x)["entropy"] for x in each]
         norms = [np.linalg.norm(x, axis=1) for x in each]
-        dropped = [reference(np.delete(x, n.argmax(), axis=0))["entropy"] for x, n in zip(each, norms, strict=True)]
+        dropped = [
+            reference(np.delete(x, n.argmax(), axis=0))["entropy"]
+            for x, n in zip(each, norms, strict=True)
+        ]
         pooled = reference(np.stack([x.mean(0) for x in each]))
         assert rows[layer, "prompt_entropy", "keep"] == pytest.approx(np.mean(kept), abs=1e-4)
         assert rows[layer, "prompt_entropy", "drop"] == pytest.approx(np.mean(dropped), abs=1e-4)
-        assert rows[layer, "sink_ratio", "keep"] == pytest.approx(np.mean([n.max() / np.median(n) for n in norms]), rel=0.05)
+        assert rows[layer, "sink_ratio", "keep"] == pytest.approx(
+            np.mean([n.max() / np.median(n) for n in norms]), rel=0.05
+        )
         assert rows[layer, "dataset_entropy", "keep"] == pytest.approx(pooled["entropy"], abs=1e-4)
         assert rows[layer, "effective_rank", "keep"] == pytest.approx(pooled["rank"], abs=1e-3)
         assert (layer, "curvature", "keep") in rows.index
@@ -123,7 +139,14 @@ def test_the_watch_spaces_itself_and_tries_before_it_measures(tmp_path: Path) ->
             return self.now
 
     clock = Clock()
-    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), share=0.1, out=tmp_path / "layers.csv", clock=clock)
+    watch = LayerWatch(
+        build_tiny("llama"),
+        TEXTS,
+        tiny_tokenizer(),
+        share=0.1,
+        out=tmp_path / "layers.csv",
+        clock=clock,
+    )
     sizes: list[int] = []
     real = watch._run
 
@@ -146,7 +169,9 @@ def test_the_watch_spaces_itself_and_tries_before_it_measures(tmp_path: Path) ->
 
 
 def test_at_start_measures_at_once_and_pays_later(tmp_path: Path) -> None:
-    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", at_start=True)
+    watch = LayerWatch(
+        build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", at_start=True
+    )
     assert watch.step(0)
     assert not watch.step(1)
 
@@ -171,17 +196,27 @@ def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
 def test_tensorboard_gets_a_curve_per_layer_and_metric(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "tb", log=["tensorboard", "csv"]) as watch:
+    with LayerWatch(
+        build_tiny("llama"),
+        TEXTS,
+        tiny_tokenizer(),
+        out=tmp_path / "tb",
+        log=["tensorboard", "csv"],
+    ) as watch:
         rows = watch.measure(5)
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
     held = events.Scalars("layers/prompt_entropy/02")
-    wanted = rows[(rows["layer"] == 2) & (rows["metric"] == "prompt_entropy") & (rows["sink"] == "keep")]["value"].item()
+    wanted = rows[
+        (rows["layer"] == 2) & (rows["metric"] == "prompt_entropy") & (rows["sink"] == "keep")
+    ]["value"].item()
     assert [(point.step, pytest.approx(point.value, rel=1e-5)) for point in held] == [(5, wanted)]
     assert (tmp_path / "tb" / "layers.csv").exists()
 
 
-def test_a_log_of_ones_own_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_ones_own_and_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Mine:
         def __init__(self) -> None:
             self.rows: list[dict[str, object]] = []
@@ -193,24 +228,36 @@ def test_a_log_of_ones_own_and_what_is_missing(tmp_path: Path, monkeypatch: pyte
             pass
 
     mine = Mine()
-    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log=mine, out=tmp_path / "x.csv")
+    watch = LayerWatch(
+        build_tiny("llama"), TEXTS, tiny_tokenizer(), log=mine, out=tmp_path / "x.csv"
+    )
     watch.measure(2)
     assert len(mine.rows) == len(watch.table) == 4 * 7
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(MissingExtraError, match="training"):
-        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv")
+        LayerWatch(
+            build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv"
+        )
     with pytest.raises(UnknownNameError, match="csv, mlflow, tensorboard, trackio, wandb"):
-        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="paper", out=tmp_path / "x.csv")
+        LayerWatch(
+            build_tiny("llama"), TEXTS, tiny_tokenizer(), log="paper", out=tmp_path / "x.csv"
+        )
 
 
 def test_wandb_gets_a_point_per_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import types
 
     logged: list[dict[str, float]] = []
-    run = types.SimpleNamespace(define_metric=lambda *a, **k: None, log=logged.append, finish=lambda: logged.append({"end": 1}))
+    run = types.SimpleNamespace(
+        define_metric=lambda *a, **k: None,
+        log=logged.append,
+        finish=lambda: logged.append({"end": 1}),
+    )
     fake = types.SimpleNamespace(run=None, init=lambda project, config: run)
     monkeypatch.setitem(__import__("sys").modules, "wandb", fake)  # type: ignore[arg-type]
-    with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv") as watch:
+    with LayerWatch(
+        build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv"
+    ) as watch:
         rows = watch.measure(9)
     assert logged[0]["layers/step"] == 9
     assert len(logged[0]) == 1 + len(rows)
@@ -242,19 +289,31 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
 
 def test_chosen_metrics_are_measured_and_drawn(tmp_path: Path) -> None:
     names = ["curvature", "anisotropy", "sink_first"]
-    with LayerWatch(language_model(0.0), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", metrics=names) as watch:
+    with LayerWatch(
+        language_model(0.0), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", metrics=names
+    ) as watch:
         table = watch.measure(1)
     assert list(dict.fromkeys(table["metric"])) == names
-    profile = layerscope.profile(watch.model, TEXTS, metrics=names, final_norm="raw", progress=False)
+    profile = layerscope.profile(
+        watch.model, TEXTS, metrics=names, final_norm="raw", progress=False
+    )
     for name in names:
         got = table[(table["metric"] == name) & (table["sink"] == "keep")]["value"].to_numpy()
         np.testing.assert_allclose(got, profile.curve(name)["value"], rtol=1e-5, atol=1e-6)
     assert plot(watch, ["anisotropy"]).axes[0].get_title(loc="left") == "Anisotropy (cosine)"
     with pytest.raises(LayerscopeError, match="infonce compares augmented views"):
-        LayerWatch(language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "other.csv", metrics=["infonce"])
+        LayerWatch(
+            language_model(),
+            TEXTS,
+            tiny_tokenizer(),
+            out=tmp_path / "other.csv",
+            metrics=["infonce"],
+        )
 
 
-def test_a_metric_from_outside_is_watched_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_from_outside_is_watched_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Tokens(PromptMean):
         info = MetricInfo(
             name="token_count", title="Tokens", level="tokens", unit="tokens", higher_means="longer", citation="",
@@ -266,11 +325,15 @@ def test_a_metric_from_outside_is_watched_by_itself(tmp_path: Path, monkeypatch:
 
     REGISTRY.load()
     monkeypatch.setitem(REGISTRY._things, "token_count", Tokens)
-    with LayerWatch(language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv") as watch:
+    with LayerWatch(
+        language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv"
+    ) as watch:
         table = watch.measure(1)
     lengths = np.array([len(ids) for ids in watch.prompts])
     for sink, less in (("keep", 0), ("drop", 1)):
         rows = table[(table["metric"] == "token_count") & (table["sink"] == sink)]
         assert len(rows) == 4
         assert rows["value"].to_numpy() == pytest.approx(lengths.mean() - less)
-    assert {"Tokens (tokens)", "Prompt entropy (nats)"} <= {axis.get_title(loc="left") for axis in plot(watch).axes}
+    assert {"Tokens (tokens)", "Prompt entropy (nats)"} <= {
+        axis.get_title(loc="left") for axis in plot(watch).axes
+    }

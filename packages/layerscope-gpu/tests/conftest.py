@@ -1,4 +1,5 @@
-"""Shared by the tests of the kernels: a cache of their own and one thread. They need no GPU: kernels run in the emulator."""
+"""Shared by the tests of the kernels: a cache of their own and one thread. They need no GPU:
+kernels run in the emulator."""
 
 from __future__ import annotations
 

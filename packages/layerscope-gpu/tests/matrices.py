@@ -1,4 +1,5 @@
-"""Symmetric matrices of the kinds that Gram matrices of states are of, and of kinds that upset eigen-solvers."""
+"""Symmetric matrices of the kinds that Gram matrices of states are of, and of kinds that upset
+eigen-solvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Activation functions looked up in a table, by our kernel run on the CPU: the bits that the functions themselves give."""
+"""Activation functions looked up in a table, by our kernel run on the CPU: the bits that the
+functions themselves give."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "launch", launch)
-    monkeypatch.setattr(activations, "_fits", lambda x: isinstance(x, Tensor) and activations._shape_fits(x))
+    monkeypatch.setattr(
+        activations, "_fits", lambda x: isinstance(x, Tensor) and activations._shape_fits(x)
+    )
     monkeypatch.setattr(activations, "multiprocessors", lambda device: 2)
     monkeypatch.setattr(activations, "_THREADS", 64)
 
@@ -32,7 +35,9 @@ def test_the_same_bits(name: str, dtype: torch.dtype) -> None:
     assert table is not None
     states = (5 * torch.randn(3, 347, 8, generator=torch.Generator().manual_seed(0))).to(dtype)
     states[0, :5, 0] = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -0.0])
-    torch.testing.assert_close(activations.look_up(states, table), part(states), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        activations.look_up(states, table), part(states), rtol=0, atol=0, equal_nan=True
+    )
 
 
 def test_functions_of_more_than_one_number_are_found_out() -> None:
@@ -46,16 +51,30 @@ def test_functions_of_more_than_one_number_are_found_out() -> None:
 
 
 @pytest.mark.parametrize(("family", "kind"), [("gpt_neox", "GPTNeoX"), ("llama", "Llama")])
-def test_a_pass_gives_the_same_bits(family: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
+def test_a_pass_gives_the_same_bits(
+    family: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+    }
     torch.manual_seed(0)
-    module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).to(torch.bfloat16).eval()
+    module = (
+        getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+        .to(torch.bfloat16)
+        .eval()
+    )
     ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
     calls: list[int] = []
     kernel = activations.look_up
     with torch.inference_mode():
         want = module(ids, use_cache=False).last_hidden_state
-        monkeypatch.setattr(activations, "look_up", lambda *given: calls.append(1) or kernel(*given))
+        monkeypatch.setattr(
+            activations, "look_up", lambda *given: calls.append(1) or kernel(*given)
+        )
         with activations.fast_activations(module):
             with activations.fast_activations(module):  # of another thread
                 got = module(ids, use_cache=False).last_hidden_state
@@ -65,7 +84,9 @@ def test_a_pass_gives_the_same_bits(family: str, kind: str, monkeypatch: pytest.
     torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
-def test_what_the_kernel_cannot_take_stays_with_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_kernel_cannot_take_stays_with_the_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refused(*given: Any) -> Tensor:
         raise AssertionError("looked up")
 

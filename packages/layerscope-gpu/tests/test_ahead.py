@@ -1,4 +1,5 @@
-"""Kernels that a model needs are compiled while it is being loaded: which, and what happens where they cannot be."""
+"""Kernels that a model needs are compiled while it is being loaded: which, and what happens where
+they cannot be."""
 
 from __future__ import annotations
 
@@ -20,16 +21,26 @@ def test_passes_in_half_precision_have_kernels_of_their_own() -> None:
         assert not any(name in source for source in single), name
 
 
-def test_those_that_there_are_are_compiled_for_the_gpu_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_that_there_are_are_compiled_for_the_gpu_that_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[list[str], str]] = []
     monkeypatch.setattr(ahead, "architecture_of", lambda index: f"sm_{index}")
-    monkeypatch.setattr(ahead, "compile_ahead", lambda sources, architecture: asked.append((list(sources), architecture)))
+    monkeypatch.setattr(
+        ahead,
+        "compile_ahead",
+        lambda sources, architecture: asked.append((list(sources), architecture)),
+    )
     ahead.compile_kernels(["a", None, "b"], torch.device("cuda", 1))
     assert asked == [(["a", "b"], "sm_1")]
 
 
-@pytest.mark.parametrize("problem", [UnusableError("no NVRTC"), OSError("no driver"), RuntimeError("no GPU")])
-def test_a_gpu_without_a_compiler_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+@pytest.mark.parametrize(
+    "problem", [UnusableError("no NVRTC"), OSError("no driver"), RuntimeError("no GPU")]
+)
+def test_a_gpu_without_a_compiler_is_no_reason_to_fail(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
     tried: list[int] = []
 
     def refuse(index: int) -> str:

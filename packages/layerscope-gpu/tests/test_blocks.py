@@ -1,4 +1,5 @@
-"""The sum of a parallel block and the norms of the next in one kernel, run on the CPU: the bits of the separate steps."""
+"""The sum of a parallel block and the norms of the next in one kernel, run on the CPU: the bits of
+the separate steps."""
 
 from __future__ import annotations
 
@@ -19,11 +20,19 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(norms, "launch", launch)
     monkeypatch.setattr(norms, "_fits", norms._shapes_fit)
-    monkeypatch.setattr(norms, "_is_same", lambda *_: True)  # of the CPU's norms, not all bits are the same
+    monkeypatch.setattr(
+        norms, "_is_same", lambda *_: True
+    )  # of the CPU's norms, not all bits are the same
 
 
 def neox(parallel: bool = True, layers: int = 3) -> nn.Module:
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": layers, "intermediate_size": 64, "vocab_size": 50}
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": layers,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+    }
     torch.manual_seed(0)
     config = transformers.GPTNeoXConfig(**sizes, use_parallel_residual=parallel)
     return transformers.GPTNeoXModel(config).to(torch.bfloat16).eval()
@@ -41,7 +50,9 @@ def passed(module: nn.Module) -> Tensor:
 @pytest.mark.parametrize("width", [68, 1024])
 def test_the_same_bits(width: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(width)
-    one, two, three = ((3 * torch.randn(2, 5, width, generator=generator)).to(dtype) for _ in range(3))
+    one, two, three = (
+        (3 * torch.randn(2, 5, width, generator=generator)).to(dtype) for _ in range(3)
+    )
     pair = nn.LayerNorm(width, eps=1e-5).to(dtype), nn.LayerNorm(width, eps=1e-3).to(dtype)
     for norm in pair:
         norm.weight.data.normal_(1, 0.3, generator=generator)
@@ -50,7 +61,9 @@ def test_the_same_bits(width: int, dtype: torch.dtype) -> None:
     for norm in pair:
         states, normed = norms._ready.pop(norm)
         assert states is got
-        torch.testing.assert_close(normed, norms.layer_norm(got, norm.weight, norm.bias, norm.eps), rtol=0, atol=0)
+        torch.testing.assert_close(
+            normed, norms.layer_norm(got, norm.weight, norm.bias, norm.eps), rtol=0, atol=0
+        )
 
 
 def test_a_pass_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +91,13 @@ def test_a_kernel_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPa
 
 
 def llama() -> nn.Module:
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+    }
     return transformers.LlamaModel(transformers.LlamaConfig(**sizes))
 
 

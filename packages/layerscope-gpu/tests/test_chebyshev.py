@@ -1,4 +1,5 @@
-"""Passes over float16 matrices, run on the CPU: a kernel that does not do what it should is not used.
+"""Passes over float16 matrices, run on the CPU: a kernel that does not do what it should is not
+used.
 
 layerscope's own tests compare each of them with torch's operators.
 """
@@ -25,7 +26,9 @@ def test_the_first_check_finds_a_kernel_that_does_nothing(monkeypatch, name):
     def skipping(source: str, which: str, *rest: object) -> None:
         if which != name:
             launch(source, which, *rest)  # type: ignore[arg-type]
-        elif which.startswith("sums"):  # their memory is new, and may hold the answer of the test before
+        elif which.startswith(
+            "sums"
+        ):  # their memory is new, and may hold the answer of the test before
             rest[-1][1].fill_(torch.nan)  # type: ignore[index]
 
     monkeypatch.setattr(chebyshev, "launch", skipping)
@@ -42,4 +45,6 @@ def test_what_does_not_fit_is_left_as_it_is(monkeypatch):
         assert not chebyshev.rescale(arrays[0], arrays[0], arrays[0], by, by)
         assert chebyshev.pair_sums(arrays) is None
         assert (arrays == 3).all()
-    assert chebyshev.pair_sums(torch.zeros(3, 1, 8, 8, dtype=torch.float16)) is None  # neither 1 nor 6
+    assert (
+        chebyshev.pair_sums(torch.zeros(3, 1, 8, 8, dtype=torch.float16)) is None
+    )  # neither 1 nor 6

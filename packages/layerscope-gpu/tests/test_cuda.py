@@ -1,4 +1,5 @@
-"""Compiled kernels are kept: compiled once for a machine, whole or not at all, and without a cache all the same."""
+"""Compiled kernels are kept: compiled once for a machine, whole or not at all, and without a cache
+all the same."""
 
 from __future__ import annotations
 
@@ -52,7 +53,13 @@ def test_other_code_chips_and_compilers_have_files_of_their_own(
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda held: held[:-1], lambda held: b"", lambda held: held[:32], lambda held: b"x" + held[1:]]
+    "damage",
+    [
+        lambda held: held[:-1],
+        lambda held: b"",
+        lambda held: held[:32],
+        lambda held: b"x" + held[1:],
+    ],
 )
 def test_a_damaged_file_is_made_again(made: list[tuple[str, str]], damage: object) -> None:
     again()
@@ -64,14 +71,18 @@ def test_a_damaged_file_is_made_again(made: list[tuple[str, str]], damage: objec
     assert len(made) == 2
 
 
-def test_without_a_place_to_write_to(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_place_to_write_to(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "file"))
     assert again() == again() == b"code of a for sm_90"
     assert len(made) == 2
 
 
-def test_a_full_disk_leaves_nothing_behind(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -81,7 +92,9 @@ def test_a_full_disk_leaves_nothing_behind(made: list[tuple[str, str]], monkeypa
     assert made
 
 
-def test_kernels_are_compiled_at_the_same_time_and_once(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_at_the_same_time_and_once(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     again("a")
     barrier, one = threading.Barrier(2, timeout=60), cuda._compile
 
@@ -161,7 +174,9 @@ def test_without_a_place_to_write_to_nothing_is_compiled_ahead_twice(
     assert made == [("w", "sm_90")]
 
 
-def test_what_fails_ahead_of_time_fails_where_it_is_used(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_ahead_of_time_fails_where_it_is_used(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(source: str, architecture: str) -> bytes:
         raise cuda.UnusableError("the kernel does not compile")
 

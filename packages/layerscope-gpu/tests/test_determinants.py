@@ -1,4 +1,5 @@
-"""Entropies from determinants of bands, run on the CPU: numpy's in float64, and how close the terms can be."""
+"""Entropies from determinants of bands, run on the CPU: numpy's in float64, and how close the terms
+can be."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ def on_cpu(monkeypatch):
 
 
 def terms(p: np.ndarray) -> np.ndarray:
-    shifts = np.logspace(math.log10(determinants.SMALLEST_SHIFT), math.log10(determinants.LARGEST_SHIFT), determinants.SHIFTS)
+    shifts = np.logspace(
+        math.log10(determinants.SMALLEST_SHIFT),
+        math.log10(determinants.LARGEST_SHIFT),
+        determinants.SHIFTS,
+    )
     return np.column_stack([shifts * np.log1p(p[:, None] / shifts), p, p**2])
 
 
@@ -32,7 +37,9 @@ def test_the_terms_are_close_to_p_log_p_everywhere():
     p = np.concatenate([np.logspace(-15, 0, 40_000), np.linspace(1e-4, 1, 20_000)])
     error = np.abs(terms(p) @ determinants.WEIGHTS - p * np.log(p)) / (p + 1 / 1024)
     assert 5e-7 < error.max() < 8.5e-7
-    assert terms(np.zeros(1)).tolist() == [[0.0] * (determinants.SHIFTS + 2)]  # rows of zeros add nothing
+    assert terms(np.zeros(1)).tolist() == [
+        [0.0] * (determinants.SHIFTS + 2)
+    ]  # rows of zeros add nothing
 
 
 def test_no_weights_do_much_better():
@@ -60,7 +67,9 @@ def known_entropy(gram: np.ndarray) -> float:
 @emulated
 @pytest.mark.parametrize("n", [1, 2, 16, 17, 50])
 def test_entropy(n):
-    given = {name: matrix for name, matrix in kinds(n, seed=n) if name not in ("indefinite", "diagonal")}
+    given = {
+        name: matrix for name, matrix in kinds(n, seed=n) if name not in ("indefinite", "diagonal")
+    }
     matrices = torch.from_numpy(np.stack(list(given.values()))).float()
     before = matrices.clone()
     found = determinants.entropy(matrices, HOW)
@@ -85,7 +94,8 @@ def test_rows_of_zeros_change_nothing_and_nothing_is_not_a_number():
 
 @emulated
 def test_rounding_that_makes_eigenvalues_negative_stays_small():
-    """One direction, rounded, among rows of zeros: pivots near zero would let the entries beside them grow without end."""
+    """One direction, rounded, among rows of zeros: pivots near zero would let the entries beside
+    them grow without end."""
     generator, n = torch.Generator().manual_seed(1), 48
     x, noise = torch.randn(4, n, 1, generator=generator), torch.randn(4, n, n, generator=generator)
     gram = x @ x.mT + 1e-6 * n * (noise + noise.mT) / n**0.5
@@ -117,11 +127,15 @@ def test_matrices_that_begin_anywhere_in_memory():
     x = torch.randn(3, 20, 30, generator=torch.Generator().manual_seed(4))
     memory = torch.empty(1 + 3 * 400)
     given = memory[1:].view(3, 20, 20).copy_(x @ x.mT)
-    assert torch.equal(determinants.entropy(given, HOW, overwrite=True), determinants.entropy(x @ x.mT, HOW))
+    assert torch.equal(
+        determinants.entropy(given, HOW, overwrite=True), determinants.entropy(x @ x.mT, HOW)
+    )
 
 
 @emulated
 def test_in_place_where_it_is_allowed():
     x = torch.randn(3, 20, 30, generator=torch.Generator().manual_seed(2))
     given = x @ x.mT
-    assert torch.equal(determinants.entropy(given.clone(), HOW, overwrite=True), determinants.entropy(given, HOW))
+    assert torch.equal(
+        determinants.entropy(given.clone(), HOW, overwrite=True), determinants.entropy(given, HOW)
+    )

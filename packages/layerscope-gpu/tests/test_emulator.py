@@ -28,7 +28,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) sums(const float* given, flo
 
 
 def run(source: str, shared: int, n: int = 100) -> torch.Tensor:
-    # seeded: a byte of a random number that is 255, as shared memory is at first, would not be found
+    # seeded: a byte of a random number that is 255, as shared memory is at first, would not be
+    # found
     given, out = torch.randn(3, n, generator=torch.Generator().manual_seed(0)), torch.zeros(3)
     launch(source, "sums", 3, 64, shared, [given, out, n])
     torch.testing.assert_close(out, 2 * given.sum(-1))
@@ -44,16 +45,34 @@ def test_a_correct_kernel():
     ("change", "message"),
     [
         (
-            ("if (lane == 0) part[tid >> 5] = s;\n  __syncthreads();", "if (lane == 0) part[tid >> 5] = s;"),
+            (
+                "if (lane == 0) part[tid >> 5] = s;\n  __syncthreads();",
+                "if (lane == 0) part[tid >> 5] = s;",
+            ),
             "a barrier is missing",
         ),
-        (("if (tid == 0) out[", "if (tid == 0) __syncthreads();\n  if (tid == 0) out["), "deadlock: 1 of 64 threads"),
-        (("if (lane == 0) part", "if (tid == 7) return;\n  if (lane == 0) part"), "the others have ended"),
+        (
+            ("if (tid == 0) out[", "if (tid == 0) __syncthreads();\n  if (tid == 0) out["),
+            "deadlock: 1 of 64 threads",
+        ),
+        (
+            ("if (lane == 0) part", "if (tid == 7) return;\n  if (lane == 0) part"),
+            "the others have ended",
+        ),
         (("for (int by = 16", "if (lane < 16) for (int by = 16"), "not all its lanes reach"),
-        (("__shfl_xor_sync(0xffffffffu", "__shfl_xor_sync(0x0000ffffu"), "not in its mask|leaves out"),
+        (
+            ("__shfl_xor_sync(0xffffffffu", "__shfl_xor_sync(0x0000ffffu"),
+            "not in its mask|leaves out",
+        ),
         (("part[tid >> 5] = s", "part[tid >> 4] = s"), "index 2 is outside of its array"),
-        (("held[i] = doubled", "held[i + 1] = doubled"), "shared memory written outside of the 400 bytes asked for, at byte 400"),
-        (("out[blockIdx.x] =", "out[blockIdx.x + 1] ="), "memory written after a tensor of 12 bytes"),
+        (
+            ("held[i] = doubled", "held[i + 1] = doubled"),
+            "shared memory written outside of the 400 bytes asked for, at byte 400",
+        ),
+        (
+            ("out[blockIdx.x] =", "out[blockIdx.x + 1] ="),
+            "memory written after a tensor of 12 bytes",
+        ),
         (("float s = 0.f;", "float s = 0.f * ((float4*)(held + 1))->x;"), "misaligned address"),
         (("float s = 0.f;", "float s = nothing;"), "does not compile"),
     ],
@@ -111,7 +130,9 @@ extern "C" __global__ void product(const unsigned* a, const unsigned* b, float* 
 def test_products_on_tensor_cores():
     """Small integers are exact; a sum of larger numbers is cut off to float32."""
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(-9, 10, shape, generator=generator).half() for shape in ((16, 16), (16, 8)))
+    a, b = (
+        torch.randint(-9, 10, shape, generator=generator).half() for shape in ((16, 16), (16, 8))
+    )
     out = torch.zeros(16, 8)
     launch(MMA, "product", 1, 32, 0, [a.view(torch.int32), b.view(torch.int32), out])
     assert torch.equal(out, a.float() @ b.float() + 1)

@@ -1,4 +1,5 @@
-"""The approximate entropy: near the exact one, within its bound, blind to rows of zeros; in float64, float32 and float16."""
+"""The approximate entropy: near the exact one, within its bound, blind to rows of zeros; in
+float64, float32 and float16."""
 
 from __future__ import annotations
 
@@ -46,16 +47,27 @@ def exact_entropy(gram: torch.Tensor) -> torch.Tensor:
 
 def numpy_basis(t: np.ndarray) -> list[np.ndarray]:
     reduced = {k: np.cos(k * np.arccos(2 * t - 1)) - (-1) ** k for k in (1, 2, 4, 8)}
-    return [-4 * reduced[1], reduced[2], -4 * reduced[1] * reduced[2], reduced[4], reduced[8], reduced[8] ** 2]
+    return [
+        -4 * reduced[1],
+        reduced[2],
+        -4 * reduced[1] * reduced[2],
+        reduced[4],
+        reduced[8],
+        reduced[8] ** 2,
+    ]
 
 
 def test_the_basis_is_that_of_chebyshev():
     t = np.linspace(0, 1, 500)
     values = numpy_basis(t)
-    known = np.stack([values[0], *(values[i] * values[j] for i in range(6) for j in range(i, 6))], axis=-1)
+    known = np.stack(
+        [values[0], *(values[i] * values[j] for i in range(6) for j in range(i, 6))], axis=-1
+    )
     np.testing.assert_allclose(entropy.features(torch.from_numpy(t)).numpy(), known, atol=1e-9)
     assert len(entropy.PAIRS) + 1 == known.shape[-1]
-    full = np.concatenate([known, known[:, :1] * 0 + 1], axis=-1)  # with the constant: all polynomials up to degree 12
+    full = np.concatenate(
+        [known, known[:, :1] * 0 + 1], axis=-1
+    )  # with the constant: all polynomials up to degree 12
     for degree in range(13):
         wanted = t**degree
         assert np.abs(full @ np.linalg.lstsq(full, wanted, rcond=1e-13)[0] - wanted).max() < 1e-8
@@ -93,7 +105,12 @@ def test_within_its_bound(kind, dtype, half, n):
 def test_known_answers(half):
     eye = torch.eye(64).repeat(2, 1, 1)
     blocks = torch.block_diag(torch.ones(32, 32), torch.ones(32, 32)).repeat(2, 1, 1)
-    for matrices, known in ((eye, math.log(64)), (3e5 * eye, math.log(64)), (1e-9 * eye, math.log(64)), (blocks, math.log(2))):
+    for matrices, known in (
+        (eye, math.log(64)),
+        (3e5 * eye, math.log(64)),
+        (1e-9 * eye, math.log(64)),
+        (blocks, math.log(2)),
+    ):
         found = entropy.approximate_entropy(matrices, half)
         assert (found - known).abs().max() < 3e-3, known
     found = entropy.approximate_entropy(torch.ones(1, 64, 64), half)
@@ -101,13 +118,16 @@ def test_known_answers(half):
 
 
 def test_float16_is_what_it_says():
-    """The same steps in numpy, each array rounded to float16, each product of float16 factors exact."""
+    """The same steps in numpy, each array rounded to float16, each product of float16 factors
+    exact."""
     gram = grams("decaying", 40)[0].numpy()
     h = (gram / gram.diagonal().max()).astype(np.float16)
     p = (h.astype(float) @ h).astype(np.float16)
     second, fourth = p.diagonal().astype(float).sum(), (p.astype(float) ** 2).sum()
     b = 1.002 * math.sqrt((second + math.sqrt(39 * (40 * fourth - second**2))) / 40)
-    b = 8 / (math.floor(8 / b * 2 ** (11 - math.frexp(8 / b)[1])) / 2 ** (11 - math.frexp(8 / b)[1]))
+    b = 8 / (
+        math.floor(8 / b * 2 ** (11 - math.frexp(8 / b)[1])) / 2 ** (11 - math.frexp(8 / b)[1])
+    )
     one = (-8 / b * h.astype(float)).astype(np.float16)
     two = (8 / b**2 * p.astype(float) + one).astype(np.float16)
     arrays = [one, two, (one.astype(float) @ two).astype(np.float16)]
@@ -142,7 +162,9 @@ def test_scale_rows_of_zeros_and_chunks_do_not_matter(monkeypatch, half):
     padded[:, 5:101, 5:101] = 7 * gram
     torch.testing.assert_close(entropy.approximate_entropy(padded, half), plain, rtol=0, atol=close)
     monkeypatch.setattr(entropy, "_CHUNK_BYTES", 1)
-    torch.testing.assert_close(entropy.approximate_entropy(gram, half), plain, rtol=0, atol=close / 100)
+    torch.testing.assert_close(
+        entropy.approximate_entropy(gram, half), plain, rtol=0, atol=close / 100
+    )
 
 
 @pytest.mark.parametrize("half", [False, True])

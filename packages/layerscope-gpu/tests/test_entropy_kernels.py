@@ -1,4 +1,5 @@
-"""The kernels of the approximate entropy, run on the CPU: they do what torch's operators in their place do."""
+"""The kernels of the approximate entropy, run on the CPU: they do what torch's operators in their
+place do."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_each_kernel_is_its_operator(n, m):
         entropy.narrow(given, by / (k + 1), known[k])
     assert torch.equal(arrays, known)
     for some in (arrays, arrays[2:3]):
-        torch.testing.assert_close(kernels._pair_sums(some), entropy.pair_sums(some), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            kernels._pair_sums(some), entropy.pair_sums(some), rtol=1e-5, atol=1e-5
+        )
     kernels._rescale(arrays[0], arrays[1], arrays[4], -by, by.square())
     entropy.rescale(known[0], known[1], known[4], -by, by.square())
     assert torch.equal(arrays[0], known[0])
@@ -48,7 +51,9 @@ def test_entropies_through_the_kernels(monkeypatch, n):
     given[2, 4, 2] = given[2, 2, 4] = torch.nan
     plain = entropy.approximate_entropy(given, half=True)
     used: list[bool] = []
-    monkeypatch.setattr(kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16)
+    monkeypatch.setattr(
+        kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16
+    )
     found = entropy.approximate_entropy(given, half=True)
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-5, equal_nan=True)
     assert found.isnan().tolist() == [False, True, True]

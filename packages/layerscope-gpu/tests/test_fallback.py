@@ -15,7 +15,13 @@ from layerscope_gpu.solvers import band, cusolver, determinants, pieces, small, 
 @pytest.fixture(autouse=True)
 def forget():
     tried = (small._tried, band._tried, tridiagonal._tried)
-    caches = (cuda.load_library, eigenvalues._cusolver_problem, eigenvalues._say_once, *tried, cuda.compiled)
+    caches = (
+        cuda.load_library,
+        eigenvalues._cusolver_problem,
+        eigenvalues._say_once,
+        *tried,
+        cuda.compiled,
+    )
     for cached in caches:
         cached.cache_clear()
     yield
@@ -45,7 +51,9 @@ def test_torch_takes_over_and_says_so_once(monkeypatch):
     monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: "no library")
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(60, 1, 1)
-    with pytest.warns(UserWarning, match=r"cannot be used \(no library\): torch\.linalg\.eigvalsh takes its place"):
+    with pytest.warns(
+        UserWarning, match=r"cannot be used \(no library\): torch\.linalg\.eigvalsh takes its place"
+    ):
         assert eigenvalues._on_cuda(matrices, False)[0].tolist() == [1.0, 3.0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -62,18 +70,26 @@ def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
         ("no", "no", "no", None, "cusolverDnXsyevBatched"),
         ("no", "no", "no", "no", "torch.linalg.eigvalsh on cuda"),
     ):
-        monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n, register=register: register)
+        monkeypatch.setattr(
+            eigenvalues.small, "usable", lambda index, n, register=register: register
+        )
         monkeypatch.setattr(eigenvalues.band, "usable", lambda index, two=two: two)
         monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, own=own: own)
-        monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index, batched=batched: batched)
+        monkeypatch.setattr(
+            eigenvalues, "_cusolver_problem", lambda index, batched=batched: batched
+        )
         assert eigenvalues.usable_solvers(0) == name
 
 
 def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: None if n <= 4 else "too large")
-    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n: None if n == 5 else "another size")
+    monkeypatch.setattr(
+        eigenvalues.small, "usable", lambda index, n: None if n <= 4 else "too large"
+    )
+    monkeypatch.setattr(
+        eigenvalues.band, "usable", lambda index, n: None if n == 5 else "another size"
+    )
     monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: None)
     monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 8)
     monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: None)
@@ -84,7 +100,14 @@ def test_which_matrices_go_where(monkeypatch):
     monkeypatch.setattr(eigenvalues, "_used", {})
     assert eigenvalues.solvers_used(0) == "none"
     single, double = torch.float32, torch.float64
-    for count, n, dtype in ((60, 4, single), (3, 4, single), (60, 4, double), (60, 6, single), (3, 6, single), (60, 9, single)):
+    for count, n, dtype in (
+        (60, 4, single),
+        (3, 4, single),
+        (60, 4, double),
+        (60, 6, single),
+        (3, 6, single),
+        (60, 9, single),
+    ):
         eigenvalues._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
     assert used == ["registers", "registers", "cusolver", "panels", "cusolver", "cusolver"]
     named = eigenvalues.solvers_used(0)
@@ -103,10 +126,14 @@ def test_the_matrices_that_solvers_are_tried_on_have_the_eigenvalues_that_are_kn
     matrices, known = pieces.known_case(n)
     assert matrices.shape == (3, n, n)
     assert torch.equal(matrices, matrices.mT)
-    torch.testing.assert_close(torch.linalg.eigvalsh(matrices), known.expand(3, -1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        torch.linalg.eigvalsh(matrices), known.expand(3, -1), atol=1e-12, rtol=0
+    )
     if n > 2:
         assert not torch.allclose(matrices[0], matrices[1])
-        assert (matrices.abs() > 1e-3 / n).float().mean() > 0.9  # not a matrix that is already almost reduced
+        assert (
+            matrices.abs() > 1e-3 / n
+        ).float().mean() > 0.9  # not a matrix that is already almost reduced
 
 
 def test_the_kernels_are_compiled_for_every_size():
@@ -139,7 +166,12 @@ def test_two_stages_fit_for_every_size(monkeypatch):
 def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(monkeypatch):
     monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232448)
     monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232448)
-    kernels = (("small_eigenvalues", 192), ("to_band", 193), ("to_band", 1024), ("tridiagonal", 1025))
+    kernels = (
+        ("small_eigenvalues", 192),
+        ("to_band", 193),
+        ("to_band", 1024),
+        ("tridiagonal", 1025),
+    )
     for name, n in kernels:
         assert f" {name}(" in eigenvalues.kernel_source(n, 0).replace("\n", " ")
 
@@ -151,8 +183,12 @@ def test_which_entropies_are_made_of_determinants(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(determinants, "shared_memory", lambda index: 232448)
-    monkeypatch.setattr(determinants, "_tried", lambda index, how: "no driver" if how.largest > 256 else None)
-    monkeypatch.setattr(determinants, "entropy", lambda m, how, o: made.append((m.shape[-1], o)) or "made")
+    monkeypatch.setattr(
+        determinants, "_tried", lambda index, how: "no driver" if how.largest > 256 else None
+    )
+    monkeypatch.setattr(
+        determinants, "entropy", lambda m, how, o: made.append((m.shape[-1], o)) or "made"
+    )
     monkeypatch.setattr(eigenvalues, "_used", {})
     assert exact_entropy(given[192]) is None  # eigenvalues are as fast
     assert exact_entropy(given[300]) is None  # as it cannot be used
@@ -181,7 +217,10 @@ def test_small_matrices_have_a_kernel_that_holds_them():
 def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     monkeypatch.setattr(pieces, "side_stream", lambda device: None)
-    for found, reason in ((torch.zeros(3, 125), "missed known eigenvalues by 3.0e"), (None, "no driver")):
+    for found, reason in (
+        (torch.zeros(3, 125), "missed known eigenvalues by 3.0e"),
+        (None, "no driver"),
+    ):
 
         def solved(matrices, how, found=found):
             if found is None:

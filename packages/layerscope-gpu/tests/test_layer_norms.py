@@ -1,4 +1,5 @@
-"""Layer normalization by our kernel, run on the CPU: in the order in which torch's 128 threads would do it."""
+"""Layer normalization by our kernel, run on the CPU: in the order in which torch's 128 threads
+would do it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def given(width: int, dtype: torch.dtype, rows: int = 9) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(width)
-    states = torch.randn(rows, width, generator=generator) * torch.logspace(-2, 2, rows)[:, None] + 3
+    states = (
+        torch.randn(rows, width, generator=generator) * torch.logspace(-2, 2, rows)[:, None] + 3
+    )
     weight, bias = 1 + 0.3 * torch.randn(2, width, generator=generator)
     return states.to(dtype), weight.to(dtype), bias.to(dtype)
 
@@ -34,7 +37,11 @@ def by_threads(states: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarr
         if count == 0:
             return [np.float32(0)] * 3
         delta, of_one, of_two = one[0] - two[0], one[2] / count, two[2] / count
-        return [of_two * two[0] + of_one * one[0], delta * delta * two[2] * of_one + two[1] + one[1], count]
+        return [
+            of_two * two[0] + of_one * one[0],
+            delta * delta * two[2] * of_one + two[1] + one[1],
+            count,
+        ]
 
     means, scales = [], []
     for row in states:
@@ -67,7 +74,9 @@ def test_as_the_threads_of_torch_compute_it(width: int, dtype: torch.dtype) -> N
     off = (got.float() - want).abs() / want.abs().clamp_min(1)
     assert off.max() < 2 * torch.finfo(dtype).eps
     assert (got == want.to(dtype)).float().mean() > 0.98  # the others are a rounding away
-    torch.testing.assert_close(got, nn.functional.layer_norm(states, (width,), weight, bias, 1e-5), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(
+        got, nn.functional.layer_norm(states, (width,), weight, bias, 1e-5), rtol=0.02, atol=0.02
+    )
 
 
 def test_numbers_that_are_not() -> None:
@@ -88,7 +97,9 @@ def test_what_the_kernel_cannot_take_stays_with_torch() -> None:
     assert not norms._shapes_fit(nn.LayerNorm(64), states)  # weights of another kind
     assert not norms._shapes_fit(nn.LayerNorm(64, elementwise_affine=False), states)
     assert not norms._shapes_fit(nn.LayerNorm((3, 64)).to(torch.bfloat16), states)
-    assert not norms._shapes_fit(nn.LayerNorm(66).to(torch.bfloat16), torch.zeros(2, 66, dtype=torch.bfloat16))
+    assert not norms._shapes_fit(
+        nn.LayerNorm(66).to(torch.bfloat16), torch.zeros(2, 66, dtype=torch.bfloat16)
+    )
     assert not norms._fits(norm, states)  # not on a GPU
 
 
@@ -98,8 +109,16 @@ def run(module: nn.Module, ids: Tensor) -> Tensor:
 
 
 def test_a_pass_uses_it_where_bits_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
-    module = transformers.GPTNeoXModel(transformers.GPTNeoXConfig(**sizes)).to(torch.bfloat16).eval()
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+    }
+    module = (
+        transformers.GPTNeoXModel(transformers.GPTNeoXConfig(**sizes)).to(torch.bfloat16).eval()
+    )
     ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
     calls: list[int] = []
     kernel, forward = norms.layer_norm, nn.LayerNorm.forward
@@ -125,7 +144,11 @@ def test_a_pass_uses_it_where_bits_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_other_bits_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = 64, torch.float16, torch.device("cpu")
     kernel = norms.layer_norm
-    monkeypatch.setattr(nn.functional, "layer_norm", lambda x, _, weight, bias, epsilon: kernel(x, weight, bias, epsilon))
+    monkeypatch.setattr(
+        nn.functional,
+        "layer_norm",
+        lambda x, _, weight, bias, epsilon: kernel(x, weight, bias, epsilon),
+    )
     norms._is_same.cache_clear()
     assert norms._is_same(*kind)
     monkeypatch.setattr(norms, "layer_norm", lambda *given: kernel(*given) * 1.001)

@@ -1,4 +1,5 @@
-"""The kernel that sums normed states without writing them down, run on the CPU: what the norm module and a sum give."""
+"""The kernel that sums normed states without writing them down, run on the CPU: what the norm
+module and a sum give."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def norms(width: int) -> dict[str, nn.Module]:
 def test_the_kind_of_a_norm_is_found_and_its_sums_are_right(name: str, dtype: torch.dtype) -> None:
     for width, tokens in [(64, 1), (1028, 37)]:
         norm = norms(width)[name].to(dtype).eval()
-        states = (torch.randn(2, tokens, width, generator=torch.Generator().manual_seed(2)) * 3 + 1).to(dtype)
+        states = (
+            torch.randn(2, tokens, width, generator=torch.Generator().manual_seed(2)) * 3 + 1
+        ).to(dtype)
         mask = torch.rand(2, tokens, generator=torch.Generator().manual_seed(3)) < 0.7
         mask[:, 0] = True
         with torch.inference_mode():
@@ -46,9 +49,15 @@ def test_the_kind_of_a_norm_is_found_and_its_sums_are_right(name: str, dtype: to
             assert kind is not None
             assert kind.split("-")[0] == name.split("-")[0].split()[0]
             for padding in (None, mask):
-                kept = norm(states) if padding is None else torch.where(padding.unsqueeze(-1), norm(states), 0)
+                kept = (
+                    norm(states)
+                    if padding is None
+                    else torch.where(padding.unsqueeze(-1), norm(states), 0)
+                )
                 got = normed._means(states, padding, norm, kind).double()
-                want = kept.sum(1, dtype=torch.float64) / (tokens if padding is None else padding.sum(-1, keepdim=True))
+                want = kept.sum(1, dtype=torch.float64) / (
+                    tokens if padding is None else padding.sum(-1, keepdim=True)
+                )
                 unit = float(want.abs().mean()) * torch.finfo(dtype).eps
                 assert float((got - want).abs().mean()) < 0.1 * unit
 
@@ -56,14 +65,19 @@ def test_the_kind_of_a_norm_is_found_and_its_sums_are_right(name: str, dtype: to
 @pytest.mark.parametrize("width", [2052, 4100])  # two warps share a token, four do
 def test_wide_states(width: int) -> None:
     norm = norms(width)["layer"].bfloat16().eval()
-    states = (torch.randn(1, 19, width, generator=torch.Generator().manual_seed(2)) * 3 + 1).bfloat16()
+    states = (
+        torch.randn(1, 19, width, generator=torch.Generator().manual_seed(2)) * 3 + 1
+    ).bfloat16()
     mask = torch.arange(19)[None] != 7
     with torch.inference_mode():
         after = norm(states).double()
         want = after[:, mask[0]].mean(1)
         seen = normed._centered(states, mask, norm, "layer")
         for got in (normed._means(states, mask, norm, "layer").double(), seen.total / 18):
-            assert float((got - want).abs().mean()) < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
+            assert (
+                float((got - want).abs().mean())
+                < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
+            )
         lengths = [torch.linalg.vector_norm(x, dim=-1)[mask] for x in (states.double(), after)]
         torch.testing.assert_close(seen.before[mask], lengths[0], rtol=1e-6, atol=0)
         torch.testing.assert_close(seen.norms[mask], lengths[1], rtol=1e-3, atol=0)
@@ -75,10 +89,15 @@ def test_a_long_text_is_the_work_of_several_blocks() -> None:
     mask = torch.rand(2, 131, generator=torch.Generator().manual_seed(3)) < 0.7
     with torch.inference_mode():
         for real in (torch.ones_like(mask), mask):
-            want = torch.where(real.unsqueeze(-1), norm(states), 0).sum(1, dtype=torch.float64) / real.sum(-1, keepdim=True)
+            want = torch.where(real.unsqueeze(-1), norm(states), 0).sum(
+                1, dtype=torch.float64
+            ) / real.sum(-1, keepdim=True)
             got = normed._means(states, None if real.all() else real, norm, "rms")
             assert got.dtype == torch.float32
-            assert float((got - want).abs().mean()) < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
+            assert (
+                float((got - want).abs().mean())
+                < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
+            )
 
 
 def test_norms_that_do_something_else_are_left_alone() -> None:
@@ -111,7 +130,10 @@ class _RoundedLayer(nn.LayerNorm):
     """A layer norm that is stored before it is scaled."""
 
     def forward(self, states: Tensor) -> Tensor:
-        return nn.functional.layer_norm(states, states.shape[-1:], eps=self.eps) * self.weight + self.bias
+        return (
+            nn.functional.layer_norm(states, states.shape[-1:], eps=self.eps) * self.weight
+            + self.bias
+        )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +148,9 @@ class _RoundedLayer(nn.LayerNorm):
         nn.Sequential(nn.LayerNorm(64)).bfloat16(),
         nn.LayerNorm(64, device="meta").bfloat16(),  # offloaded
         nn.LayerNorm(32).bfloat16(),  # a shard
-        nn.utils.parametrize.register_parametrization(nn.LayerNorm(64).bfloat16(), "weight", nn.Identity()),
+        nn.utils.parametrize.register_parametrization(
+            nn.LayerNorm(64).bfloat16(), "weight", nn.Identity()
+        ),
     ],
     ids=lambda norm: type(norm).__name__,
 )
@@ -166,9 +190,13 @@ def test_not_a_number_stays_one() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["layer", "rms-rounded", None])
 @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (16, 64), (70, 64), (37, 1028)])
-def test_states_seen_from_their_mean(tokens: int, width: int, name: str | None, dtype: torch.dtype) -> None:
+def test_states_seen_from_their_mean(
+    tokens: int, width: int, name: str | None, dtype: torch.dtype
+) -> None:
     norm = None if name is None else norms(width)[name].to(dtype).eval()
-    states = (torch.randn(3, tokens, width, generator=torch.Generator().manual_seed(4)) + 2).to(dtype)
+    states = (torch.randn(3, tokens, width, generator=torch.Generator().manual_seed(4)) + 2).to(
+        dtype
+    )
     states[1, tokens // 2] *= 50
     mask = torch.ones(3, tokens, dtype=torch.bool)
     mask[0, tokens // 2 + 1 :] = False
@@ -183,13 +211,19 @@ def test_states_seen_from_their_mean(tokens: int, width: int, name: str | None, 
         after = torch.where(real.unsqueeze(-1), after.double(), 0.0)
         before = torch.linalg.vector_norm(states.double(), dim=-1)
         largest = before.masked_fill(~real, -1.0).argmax(-1)
-        mean = (after.sum(1) - after[torch.arange(3), largest]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+        mean = (after.sum(1) - after[torch.arange(3), largest]) / (
+            real.sum(-1, keepdim=True) - 1
+        ).clamp(min=1)
         want = torch.where(real.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
         assert got.largest.tolist() == largest.tolist()
         torch.testing.assert_close(got.before, before, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(got.norms, torch.linalg.vector_norm(after, dim=-1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            got.norms, torch.linalg.vector_norm(after, dim=-1), rtol=1e-4, atol=1e-5
+        )
         for found, wanted in ((got.total, after.sum(1)), (got.centered.double(), want)):
             # single numbers may be rounded the other way by the norm module
             assert float((found - wanted).abs().mean()) <= 1e-4 * float(wanted.abs().mean()) + 1e-7
-            torch.testing.assert_close(found, wanted, rtol=1e-2, atol=5e-2 if norm is not None else 1e-3)
+            torch.testing.assert_close(
+                found, wanted, rtol=1e-2, atol=5e-2 if norm is not None else 1e-3
+            )
         assert (got.centered[~real] == 0).all()

@@ -1,4 +1,5 @@
-"""The package by itself: it needs torch and numpy alone, and is a stand-in for torch's call on any device."""
+"""The package by itself: it needs torch and numpy alone, and is a stand-in for torch's call on any
+device."""
 
 from __future__ import annotations
 
@@ -31,13 +32,21 @@ print(len([name for name in sys.modules if name.startswith("layerscope_gpu")]))
 
 def test_it_imports_torch_and_numpy_alone() -> None:
     source = Path(layerscope_gpu.__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(source)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(source)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
 
 
-@given(shape=st.sampled_from([(), (0,), (3,), (2, 2)]), n=st.sampled_from([0, 1, 5]), double=st.booleans())
-def test_eigenvalues_on_a_cpu_are_those_of_torch(shape: tuple[int, ...], n: int, double: bool) -> None:
+@given(
+    shape=st.sampled_from([(), (0,), (3,), (2, 2)]),
+    n=st.sampled_from([0, 1, 5]),
+    double=st.booleans(),
+)
+def test_eigenvalues_on_a_cpu_are_those_of_torch(
+    shape: tuple[int, ...], n: int, double: bool
+) -> None:
     matrices = torch.randn(*shape, n, n, dtype=torch.float64 if double else torch.float32)
     matrices = matrices + matrices.mT
     found = layerscope_gpu.eigvalsh(matrices)
@@ -51,4 +60,6 @@ def test_the_benchmark_says_that_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["benchmark.py"])
     with pytest.raises(SystemExit, match="needs a CUDA GPU"):
-        runpy.run_path(str(Path(layerscope_gpu.__file__).parents[2] / "benchmark.py"), run_name="__main__")
+        runpy.run_path(
+            str(Path(layerscope_gpu.__file__).parents[2] / "benchmark.py"), run_name="__main__"
+        )

@@ -1,4 +1,5 @@
-"""Queries and keys turned by our kernel, run on the CPU: the bits that transformers' own functions give."""
+"""Queries and keys turned by our kernel, run on the CPU: the bits that transformers' own functions
+give."""
 
 from __future__ import annotations
 
@@ -24,11 +25,16 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def own(family: str) -> Any:
-    return importlib.import_module(f"transformers.models.{family}.modeling_{family}").apply_rotary_pos_emb
+    return importlib.import_module(
+        f"transformers.models.{family}.modeling_{family}"
+    ).apply_rotary_pos_emb
 
 
-def given(dtype: torch.dtype, turned: int, *, across: int = 48, batch_of_angles: int = 2) -> tuple[Tensor, ...]:
-    """Queries and keys as a block cuts them out of one projection: strided; two heads of keys for four of queries."""
+def given(
+    dtype: torch.dtype, turned: int, *, across: int = 48, batch_of_angles: int = 2
+) -> tuple[Tensor, ...]:
+    """Queries and keys as a block cuts them out of one projection: strided; two heads of keys for
+    four of queries."""
     generator = torch.Generator().manual_seed(turned)
     both = (3 * torch.randn(2, 7, 4 + 2 + 2, across, generator=generator)).to(dtype)
     q, k, _ = (part.transpose(1, 2) for part in both.split([4, 2, 2], dim=2))
@@ -40,15 +46,27 @@ def given(dtype: torch.dtype, turned: int, *, across: int = 48, batch_of_angles:
 def tiny(family: str) -> tuple[torch.nn.Module, Tensor]:
     """A model in half precision whose heads the kernel takes, and something to run it on."""
     kind = {"gpt_neox": "GPTNeoX", "llama": "Llama"}[family]
-    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
+    sizes = {
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+    }
     torch.manual_seed(0)
-    module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).to(torch.bfloat16).eval()
+    module = (
+        getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+        .to(torch.bfloat16)
+        .eval()
+    )
     ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
     return module, ids
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("family", "turned"), [("gpt_neox", 16), ("gpt_neox", 48), ("llama", 48), ("gemma3", 48)])
+@pytest.mark.parametrize(
+    ("family", "turned"), [("gpt_neox", 16), ("gpt_neox", 48), ("llama", 48), ("gemma3", 48)]
+)
 def test_the_same_bits(family: str, turned: int, dtype: torch.dtype) -> None:
     for angles in (1, 2):
         tensors = given(dtype, turned, batch_of_angles=angles)
@@ -56,7 +74,9 @@ def test_the_same_bits(family: str, turned: int, dtype: torch.dtype) -> None:
             assert got.transpose(1, 2).is_contiguous()
             torch.testing.assert_close(got, want, rtol=0, atol=0)
         wanted = own(family)(*tensors)
-        for got, given_one, want in zip(rotary.rotate_in_place(*tensors), tensors, wanted, strict=False):
+        for got, given_one, want in zip(
+            rotary.rotate_in_place(*tensors), tensors, wanted, strict=False
+        ):
             assert got is given_one
             torch.testing.assert_close(got, want, rtol=0, atol=0)
 
@@ -73,7 +93,9 @@ def test_extreme_numbers() -> None:
 def test_what_the_kernel_cannot_take_stays_with_the_model() -> None:
     q, k, cos, sin = given(torch.bfloat16, 48)
     assert rotary._shapes_fit(q, k, cos, sin)
-    assert not rotary._shapes_fit(q[..., 1:], k[..., 1:], cos[..., 1:], sin[..., 1:])  # an odd number of them
+    assert not rotary._shapes_fit(
+        q[..., 1:], k[..., 1:], cos[..., 1:], sin[..., 1:]
+    )  # an odd number of them
     assert not rotary._shapes_fit(q, k, cos[:, :5], sin[:, :5])
     assert not rotary._shapes_fit(q, k[:, :, :5], cos, sin)
     assert not rotary._shapes_fit(q.transpose(-1, -2), k.transpose(-1, -2), cos, sin)
@@ -114,11 +136,15 @@ def test_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "llama"])
-def test_in_place_where_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_place_where_a_pass_gives_the_same_bits(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, ids = tiny(family)
     calls = []
     kernel = rotary.rotate_in_place
-    monkeypatch.setattr(rotary, "rotate_in_place", lambda *tensors: calls.append(1) or kernel(*tensors))
+    monkeypatch.setattr(
+        rotary, "rotate_in_place", lambda *tensors: calls.append(1) or kernel(*tensors)
+    )
 
     def work() -> Tensor:
         with torch.inference_mode(), rotary.fast_rotation(module):
@@ -135,10 +161,14 @@ def test_in_place_where_a_pass_gives_the_same_bits(family: str, monkeypatch: pyt
     assert len(calls) == 4
 
 
-def test_a_model_that_needs_its_queries_as_they_were_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_needs_its_queries_as_they_were_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Attention(torch.nn.Module):
         def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-            turned, _ = importlib.import_module(type(self).__module__).apply_rotary_pos_emb(q, k, cos, sin)
+            turned, _ = importlib.import_module(type(self).__module__).apply_rotary_pos_emb(
+                q, k, cos, sin
+            )
             return turned + q
 
     Attention.__module__ = "transformers.models.llama.modeling_llama"

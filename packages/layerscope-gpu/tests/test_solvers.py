@@ -1,4 +1,5 @@
-"""Our CUDA kernels for eigenvalues, run on the CPU: numpy's answer in float64, for every kind of matrix and size."""
+"""Our CUDA kernels for eigenvalues, run on the CPU: numpy's answer in float64, for every kind of
+matrix and size."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(band, "launch", launch)
 
 
-TWO_STAGES = band.BandVariant(32, 1, 4, ahead=2, chase_threads=64, chase_blocks=1)  # for up to 128 rows
+TWO_STAGES = band.BandVariant(
+    32, 1, 4, ahead=2, chase_threads=64, chase_blocks=1
+)  # for up to 128 rows
 
 
 def by_band(given: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
@@ -41,7 +44,9 @@ def assert_numpy(solve, n: int, largest_error: float = 5e-7) -> None:
     found = solve(given).numpy()
     known, names = known[: len(found)], names[: len(found)]
     error = np.abs(found - known).max(-1) / np.abs(known).max(-1)
-    assert dict(zip(names, error, strict=True)) == dict.fromkeys(names, pytest.approx(0, abs=largest_error))
+    assert dict(zip(names, error, strict=True)) == dict.fromkeys(
+        names, pytest.approx(0, abs=largest_error)
+    )
     assert (np.diff(found) >= 0).all()
     assert torch.equal(given, before)
 
@@ -96,11 +101,14 @@ def test_the_first_stage_keeps_eigenvalues_in_a_band():
         dense += torch.diag_embed(bands[:, : n - below, below], -below)
         assert (bands[:, n - below :, below] == 0).all()
     known = np.linalg.eigvalsh(given.double().numpy())
-    np.testing.assert_allclose(np.linalg.eigvalsh(dense.double().numpy()), known, atol=5e-7 * np.abs(known).max())
+    np.testing.assert_allclose(
+        np.linalg.eigvalsh(dense.double().numpy()), known, atol=5e-7 * np.abs(known).max()
+    )
 
 
 def test_in_two_stages_with_rows_left_out():
-    """Rows and columns of zeros, as of padding and of tokens left out, at both ends, in between, and nearly all."""
+    """Rows and columns of zeros, as of padding and of tokens left out, at both ends, in between,
+    and nearly all."""
     x = torch.randn(4, 60, 90, generator=torch.Generator().manual_seed(2))
     given = x @ x.mT
     for some, (start, end) in enumerate(((0, 20), (40, 60), (7, 9), (1, 60))):
@@ -111,25 +119,36 @@ def test_in_two_stages_with_rows_left_out():
 
 @pytest.mark.parametrize("n", [1, 5, 16, 50])
 def test_bisection(n):
-    """Tridiagonal matrices with entries that meet in zeros, over many orders of magnitude, and with equal eigenvalues."""
+    """Tridiagonal matrices with entries that meet in zeros, over many orders of magnitude, and with
+    equal eigenvalues."""
     rng, many = np.random.default_rng(n), (20, n)
     pairs = [
         (rng.integers(-1, 2, many), rng.integers(-1, 2, many)),
         (2.0 ** rng.integers(-20, 1, many), 2.0 ** rng.integers(-30, 1, many)),
-        (10 ** rng.uniform(-12, 0, many) * rng.choice([-1, 1], many), 10 ** rng.uniform(-12, 0, many)),
+        (
+            10 ** rng.uniform(-12, 0, many) * rng.choice([-1, 1], many),
+            10 ** rng.uniform(-12, 0, many),
+        ),
         (rng.normal(size=many), rng.normal(size=many)),
         (np.full(many, 3.0), np.zeros(many)),
         (rng.random(many) < 0.1, np.zeros(many)),
-        (np.abs(np.arange(n) - n // 2) * np.ones(many), np.ones(many)),  # Wilkinson's: pairs that nearly meet
+        (
+            np.abs(np.arange(n) - n // 2) * np.ones(many),
+            np.ones(many),
+        ),  # Wilkinson's: pairs that nearly meet
         (np.zeros(many), np.ones(many)),
     ]
-    diagonal, beside = (torch.from_numpy(np.concatenate(one).astype(np.float32)) for one in zip(*pairs, strict=True))
+    diagonal, beside = (
+        torch.from_numpy(np.concatenate(one).astype(np.float32)) for one in zip(*pairs, strict=True)
+    )
     found, threads = torch.empty_like(diagonal), 32  # so larger matrices take more than one turn
     held = 8 * (-(-n // 16) * 16) + 256 + 4 * threads
     arguments = [diagonal, beside, torch.ones(len(found)), found, n, halvings(threads)]
     launch(tridiagonal.variant(300, SHARED).source, "bisect", len(found), threads, held, arguments)
     off = torch.diag_embed(beside[:, : n - 1].double(), 1) if n > 1 else 0
-    known = np.linalg.eigvalsh(np.asarray(torch.diag_embed(diagonal.double()) + off + (off.mT if n > 1 else 0)))
+    known = np.linalg.eigvalsh(
+        np.asarray(torch.diag_embed(diagonal.double()) + off + (off.mT if n > 1 else 0))
+    )
     assert (np.abs(found.numpy() - known).max(-1) <= 2e-7 * np.abs(known).max(-1)).all()
 
 
@@ -150,11 +169,17 @@ def test_views_that_are_not_contiguous():
     given = torch.randn(9, 9, 3).permute(2, 0, 1)
     given = given + given.mT
     for solve in (small.eigvalsh, tridiagonal.eigvalsh, by_band):
-        np.testing.assert_allclose(solve(given[:, 1:, 1:]), np.linalg.eigvalsh(given[:, 1:, 1:].double().numpy()), atol=5e-6)
+        np.testing.assert_allclose(
+            solve(given[:, 1:, 1:]),
+            np.linalg.eigvalsh(given[:, 1:, 1:].double().numpy()),
+            atol=5e-6,
+        )
 
 
 @pytest.mark.parametrize("solve", [tridiagonal.eigvalsh, by_band])
 def test_in_place_where_it_is_allowed(solve):
-    given = torch.from_numpy(np.stack([m for name, m in kinds(8) if name in ("random", "sink")])).float()
+    given = torch.from_numpy(
+        np.stack([m for name, m in kinds(8) if name in ("random", "sink")])
+    ).float()
     known = solve(given)
     assert torch.equal(solve(given.clone(), overwrite=True), known)

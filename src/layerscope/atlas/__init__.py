@@ -5,12 +5,27 @@
     atlas.select_scores("Pythia-410m", "english")         # task × layer
     atlas.metric_values("Pythia-410m", "wikitext", "entropy_prompt")
 
-Names are `family-size`, with `@revision` for a checkpoint: `Pythia-410m@step1000`. `atlas/data/SOURCE.md` says where the tables
-come from and under which conventions they were made.
+Names are `family-size`, with `@revision` for a checkpoint: `Pythia-410m@step1000`.
+`atlas/data/SOURCE.md` says where the tables come from and under which conventions they were made.
 """
 
-from layerscope.atlas.queries import CONVENTIONS, correlation_tables, metric_values, probe_accuracies, select_scores
-from layerscope.atlas.tables import AtlasModel, find_model, metrics, models, problems, scores, tasks, vision
+from layerscope.atlas.queries import (
+    CONVENTIONS,
+    correlation_tables,
+    metric_values,
+    probe_accuracies,
+    select_scores,
+)
+from layerscope.atlas.tables import (
+    AtlasModel,
+    find_model,
+    metrics,
+    models,
+    problems,
+    scores,
+    tasks,
+    vision,
+)
 
 __all__ = [
     "CONVENTIONS",

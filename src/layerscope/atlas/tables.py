@@ -1,4 +1,5 @@
-"""The shipped tables, read once, and the names of the models in them. What callers get are copies."""
+"""The shipped tables, read once, and the names of the models in them. What callers get are
+copies."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ DATA = Path(__file__).parent / "data"
 
 @cache
 def stored_table(name: str) -> pd.DataFrame:
-    """One table as stored, its text dictionary-coded: quick to filter. Shared by all callers, so never to be changed."""
+    """One table as stored, its text dictionary-coded: quick to filter. Shared by all callers, so
+    never to be changed."""
     return pd.read_parquet(DATA / f"{name}.parquet")
 
 
@@ -25,8 +27,13 @@ def _readable(name: str) -> pd.DataFrame:
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The same table with plain text in place of categories, whose unused levels surprise in a groupby."""
-    text = {c: table[c].astype(table[c].cat.categories.dtype) for c in table.columns if table[c].dtype == "category"}
+    """The same table with plain text in place of categories, whose unused levels surprise in a
+    groupby."""
+    text = {
+        c: table[c].astype(table[c].cat.categories.dtype)
+        for c in table.columns
+        if table[c].dtype == "category"
+    }
     return table.assign(**text)
 
 
@@ -41,7 +48,8 @@ def metrics() -> pd.DataFrame:
 
 
 def vision() -> pd.DataFrame:
-    """Every number of the published image probes: model, layers, metric, value (accuracies in percent)."""
+    """Every number of the published image probes: model, layers, metric, value (accuracies in
+    percent)."""
     return _readable("vision").copy()
 
 
@@ -73,7 +81,8 @@ class AtlasModel:
         return base if self.revision == "main" else f"{base}@{self.revision}"
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """This model's rows of a table with family, size and revision (a probe table has `model` and no revision)."""
+        """This model's rows of a table with family, size and revision (a probe table has `model`
+        and no revision)."""
         family = "family" if "family" in table.columns else "model"
         mine = (table[family] == self.family) & (table["size"] == self.size)
         if "revision" in table.columns:
@@ -85,7 +94,11 @@ def _number(text: str) -> float:
     """`410m` → 4.1e8, `8B` → 8e9, `step1000` → 1000; names without a number sort last."""
     digits = "".join(c for c in text if c.isdigit() or c == ".")
     scale = {"m": 1e6, "b": 1e9}.get(text[-1:].lower(), 1.0)
-    return float(digits) * scale if digits else {"base": 1e8, "large": 3e8, "huge": 6e8}.get(text, float("inf"))
+    return (
+        float(digits) * scale
+        if digits
+        else {"base": 1e8, "large": 3e8, "huge": 6e8}.get(text, float("inf"))
+    )
 
 
 @lru_cache(maxsize=1)
@@ -94,18 +107,26 @@ def every_model() -> dict[str, AtlasModel]:
     keys = {
         (str(family), str(size), str(revision))
         for table in ("scores", "metrics")
-        for family, size, revision in stored_table(table)[_KEY].drop_duplicates().itertuples(index=False, name=None)
+        for family, size, revision in stored_table(table)[_KEY]
+        .drop_duplicates()
+        .itertuples(index=False, name=None)
     }
     keys |= {
-        (str(m), str(s), "main") for m, s in stored_table("vision")[["model", "size"]].drop_duplicates().itertuples(index=False)
+        (str(m), str(s), "main")
+        for m, s in stored_table("vision")[["model", "size"]]
+        .drop_duplicates()
+        .itertuples(index=False)
     }
-    ordered = sorted(keys, key=lambda k: (k[0].lower(), _number(k[1]), k[2] != "main", _number(k[2])))
+    ordered = sorted(
+        keys, key=lambda k: (k[0].lower(), _number(k[1]), k[2] != "main", _number(k[2]))
+    )
     return {model.name: model for model in (AtlasModel(*key) for key in ordered)}
 
 
 @lru_cache(maxsize=1)
 def _aliases() -> dict[str, AtlasModel]:
-    """Lower-case spellings: with or without the size where a family has one, `@main`, `family/size`."""
+    """Lower-case spellings: with or without the size where a family has one, `@main`,
+    `family/size`."""
     aliases: dict[str, AtlasModel] = {}
     for model in every_model().values():
         sizes = {m.size for m in every_model().values() if m.family == model.family}
@@ -129,20 +150,33 @@ def find_model(name: str | AtlasModel) -> AtlasModel:
         return name
     found = _aliases().get(name.strip().lower())
     if found is None:
-        raise UnknownNameError("atlas model", name, every_model(), "`layerscope atlas models` says what each one holds.")
+        raise UnknownNameError(
+            "atlas model",
+            name,
+            every_model(),
+            "`layerscope atlas models` says what each one holds.",
+        )
     return found
 
 
 def models() -> pd.DataFrame:
-    """One row per model: name, family, size, revision, layers (states, embeddings included), and what is covered.
+    """One row per model: name, family, size, revision, layers (states, embeddings included), and
+    what is covered.
 
-    `tasks` have a test score somewhere, `tasks_everywhere` at every layer; `mteb_datasets` counts the datasets with metrics,
-    `wikitext` and `imagenet` the metrics there; `probe_layers` counts the single layers with an image probe.
+    `tasks` have a test score somewhere, `tasks_everywhere` at every layer; `mteb_datasets` counts
+    the datasets with metrics, `wikitext` and `imagenet` the metrics there; `probe_layers` counts
+    the single layers with an image probe.
     """
-    scores, metrics, vision = stored_table("scores"), stored_table("metrics"), stored_table("vision")
+    scores, metrics, vision = (
+        stored_table("scores"),
+        stored_table("metrics"),
+        stored_table("vision"),
+    )
     scores = scores[(scores["split"] == "test") & scores["main_score"].notna()]
     metrics = metrics[metrics["value"].notna()]
-    probes = vision[(vision["first_layer"] == vision["last_layer"]) & (vision["probe"] == "attention_probe")]
+    probes = vision[
+        (vision["first_layer"] == vision["last_layer"]) & (vision["probe"] == "attention_probe")
+    ]
     on = metrics["dataset"].astype(str)
     scored = scores.groupby([*_KEY, "task"], observed=True)["layer"].nunique().unstack("task")
     states = scores.groupby(_KEY, observed=True)["num_hidden_states"].max()
@@ -154,12 +188,23 @@ def models() -> pd.DataFrame:
         "mteb_datasets": _different(metrics[on.str.startswith("mteb/")], "dataset"),
         "wikitext": _different(metrics[on == "wikitext"], "metric"),
         "imagenet": _different(metrics[on == "imagenet"], "metric"),
-        "probe_layers": _different(probes.assign(family=probes["model"], revision="main"), "first_layer"),
+        "probe_layers": _different(
+            probes.assign(family=probes["model"], revision="main"), "first_layer"
+        ),
     }
     entries = _by_name(metrics.groupby(_KEY, observed=True)["num_layers_in_file"].max())
-    layers = {name: max(n, _by_name(states).get(name, 0)) for name, n in {**_by_name(states), **entries}.items()}
+    layers = {
+        name: max(n, _by_name(states).get(name, 0))
+        for name, n in {**_by_name(states), **entries}.items()
+    }
     rows = [
-        {"model": name, "family": m.family, "size": m.size, "revision": m.revision, "layers": layers.get(name, pd.NA)}
+        {
+            "model": name,
+            "family": m.family,
+            "size": m.size,
+            "revision": m.revision,
+            "layers": layers.get(name, pd.NA),
+        }
         | {column: counts.get(name, 0) for column, counts in columns.items()}
         for name, m in every_model().items()
     ]
@@ -172,4 +217,7 @@ def _different(rows: pd.DataFrame, column: str) -> dict[str, int]:
 
 
 def _by_name(counts: pd.Series) -> dict[str, int]:
-    return {AtlasModel(*map(str, key)).name: int(n) for key, n in zip(counts.index.tolist(), counts, strict=True)}
+    return {
+        AtlasModel(*map(str, key)).name: int(n)
+        for key, n in zip(counts.index.tolist(), counts, strict=True)
+    }

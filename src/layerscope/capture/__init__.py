@@ -1,7 +1,15 @@
-"""One forward pass, states at chosen sites, reduced inside the hooks. Imports only torch, numpy and the standard library."""
+"""One forward pass, states at chosen sites, reduced inside the hooks. Imports only torch, numpy and
+the standard library."""
 
 from layerscope.capture.anatomy import Anatomy, Tap, expand_sites
-from layerscope.capture.batches import Batch, fits_on_device, make_batch, plan_batches, run_batches, token_budget
+from layerscope.capture.batches import (
+    Batch,
+    fits_on_device,
+    make_batch,
+    plan_batches,
+    run_batches,
+    token_budget,
+)
 from layerscope.capture.hooks import FINAL_NORMS, Capture, FinalNorm, check_residual
 from layerscope.capture.reduce import Reduced, Reducer
 from layerscope.core.sites import DEFAULT_SITES, Site

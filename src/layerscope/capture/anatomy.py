@@ -1,4 +1,5 @@
-"""Where a model keeps its parts, as modules, and which sites it therefore has. Nothing here knows names or files."""
+"""Where a model keeps its parts, as modules, and which sites it therefore has. Nothing here knows
+names or files."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Residual = Literal["sequential", "parallel", "post-norm", "single", "unknown"]
 class Tap:
     """A point where states can be read: the input or the output of a module.
 
-    `scale` multiplies what is read: a layer scale that the block applies by itself, outside any module.
+    `scale` multiplies what is read: a layer scale that the block applies by itself, outside any
+    module.
     """
 
     module: nn.Module
@@ -33,16 +35,18 @@ class Tap:
 class Anatomy:
     """The parts of one loaded model.
 
-    `taps[k]` maps the sub-sites of block k (`attn`, `mid`, `mlp`, `norm1`, `norm2`) to where they are read. `attn` and
-    `mlp` are the branches *as they are added to the residual stream* (after any post-norm or layer scale).
+    `taps[k]` maps the sub-sites of block k (`attn`, `mid`, `mlp`, `norm1`, `norm2`) to where they
+    are read. `attn` and `mlp` are the branches *as they are added to the residual stream* (after
+    any post-norm or layer scale).
 
-    `residual` says which identity the block obeys, with x its input and y its output:
-    sequential: mid = x + attn, y = mid + mlp; parallel: y = x + attn + mlp (no `mid`); single: y = x + attn (Mamba's mixer
-    counts as `attn`; no `mid`, no `mlp`); post-norm: `mid` and y are norms of the sums (BERT), no plain identity; unknown:
-    not checked.
+    `residual` says which identity the block obeys, with x its input and y its output: sequential:
+    mid = x + attn, y = mid + mlp; parallel: y = x + attn + mlp (no `mid`); single: y = x + attn
+    (Mamba's mixer counts as `attn`; no `mid`, no `mlp`); post-norm: `mid` and y are norms of the
+    sums (BERT), no plain identity; unknown: not checked.
 
-    Of an image model: `class_token` and `registers` say which tokens stand before the patches. `hf_norms_last` says whether
-    `output_hidden_states` has the final norm in its last entry (language models do, most image models do not).
+    Of an image model: `class_token` and `registers` say which tokens stand before the patches.
+    `hf_norms_last` says whether `output_hidden_states` has the final norm in its last entry
+    (language models do, most image models do not).
     """
 
     family: str
@@ -84,7 +88,9 @@ def expand_sites(patterns: Iterable[str] | None, anatomy: Anatomy) -> list[Site]
         for site in _expand(pattern.strip(), anatomy, count):
             sites_by_name[site.name] = site
     if not sites_by_name:
-        raise LayerscopeError("no sites were chosen. Valid: embed, block.K or block.* (every block), block.*.attn and so on.")
+        raise LayerscopeError(
+            "no sites were chosen. Valid: embed, block.K or block.* (every block), block.*.attn and so on."
+        )
     return sorted(sites_by_name.values(), key=_pass_order)
 
 
@@ -100,10 +106,14 @@ def _expand(pattern: str, anatomy: Anatomy, count: int) -> list[Site]:
     match = _PATTERN.match(pattern)
     if match is None:
         valid = ["embed", "block.*", *(f"block.*.{part}" for part in PARTS)]
-        raise UnknownNameError("site", pattern, valid, hint="A number in place of * means that block, counted from 0.")
+        raise UnknownNameError(
+            "site", pattern, valid, hint="A number in place of * means that block, counted from 0."
+        )
     which, part = match.groups()
     if which != "*" and int(which) >= count:
-        raise LayerscopeError(f"site {pattern!r}: this model has {count} blocks, block.0 to block.{count - 1}.")
+        raise LayerscopeError(
+            f"site {pattern!r}: this model has {count} blocks, block.0 to block.{count - 1}."
+        )
     blocks = range(count) if which == "*" else [int(which)]
     if part is None:
         return [Site(f"block.{k}", k + 1, (k + 1) / count, block=k) for k in blocks]
@@ -114,11 +124,16 @@ def _expand(pattern: str, anatomy: Anatomy, count: int) -> list[Site]:
                 "parallel": "its attention and MLP read the same input in parallel",
                 "single": "its blocks have a single branch, read as `attn`",
             }.get(anatomy.residual, f"the {anatomy.family} family does not say where it is")
-            raise LayerscopeError(f"site {pattern!r}: this model has no {part!r} state: {why}. Valid here: {', '.join(known)}.")
+            raise LayerscopeError(
+                f"site {pattern!r}: this model has no {part!r} state: {why}. Valid here: {', '.join(known)}."
+            )
         raise UnknownNameError("part of a block", part, known or PARTS)
     parts = known if part == "*" else [part]
     return [
-        Site(f"block.{k}.{p}", k + 1, (k + 0.5) / count, block=k, part=p) for k in blocks for p in parts if p in anatomy.taps[k]
+        Site(f"block.{k}.{p}", k + 1, (k + 0.5) / count, block=k, part=p)
+        for k in blocks
+        for p in parts
+        if p in anatomy.taps[k]
     ]
 
 

@@ -1,4 +1,5 @@
-"""Length buckets, batches under a token budget, and halving on out-of-memory without losing work."""
+"""Length buckets, batches under a token budget, and halving on out-of-memory without losing
+work."""
 
 from __future__ import annotations
 
@@ -17,19 +18,24 @@ from layerscope.spectra.execution import free_memory, multiprocessors
 
 CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
 GPU_TOKENS = 65536  # at least
-# Rows of a product that keep one multiprocessor busy for a round, in tiles of 256 x 128 of states 1,024 wide; of wider ones it
-# is a few rounds. A batch is a whole number of rounds: the last one takes as long with half of the tiles.
+# Rows of a product that keep one multiprocessor busy for a round, in tiles of 256 x 128 of states
+# 1,024 wide; of wider ones it is a few rounds. A batch is a whole number of rounds: the last one
+# takes as long with half of the tiles.
 _ROWS_PER_ROUND = 32
-_SHARE_OF_MEMORY = 0.45  # of what is free on a GPU, for vectors that wait there: batches and metrics need the rest
+_SHARE_OF_MEMORY = (
+    0.45  # of what is free on a GPU, for vectors that wait there: batches and metrics need the rest
+)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Token ids of some texts, padded on the right. `mask` is None where no text is shorter than the longest.
+    """Token ids of some texts, padded on the right. `mask` is None where no text is shorter than
+    the longest.
 
-    Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the patches are not read, and
-    with `pool_class` the class token stands for an image instead of the mean over what is read. Of sounds: `pixels` are the
-    samples or the spectrogram, and `mask` says which frames belong to a sound where all are padded to one window.
+    Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the
+    patches are not read, and with `pool_class` the class token stands for an image instead of the
+    mean over what is read. Of sounds: `pixels` are the samples or the spectrogram, and `mask` says
+    which frames belong to a sound where all are padded to one window.
     """
 
     input_ids: Tensor
@@ -51,18 +57,26 @@ class Batch:
         return self.pixels
 
 
-def make_batch(ids: Sequence[Sequence[int] | np.ndarray], pad_id: int, device: torch.device | str = "cpu") -> Batch:
+def make_batch(
+    ids: Sequence[Sequence[int] | np.ndarray], pad_id: int, device: torch.device | str = "cpu"
+) -> Batch:
     """Pad token ids into one batch, on the right, which is exact for every family."""
     lengths = [len(row) for row in ids]
     width = max(lengths)
     if min(lengths) == width:
-        return Batch(to_device(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths)
+        return Batch(
+            to_device(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths
+        )
     tokens = np.full((len(ids), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(ids), width), dtype=bool)
     for i, row in enumerate(ids):
         tokens[i, : len(row)] = row
         mask[i, : len(row)] = True
-    return Batch(to_device(torch.from_numpy(tokens), device), to_device(torch.from_numpy(mask), device), lengths)
+    return Batch(
+        to_device(torch.from_numpy(tokens), device),
+        to_device(torch.from_numpy(mask), device),
+        lengths,
+    )
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:
@@ -75,7 +89,11 @@ def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -
     batches: list[list[int]] = []
     for i in order:
         longest = lengths[batches[-1][0]] if batches else 0
-        full = not batches or (len(batches[-1]) + 1) * longest > tokens or (most is not None and len(batches[-1]) >= most)
+        full = (
+            not batches
+            or (len(batches[-1]) + 1) * longest > tokens
+            or (most is not None and len(batches[-1]) >= most)
+        )
         if full:
             batches.append([i])
         else:
@@ -110,13 +128,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in text or "can't allocate memory" in text
+    )
 
 
-def run_batches(lengths: Sequence[int], process: Callable[[list[int]], None], tokens: int, most: int | None = None) -> int:
-    """Call `process` with lists of item indices until every item is done; returns the token budget that worked.
+def run_batches(
+    lengths: Sequence[int],
+    process: Callable[[list[int]], None],
+    tokens: int,
+    most: int | None = None,
+) -> int:
+    """Call `process` with lists of item indices until every item is done; returns the token budget
+    that worked.
 
-    A batch that runs out of memory is split in two and tried again; `process` must leave no trace of a batch that failed.
+    A batch that runs out of memory is split in two and tried again; `process` must leave no trace
+    of a batch that failed.
     """
     queue = deque(plan_batches(lengths, tokens, most))
     while queue:

@@ -1,4 +1,5 @@
-"""States read inside the hooks of one forward pass, so that no layer's states outlive their own hook."""
+"""States read inside the hooks of one forward pass, so that no layer's states outlive their own
+hook."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from layerscope.errors import ModelError
 FinalNorm = Literal["applied", "raw", "hf"]
 FINAL_NORMS: tuple[FinalNorm, ...] = get_args(FinalNorm)
 
-# Half-precision models round every sum; the identity is about structure, and a wrong branch is wrong by 100 %.
+# Half-precision models round every sum; the identity is about structure, and a wrong branch is
+# wrong by 100 %.
 _RESIDUAL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 OnState = Callable[[int, Tensor, Tensor], None]
@@ -29,32 +31,49 @@ _changing = threading.Lock()
 
 
 def lock_of(thing: Any) -> threading.RLock:
-    """The lock of a block or a tokenizer that several threads may use, whatever wraps it. Its thread may take it again."""
+    """The lock of a block or a tokenizer that several threads may use, whatever wraps it. Its
+    thread may take it again."""
     with _changing:
         return _locks.setdefault(thing, threading.RLock())
 
 
 class _PassDone(Exception):
-    """Raised inside the last hook: nothing reads what the rest of the forward pass would compute."""
+    """Raised inside the last hook: nothing reads what the rest of the forward pass would
+    compute."""
 
 
 class Capture:
     """Reads states at sites during forward passes; hooks are removed whatever happens.
 
-    `on_state(i, raw, state)` is called for site i with the state as the block left it and as `final_norm` asks for it:
-    `applied` norms every state of the residual stream with the model's final norm, `raw` none, `hf` the last layer only (what
-    `output_hidden_states` returns: of most image models it is raw there too). Branches and norms inside blocks are always raw.
-    `on_raw(i, raw, norm)`, if given, is asked first where a norm is to be applied: True says that it needs no normed state.
+    `on_state(i, raw, state)` is called for site i with the state as the block left it and as
+    `final_norm` asks for it: `applied` norms every state of the residual stream with the model's
+    final norm, `raw` none, `hf` the last layer only (what `output_hidden_states` returns: of most
+    image models it is raw there too). Branches and norms inside blocks are always raw. `on_raw(i,
+    raw, norm)`, if given, is asked first where a norm is to be applied: True says that it needs no
+    normed state.
 
-    Several threads may read one model: their passes wait for each other, and each capture sees those of its own thread only.
+    Several threads may read one model: their passes wait for each other, and each capture sees
+    those of its own thread only.
     """
 
     def __init__(
-        self, anatomy: Anatomy, sites: Sequence[Site], final_norm: FinalNorm, on_state: OnState, on_raw: OnRaw | None = None
+        self,
+        anatomy: Anatomy,
+        sites: Sequence[Site],
+        final_norm: FinalNorm,
+        on_state: OnState,
+        on_raw: OnRaw | None = None,
     ) -> None:
         if final_norm not in FINAL_NORMS:
-            raise ValueError(f"final_norm must be one of {', '.join(FINAL_NORMS)}, not {final_norm!r}")
-        self.anatomy, self.sites, self.final_norm, self.on_state = anatomy, list(sites), final_norm, on_state
+            raise ValueError(
+                f"final_norm must be one of {', '.join(FINAL_NORMS)}, not {final_norm!r}"
+            )
+        self.anatomy, self.sites, self.final_norm, self.on_state = (
+            anatomy,
+            list(sites),
+            final_norm,
+            on_state,
+        )
         self.on_raw = on_raw
         self._handles: list[RemovableHandle] = []
         self._unread: set[int] = set()
@@ -133,9 +152,14 @@ class Capture:
 
 
 def apply_norm(norm: nn.Module, states: Tensor) -> Tensor:
-    """The norm of some states, on the device where its weights are (they may be spread over several)."""
+    """The norm of some states, on the device where its weights are (they may be spread over
+    several)."""
     parameter = next(norm.parameters(), None)
-    if parameter is not None and parameter.device != states.device and parameter.device.type != "meta":
+    if (
+        parameter is not None
+        and parameter.device != states.device
+        and parameter.device.type != "meta"
+    ):
         return norm(states.to(parameter.device)).to(states.device)
     return norm(states)
 
@@ -145,7 +169,13 @@ def first_tensor(*sources: Any) -> Tensor:
     for source in sources:
         if isinstance(source, Tensor):
             return source
-        values = source.values() if isinstance(source, dict) else source if isinstance(source, (tuple, list)) else ()
+        values = (
+            source.values()
+            if isinstance(source, dict)
+            else source
+            if isinstance(source, (tuple, list))
+            else ()
+        )
         if isinstance(source, dict) and isinstance(source.get("hidden_states"), Tensor):
             return source["hidden_states"]
         for value in values:
@@ -165,10 +195,12 @@ def _tap(anatomy: Anatomy, site: Site) -> Tap:
 
 
 def check_residual(anatomy: Anatomy, forward: Callable[[], Any]) -> float | None:
-    """Run one pass and check x + attn + mlp = y (and mid = x + attn) in every block, as `anatomy.residual` says.
+    """Run one pass and check x + attn + mlp = y (and mid = x + attn) in every block, as
+    `anatomy.residual` says.
 
-    Returns the largest relative error, or None for families without a plain identity (post-norm). Raises `ModelError` naming the
-    block where it fails, so that no result is computed from a mislabeled site.
+    Returns the largest relative error, or None for families without a plain identity (post-norm).
+    Raises `ModelError` naming the block where it fails, so that no result is computed from a
+    mislabeled site.
     """
     if anatomy.residual not in ("sequential", "parallel", "single"):
         return None
@@ -196,7 +228,11 @@ def check_residual(anatomy: Anatomy, forward: Callable[[], Any]) -> float | None
             return
         branches = states["attn"] + states["mlp"] if "mlp" in states else states["attn"]
         if "mid" in states:
-            compare(f"block.{site.block}.mid", states["mid"].double(), states["x"].double() + states["attn"].double())
+            compare(
+                f"block.{site.block}.mid",
+                states["mid"].double(),
+                states["x"].double() + states["attn"].double(),
+            )
         compare(site.name, raw.double(), states["x"].double() + branches.double())
         states.clear()
         states["x"] = raw.clone()

@@ -1,8 +1,9 @@
 """Every way of turning a text's token states into one vector, at every site, in one pass.
 
-A *kind* names what is kept: `POOLING/NORM` such as `mean/applied` or `last/raw`, `sink/NORM` (the state of the largest token,
-from which means without it follow) and `POOLING-drop/NORM` (for poolings other than means).
-Pooling runs over a text's *span*: the whole text, or the part that a template reads.
+A *kind* names what is kept: `POOLING/NORM` such as `mean/applied` or `last/raw`, `sink/NORM` (the
+state of the largest token, from which means without it follow) and `POOLING-drop/NORM` (for
+poolings other than means). Pooling runs over a text's *span*: the whole text, or the part that a
+template reads.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from layerscope.metrics.tokens.norms import find_sink
 
 
 class Pooler:
-    """Runs batches and keeps the wanted kinds at every site; nothing of a site's states outlives its hook.
+    """Runs batches and keeps the wanted kinds at every site; nothing of a site's states outlives
+    its hook.
 
-    `run` returns vectors {kind: (sites, texts, D) float32}, left on the device, and numbers: the span's length (texts,) and, per
-    site, where in the span the sink token is (−1: outside it).
+    `run` returns vectors {kind: (sites, texts, D) float32}, left on the device, and numbers: the
+    span's length (texts,) and, per site, where in the span the sink token is (−1: outside it).
     """
 
     def __init__(self, anatomy: Anatomy, sites: Sequence[Site], kinds: Sequence[str]) -> None:
@@ -35,7 +37,9 @@ class Pooler:
         self._parts = [tuple(kind.split("/")) for kind in kinds]
         normed = any(norm == "applied" for _, norm in self._parts)
         named = {what: what.removesuffix("-drop") for what, _ in self._parts}
-        self._poolings = {what: None if what == SINK else POOLINGS.get(name) for what, name in named.items()}
+        self._poolings = {
+            what: None if what == SINK else POOLINGS.get(name) for what, name in named.items()
+        }
         self._needs_sink = any(what == SINK or what != name for what, name in named.items())
         self._capture = Capture(anatomy, sites, "applied" if normed else "raw", self._on_state)
         self._batch: Batch | None = None
@@ -53,7 +57,8 @@ class Pooler:
     def run(
         self, batch: Batch, spans: Sequence[tuple[int, int]], forward: Callable[[Batch], Any]
     ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-        """Pool one batch; `spans` gives the first and one past the last token to read of each text."""
+        """Pool one batch; `spans` gives the first and one past the last token to read of each
+        text."""
         width = batch.input_ids.shape[1]
         at = torch.arange(width)
         bounds = torch.tensor(list(spans))
@@ -63,8 +68,12 @@ class Pooler:
             self._capture.run(lambda: forward(batch))
             stacked = stack_sites(self._pooled)  # a GPU is waited for once, not at every site
             if not bool(torch.isfinite(stacked).all()):
-                bad = next(i for i, some in enumerate(stacked) if not bool(torch.isfinite(some).all()))
-                raise non_finite_error(self.sites[bad], stacked[bad].transpose(0, 1).flatten(1), self._dtype)
+                bad = next(
+                    i for i, some in enumerate(stacked) if not bool(torch.isfinite(some).all())
+                )
+                raise non_finite_error(
+                    self.sites[bad], stacked[bad].transpose(0, 1).flatten(1), self._dtype
+                )
             numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
             if self._needs_sink:
                 sinks = stack_sites(self._sinks).cpu()
@@ -80,14 +89,23 @@ class Pooler:
         span = self._span.to(raw.device)
         sink = None
         if self._needs_sink:
-            sink = find_sink(raw, None if batch.mask is None else batch.mask.to(raw.device)).position
+            sink = find_sink(
+                raw, None if batch.mask is None else batch.mask.to(raw.device)
+            ).position
             self._sinks[index] = sink
         states = {"raw": raw, "applied": normed}
-        pooled = torch.stack([_pool(what, self._poolings[what], states[norm], span, sink) for what, norm in self._parts])
+        pooled = torch.stack(
+            [
+                _pool(what, self._poolings[what], states[norm], span, sink)
+                for what, norm in self._parts
+            ]
+        )
         self._pooled[index], self._dtype = pooled.float(), raw.dtype
 
 
-def _pool(what: str, pooling: Pooling | None, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:
+def _pool(
+    what: str, pooling: Pooling | None, states: Tensor, span: Tensor, sink: Tensor | None
+) -> Tensor:
     """One vector per text (B, D); sums in float64 where the device has it."""
     exact = torch.float32 if states.device.type == "mps" else torch.float64
     rows = torch.arange(len(states), device=states.device)
@@ -111,7 +129,9 @@ def _pool(what: str, pooling: Pooling | None, states: Tensor, span: Tensor, sink
     return torch.einsum("bt,btd->bd", weights, clean) / weights.sum(-1, keepdim=True)
 
 
-def drop_sink(what: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.ndarray, sink: np.ndarray) -> np.ndarray:
+def drop_sink(
+    what: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.ndarray, sink: np.ndarray
+) -> np.ndarray:
     """A weighted mean without the sink token, from the mean with it: nothing more has to be stored.
 
     Where the sink lies outside the span, or is all there is of it, the mean stays as it is.
@@ -125,4 +145,6 @@ def drop_sink(what: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.
     whole = pooled.astype(np.float64)
     use = (sink >= 0) & (tokens > 1)
     rest = np.where(use, total - part, 1.0)[:, None]
-    return np.where(use[:, None], (whole * total[:, None] - sink_state * part[:, None]) / rest, whole)
+    return np.where(
+        use[:, None], (whole * total[:, None] - sink_state * part[:, None]) / rest, whole
+    )

@@ -1,7 +1,8 @@
-"""What is kept of each site's states: a pooled vector per text and a few numbers per prompt. Runs inside the hooks.
+"""What is kept of each site's states: a pooled vector per text and a few numbers per prompt. Runs
+inside the hooks.
 
-The built-in token metrics are fused: one Gram matrix per prompt serves them all. Any other token metric is measured by its
-own `measure`, on the states that the site gives.
+The built-in token metrics are fused: one Gram matrix per prompt serves them all. Any other token
+metric is measured by its own `measure`, on the states that the site gives.
 """
 
 from __future__ import annotations
@@ -47,16 +48,29 @@ from layerscope.spectra import faster, map_concurrently
 from layerscope.spectra.execution import free_memory, total_memory
 
 # what is fused; the fields of other token metrics come after these
-TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
+TOKEN_FIELDS = (
+    "entropy_keep",
+    "entropy_drop",
+    "curvature_keep",
+    "curvature_drop",
+    "flat",
+    "sink_ratio",
+    "sink_position",
+)
 
-_RESUME = "Correct it, or choose other metrics; a run with an output folder goes on where it stopped."
-_TEXTS_PER_THREAD = 2  # of a batch on a CPU, at least, where each thread reduces a part of the texts
+_RESUME = (
+    "Correct it, or choose other metrics; a run with an output folder goes on where it stopped."
+)
+_TEXTS_PER_THREAD = (
+    2  # of a batch on a CPU, at least, where each thread reduces a part of the texts
+)
 _SHARE_OF_MEMORY = 0.06  # of a GPU's, for Gram matrices that wait for their eigenvalues
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """One batch, reduced: `pooled` (sites, texts, D) float32, and per-prompt `tokens` fields (sites, texts), or none."""
+    """One batch, reduced: `pooled` (sites, texts, D) float32, and per-prompt `tokens` fields
+    (sites, texts), or none."""
 
     pooled: np.ndarray
     tokens: dict[str, np.ndarray]
@@ -64,10 +78,11 @@ class Reduced:
 
 @dataclass(frozen=True)
 class ReducedTensors:
-    """A `Reduced` batch, still on its device: `pooled` (sites, texts, D) float32, `tokens` (fields, sites, texts) float64.
+    """A `Reduced` batch, still on its device: `pooled` (sites, texts, D) float32, `tokens` (fields,
+    sites, texts) float64.
 
-    On a GPU the work may still be running, and nothing has been checked for NaN or infinity (see `Reducer.check`). Where `tokens`
-    were put off, `later` gives them.
+    On a GPU the work may still be running, and nothing has been checked for NaN or infinity (see
+    `Reducer.check`). Where `tokens` were put off, `later` gives them.
     """
 
     pooled: Tensor
@@ -86,9 +101,12 @@ class _Waiting:
 
 
 class LaterTokens:
-    """The token measures of a batch whose matrices wait for a kernel that is still being compiled: seconds, once per machine."""
+    """The token measures of a batch whose matrices wait for a kernel that is still being compiled:
+    seconds, once per machine."""
 
-    def __init__(self, waiting: Sequence[_Waiting], options: Options, solve: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, waiting: Sequence[_Waiting], options: Options, solve: Callable[[], Tensor]
+    ) -> None:
         self.solve, self._options = solve, options
         self._matrices = [matrix for site in waiting for matrix in site.prepared.matrices.values()]
 
@@ -105,19 +123,22 @@ class LaterTokens:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some texts' share of what is kept of a site: sums over their tokens (texts, D), and the token fields (fields, texts)."""
+    """Some texts' share of what is kept of a site: sums over their tokens (texts, D), and the token
+    fields (fields, texts)."""
 
     total: Tensor
     fields: Tensor | None
 
 
 class Reducer:
-    """Runs batches through a model and keeps, at every site, the mean-pooled vector and the token measures.
+    """Runs batches through a model and keeps, at every site, the mean-pooled vector and the token
+    measures.
 
-    The extra memory is a small constant number of one site's states: each hook reduces what it is given and lets it go.
-    The sink token is found on the states without the final norm, which would hide it. On a GPU the sites' Gram matrices are
-    collected, as far as memory allows, and solved together. `measured` are token metrics beyond the fused ones; `fields` names
-    the rows of the token measures.
+    The extra memory is a small constant number of one site's states: each hook reduces what it is
+    given and lets it go. The sink token is found on the states without the final norm, which would
+    hide it. On a GPU the sites' Gram matrices are collected, as far as memory allows, and solved
+    together. `measured` are token metrics beyond the fused ones; `fields` names the rows of the
+    token measures.
     """
 
     def __init__(
@@ -133,7 +154,10 @@ class Reducer:
     ) -> None:
         self.sites, self.options = list(sites), options
         self.entropy, self.curvature, self.measured = entropy, curvature, list(measured)
-        self.fields = (*TOKEN_FIELDS, *(metric.field(sink) for metric in measured for sink in metric.info.sinks))
+        self.fields = (
+            *TOKEN_FIELDS,
+            *(metric.field(sink) for metric in measured for sink in metric.info.sinks),
+        )
         self._capture = Capture(anatomy, sites, final_norm, self._on_state, self._on_raw)
         self._batch: Batch | None = None
         self._token_level = False
@@ -158,17 +182,24 @@ class Reducer:
         self._capture.__exit__()
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
-        """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt measures as well."""
+        """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt
+        measures as well."""
         reduced = self.reduce(batch, forward, token_level)
         self.check(reduced.pooled)
         if reduced.tokens is None:
             return Reduced(reduced.pooled.cpu().numpy(), {})
-        return Reduced(reduced.pooled.cpu().numpy(), dict(zip(self.fields, reduced.tokens.cpu().numpy(), strict=True)))
+        return Reduced(
+            reduced.pooled.cpu().numpy(),
+            dict(zip(self.fields, reduced.tokens.cpu().numpy(), strict=True)),
+        )
 
-    def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool, put_off: int = 0) -> ReducedTensors:
+    def reduce(
+        self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool, put_off: int = 0
+    ) -> ReducedTensors:
         """The same, left on the device: on a GPU this returns before the work is done.
 
-        Token measures may be put off while their kernel is being compiled, if not more than so many bytes would wait.
+        Token measures may be put off while their kernel is being compiled, if not more than so many
+        bytes would wait.
         """
         self._forget()
         self._batch, self._token_level = batch, token_level
@@ -221,7 +252,8 @@ class Reducer:
                     )
 
     def check(self, pooled: Tensor) -> None:
-        """Raise `NonFiniteStatesError` for the first site whose vectors (sites, …, D) are not finite. Waits for the device."""
+        """Raise `NonFiniteStatesError` for the first site whose vectors (sites, …, D) are not
+        finite. Waits for the device."""
         if bool(torch.isfinite(pooled).all()):
             return
         bad = int((~torch.isfinite(pooled.flatten(1)).all(-1)).nonzero()[0])
@@ -247,32 +279,52 @@ class Reducer:
         self._dtype, self._pooled[index] = raw.dtype, mean
         return True
 
-    def _measure_at_once(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
-        """Token measures in three kernels and one or two products, where those can compute what is asked for."""
+    def _measure_at_once(
+        self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
+    ) -> bool:
+        """Token measures in three kernels and one or two products, where those can compute what is
+        asked for."""
         _, tokens, width = raw.shape
         gpu = faster.on(raw.device)
         if gpu is None or compute_dtype(raw.device, self.options) != torch.float32:
             return False
         long = tokens > width  # the D×D side is smaller
-        able = usable_for_rows(raw.device, self.options) if long else usable_for(raw.device, tokens, self.options)
+        able = (
+            usable_for_rows(raw.device, self.options)
+            if long
+            else usable_for(raw.device, tokens, self.options)
+        )
         centered = gpu.tokens.centered_states(raw, mask, norm, self._norms) if able else None
         if centered is None:
             return False
         facts = TokenFacts(centered.norms, mask, centered.largest, raw.dtype)
         entropy, curvature, space = self.entropy, self.curvature, self._space
         if long:
-            prepared = prepare_long(centered.centered, facts, self.options, entropy=entropy, curvature=curvature, space=space)
+            prepared = prepare_long(
+                centered.centered,
+                facts,
+                self.options,
+                entropy=entropy,
+                curvature=curvature,
+                space=space,
+            )
         else:
             gram = centered_gram(centered.centered, raw.dtype)
-            prepared = prepare_gram(gram, facts, self.options, entropy=entropy, curvature=curvature, space=space)
+            prepared = prepare_gram(
+                gram, facts, self.options, entropy=entropy, curvature=curvature, space=space
+            )
         self._keep_mean(index, raw, mask, centered.total)
         self._wait(_Waiting(index, centered.before, centered.largest, prepared))
         return True
 
-    def _in_parts(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
-        """Everything about a site's states on a CPU, a part of the texts on each core; False where that does not pay.
+    def _in_parts(
+        self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
+    ) -> bool:
+        """Everything about a site's states on a CPU, a part of the texts on each core; False where
+        that does not pay.
 
-        Inside one text's matrices threads would spend their time waiting for each other (see `spectra.execution`).
+        Inside one text's matrices threads would spend their time waiting for each other (see
+        `spectra.execution`).
         """
         threads = torch.get_num_threads()
         own = self._token_level and self.measured  # these get the states of all texts
@@ -281,30 +333,42 @@ class Reducer:
         masks = [None] * threads if mask is None else mask.tensor_split(threads)
         parts = [(*part, norm) for part in zip(raw.tensor_split(threads), masks, strict=True)]
         reduce = self._reduce_part
-        done = [reduce(*parts[0])] if threads == 1 else list(map_concurrently("states", lambda part: reduce(*part), parts))
+        done = (
+            [reduce(*parts[0])]
+            if threads == 1
+            else list(map_concurrently("states", lambda part: reduce(*part), parts))
+        )
         total = torch.cat([part.total for part in done])
         self._keep_mean(index, raw, mask, total)
         self._check_here(index)
         if self._token_level:
-            self._tokens[index] = torch.cat([part.fields for part in done if part.fields is not None], dim=1)
+            self._tokens[index] = torch.cat(
+                [part.fields for part in done if part.fields is not None], dim=1
+            )
         return True
 
     def _reduce_part(self, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> _Part:
         with torch.inference_mode():
             state = raw if norm is None else apply_norm(norm, raw)
             total = token_sum(state, mask)
-            if not self._token_level or not bool(torch.isfinite(total).all()):  # which is an error, told by the caller
+            if not self._token_level or not bool(
+                torch.isfinite(total).all()
+            ):  # which is an error, told by the caller
                 return _Part(total, None)
             waiting = self._prepare(-1, raw, state, mask, total)
             return _Part(total, self._token_fields([waiting], mask)[0])
 
     def _keep_mean(self, index: int, raw: Tensor, mask: Tensor | None, total: Tensor) -> None:
         self._dtype = raw.dtype
-        self._pooled[index] = (total / (raw.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))).float()
+        self._pooled[index] = (
+            total / (raw.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
+        ).float()
 
     def _check_here(self, index: int) -> None:
         pooled = self._pooled[index]
-        if pooled.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # the host would wait for a GPU here
+        if pooled.device.type == "cpu" and not bool(
+            torch.isfinite(pooled).all()
+        ):  # the host would wait for a GPU here
             raise non_finite_error(self.sites[index], pooled, self._dtype)
 
     def _on_state(self, index: int, raw: Tensor, state: Tensor) -> None:
@@ -314,7 +378,11 @@ class Reducer:
             raw, state = raw.cpu(), state.cpu()
         bare = raw is state and not batch.pool_class  # without a norm
         plain = self._token_level and bare and not batch.skip
-        whole, raw, state = state, raw[:, batch.skip :], state[:, batch.skip :]  # class and register tokens are not read
+        whole, raw, state = (
+            state,
+            raw[:, batch.skip :],
+            state[:, batch.skip :],
+        )  # class and register tokens are not read
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         if plain and self._measure_at_once(index, raw, mask, None):
@@ -336,17 +404,22 @@ class Reducer:
             self._lengths = mask.sum(-1)
         return self._lengths
 
-    def _prepare(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor) -> _Waiting:
+    def _prepare(
+        self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor
+    ) -> _Waiting:
         norms = token_norms(raw)
         position = largest_token(norms, mask)
         dtype = compute_dtype(raw.device, self.options)
         what = {"entropy": self.entropy, "curvature": self.curvature}
         space = self._space if raw.device.type == "cuda" else None
-        prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total, space=space)
+        prepared = prepare_tokens(
+            state, mask, position, self.options, **what, dtype=dtype, total=total, space=space
+        )
         return _Waiting(index, norms, position, prepared)
 
     def _measure_own(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None) -> None:
-        """Token metrics that are not fused, by their own `measure`: half-precision states are given to them as float32."""
+        """Token metrics that are not fused, by their own `measure`: half-precision states are given
+        to them as float32."""
         if not self.measured:
             return
         masks = {"keep": full_mask(raw) if mask is None else mask}
@@ -363,23 +436,36 @@ class Reducer:
                     if is_out_of_memory(error):  # the batch is split and tried again
                         raise
                     name, site = metric.info.name, self.sites[index].name
-                    raise PluginError(f"metric {name!r} failed at {site}: {type(error).__name__}: {error}. {_RESUME}") from error
+                    raise PluginError(
+                        f"metric {name!r} failed at {site}: {type(error).__name__}: {error}. {_RESUME}"
+                    ) from error
                 out.append(checked_values(metric, values, len(states)).to(states.device))
         self._own[index] = torch.stack(out)
 
     def _wait(self, site: _Waiting) -> None:
         """Queue a site's matrices; solve the queue when there is no room for more."""
-        if self._waiting and self._waiting[0].norms.device != site.norms.device:  # a model spread over devices
+        if (
+            self._waiting and self._waiting[0].norms.device != site.norms.device
+        ):  # a model spread over devices
             self._solve()
         self._waiting.append(site)
-        pending_bytes = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
+        pending_bytes = sum(
+            m.numel() * m.element_size()
+            for site in self._waiting
+            for m in site.prepared.matrices.values()
+        )
         if pending_bytes >= room_for_matrices(site.norms.device):
             self._solve()
 
     def _space(self, like: Tensor) -> Tensor:
-        """Memory for a batch of matrices, next to that of the batch before: they are solved together without being gathered."""
+        """Memory for a batch of matrices, next to that of the batch before: they are solved
+        together without being gathered."""
         each = like.numel()
-        if self._room_left is None or len(self._room_left) < each or self._room_left.device != like.device:
+        if (
+            self._room_left is None
+            or len(self._room_left) < each
+            or self._room_left.device != like.device
+        ):
             most = room_for_matrices(like.device) // like.element_size()
             self._room_left = like.new_empty(max(each, min(2 * len(self.sites) * each, most)))
         out, self._room_left = self._room_left[:each].view_as(like), self._room_left[each:]
@@ -398,7 +484,9 @@ class Reducer:
     def _token_fields(self, waiting: Sequence[_Waiting], mask: Tensor | None) -> list[Tensor]:
         """The values of `TOKEN_FIELDS` (fields, texts) of each of some sites."""
         entropies = solve_tokens([site.prepared for site in waiting], self.options)
-        norms, position = (torch.stack([getattr(site, name) for site in waiting]) for name in ("norms", "position"))
+        norms, position = (
+            torch.stack([getattr(site, name) for site in waiting]) for name in ("norms", "position")
+        )
         ratio = sink_ratio(norms, position, mask)
         first = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
         nothing = torch.full_like(ratio[0], torch.nan)
@@ -419,19 +507,23 @@ class Reducer:
 
 
 def compute_dtype(device: torch.device, options: Options) -> torch.dtype:
-    """What Gram matrices and their eigenvalues are computed in: float32 on a GPU, unless α < 1 amplifies its rounding."""
+    """What Gram matrices and their eigenvalues are computed in: float32 on a GPU, unless α < 1
+    amplifies its rounding."""
     return torch.float32 if device.type == "cuda" and options.alpha >= 1 else torch.float64
 
 
 def room_for_matrices(device: torch.device) -> int:
-    """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at once."""
+    """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at
+    once."""
     return int(_SHARE_OF_MEMORY * total_memory(device)) if device.type == "cuda" else 0
 
 
 def room_while_compiling(device: torch.device, waiting: int) -> int:
-    """Bytes of Gram matrices of a further batch that may wait for a kernel beside `waiting` ones: a quarter of what is free.
+    """Bytes of Gram matrices of a further batch that may wait for a kernel beside `waiting` ones: a
+    quarter of what is free.
 
-    Texts of mixed lengths need several kernels, and a host that waits for one of them cannot queue the next passes.
+    Texts of mixed lengths need several kernels, and a host that waits for one of them cannot queue
+    the next passes.
     """
     room = room_for_matrices(device) - waiting
     return max(room, free_memory(device) // 4) if waiting and device.type == "cuda" else room
@@ -442,10 +534,17 @@ def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFinit
     bad = int((~torch.isfinite(pooled).all(-1)).sum())
     kind = "NaN" if bool(torch.isnan(pooled).any()) else "infinite values"
     where = f"{site.name} (layer {site.layer}, {str(dtype).removeprefix('torch.')})"
-    hint = "float16 overflows in many models: use dtype='bfloat16' or 'float32'." if dtype == torch.float16 else ""
+    hint = (
+        "float16 overflows in many models: use dtype='bfloat16' or 'float32'."
+        if dtype == torch.float16
+        else ""
+    )
     return NonFiniteStatesError(
         f"{kind} in the states at {where} for {bad} of {len(pooled)} texts in a batch. "
-        + (hint or "The weights may be damaged: check the model. Only layers before this one can be read.")
+        + (
+            hint
+            or "The weights may be damaged: check the model. Only layers before this one can be read."
+        )
     )
 
 

@@ -1,4 +1,5 @@
-"""The command line: commands that belong together share a file; a user mistake is one message and exit code 1."""
+"""The command line: commands that belong together share a file; a user mistake is one message and
+exit code 1."""
 
 from layerscope.cli.app import app, main
 

@@ -1,4 +1,5 @@
-"""The `layerscope` command: its subcommands in the order of a user's story, and how errors reach the user."""
+"""The `layerscope` command: its subcommands in the order of a user's story, and how errors reach
+the user."""
 
 from __future__ import annotations
 
@@ -25,12 +26,33 @@ from layerscope.cli.shared import expand
 from layerscope.errors import MAX_COST, LayerscopeError, near_misses, os_advice, printable
 from layerscope.version import VERSION
 
-# The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
+# The panels of `layerscope --help`, and the commands of each in the order in which a user meets
+# them.
 STORY = {
-    "Start here": ("improve", "compare", "embed", "search", "profile", "evaluate", "select", "export", "report"),
+    "Start here": (
+        "improve",
+        "compare",
+        "embed",
+        "search",
+        "profile",
+        "evaluate",
+        "select",
+        "export",
+        "report",
+    ),
     "Look": ("atlas", "correlate", "plot", "open"),
     "Study": ("study", "probe", "sweep"),
-    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
+    "Keep": (
+        "models",
+        "corpora",
+        "images",
+        "metrics",
+        "store",
+        "verify",
+        "fetch",
+        "bench",
+        "doctor",
+    ),
 }
 EXAMPLES: dict[str, str] = {}
 
@@ -47,7 +69,8 @@ USUALLY_MEANT = {
 }
 
 
-# What an option is called in another command, or by another tool; names that look alike are suggested anyway.
+# What an option is called in another command, or by another tool; names that look alike are
+# suggested anyway.
 SAME_OPTION: tuple[tuple[str, ...], ...] = (
     ("--limit", "--sample"),
     ("--data", "--texts", "--corpus", "--dataset", "--images", "--tasks"),
@@ -59,22 +82,32 @@ SAME_OPTION: tuple[tuple[str, ...], ...] = (
 
 
 class Plain:
-    """What commands and groups share: help without types for flags, and a hint where an option has another name here."""
+    """What commands and groups share: help without types for flags, and a hint where an option has
+    another name here."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, with types as a help text needs them: a flag takes no value, a repeatable option one at a time."""
+        """The parameters, with types as a help text needs them: a flag takes no value, a repeatable
+        option one at a time."""
         parameters = super().get_params(ctx)  # type: ignore[misc]
         for one in parameters:
-            if one.metavar is None and (getattr(one, "is_flag", False) or getattr(one, "multiple", False)):
+            if one.metavar is None and (
+                getattr(one, "is_flag", False) or getattr(one, "multiple", False)
+            ):
                 one.metavar = "" if getattr(one, "is_flag", False) else "<str>"
         return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments; hint at the equivalent where an option belongs to another command."""
         known = {name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
-        own = takewhile(lambda arg: arg.startswith("-"), args) if isinstance(self, TyperGroup) else args  # a group's stand first
+        own = (
+            takewhile(lambda arg: arg.startswith("-"), args)
+            if isinstance(self, TyperGroup)
+            else args
+        )  # a group's stand first
         for given in (arg.partition("=")[0] for arg in own if arg.startswith("--")):
-            meant = [name for names in SAME_OPTION if given in names for name in names if name in known]
+            meant = [
+                name for names in SAME_OPTION if given in names for name in names if name in known
+            ]
             if given == "--max-cost":
                 ctx.fail(f"No such option: {given}. {MAX_COST.replace('budget=', '--budget ')}")
             meant = meant or near_misses(given, [name for name in known if name.startswith("--")])
@@ -97,9 +130,14 @@ class StoryGroup(PlainGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command, or an error that names the one that is usually meant."""
         near = near_misses(args[0], self.commands) if args else []
-        meant = next((name for name, words in USUALLY_MEANT.items() if args and args[0].lower() in words), next(iter(near), None))
+        meant = next(
+            (name for name, words in USUALLY_MEANT.items() if args and args[0].lower() in words),
+            next(iter(near), None),
+        )
         if meant is not None and args[0] not in self.commands:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}? `layerscope {meant} --help` says what it does.")
+            ctx.fail(
+                f"No such command {args[0]!r}. Did you mean {meant!r}? `layerscope {meant} --help` says what it does."
+            )
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -124,14 +162,19 @@ app = typer.Typer(
 )
 
 
-def command(name: str, example: str, group: typer.Typer | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command, or one of a group. Its help ends with an example that runs; option groups stand for their options."""
+def command(
+    name: str, example: str, group: typer.Typer | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command, or one of a group. Its help ends with an example that runs; option groups
+    stand for their options."""
     if group is None:
         EXAMPLES[name] = example
     lines = "\n\n".join(line.strip() for line in example.strip().splitlines())
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        (group or app).command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(expand(function))
+        (group or app).command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(
+            expand(function)
+        )
         return function
 
     return add
@@ -145,34 +188,44 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
     """Options of the whole command."""
 
 
 def load_commands() -> None:
-    """Import every file of this folder: each adds its commands. Adding a command is adding a file."""
+    """Import every file of this folder: each adds its commands. Adding a command is adding a
+    file."""
     package = importlib.import_module("layerscope.cli")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"layerscope.cli.{module.name}")
     registered: list[Any] = [*app.registered_commands, *app.registered_groups]
     for known in registered:
-        known.rich_help_panel = next((panel for panel, names in STORY.items() if known.name in names), "More")
+        known.rich_help_panel = next(
+            (panel for panel, names in STORY.items() if known.name in names), "More"
+        )
 
 
 @functools.cache
 def _commands() -> Any:
-    """All commands with their parameters: building them takes as long as a quick command, and every message asks for them."""
+    """All commands with their parameters: building them takes as long as a quick command, and every
+    message asks for them."""
     return typer.main.get_command(app)
 
 
-# A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`
+# A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`,
+# `overwrite=True`
 _PARAMETER = re.compile(r"""(?<![\w?&./'"=-])([a-z][a-z_]*)=(True\b|'[^']*'|(?=[\s.,;:)]|$))?""")
-_BARE = re.compile(r"""(?<![\w?&./'"=`-])([a-z]+(?:_[a-z]+)+)(?![\w='"/(`.]\w?)""")  # `max_length` without a value
+_BARE = re.compile(
+    r"""(?<![\w?&./'"=`-])([a-z]+(?:_[a-z]+)+)(?![\w='"/(`.]\w?)"""
+)  # `max_length` without a value
 
 
 def with_flags(message: str, words: list[str]) -> str:
-    """A message of the library, which names parameters, with the flags of the command that was run instead.
+    """A message of the library, which names parameters, with the flags of the command that was run
+    instead.
 
     >>> load_commands()
     >>> with_flags("raise max_length=, or give judge='none' or overwrite=True", ["improve", "gpt2"])
@@ -183,7 +236,11 @@ def with_flags(message: str, words: list[str]) -> str:
     found = _commands()
     for word in words:
         found = getattr(found, "commands", {}).get(word, found)
-    flags = {one.name: max(one.opts, key=len) for one in getattr(found, "params", ()) if max(one.opts).startswith("-")}
+    flags = {
+        one.name: max(one.opts, key=len)
+        for one in getattr(found, "params", ())
+        if max(one.opts).startswith("-")
+    }
     flags |= {"adapters": "--adapter"} if "adapter" in flags else {}
 
     def flag(match: re.Match[str]) -> str:
@@ -208,7 +265,8 @@ _STOPPED = "layerscope: stopped. Finished work is kept: run the same command aga
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
+    """Run the command line; a user's mistake is one message on stderr and exit code 1, an
+    interruption is 130."""
     try:
         _main()
     except KeyboardInterrupt:  # before typer is there to take it, or after it has gone
@@ -219,11 +277,18 @@ def main() -> None:
 
 
 def _main() -> None:
-    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a sign gets its code, not an error
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # a terminal that cannot show a sign gets its code, not an error
+        if (
+            isinstance(stream, io.TextIOWrapper)
+            and stream.encoding.lower().replace("-", "") != "utf8"
+        ):
             stream.reconfigure(errors="backslashreplace")
     load_commands()
-    # only our own lines: whatever a library is called, its requests and retries are not what a user asked for
+    # only our own lines: whatever a library is called, its requests and retries are not what a user
+    # asked for
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_WithFlags("%(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
@@ -261,7 +326,9 @@ def _unexpected(error: Exception) -> str:
     with contextlib.suppress(OSError, LayerscopeError):
         file = cache_dir() / "last-error.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
+        file.write_text(
+            "".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace"
+        )
         where = f"the details are in {file}"
     return printable(
         f"unexpected {type(error).__name__}: {first}. Something in the input may be damaged, or this is a defect: {where}. "

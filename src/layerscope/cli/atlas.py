@@ -21,9 +21,18 @@ atlas = typer.Typer(
 EXAMPLES["atlas"] = "layerscope atlas models"
 app.add_typer(atlas, name="atlas")
 
-CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
+CONVENTION = typer.Option(
+    "english",
+    "--convention",
+    help="Which score of a task with several subsets: authors or english.",
+)
 OUT = typer.Option(None, "--out", "-o", help="Draw to this file: .png, .svg or .pdf.")
-RUN = typer.Option([], "--run", metavar="<path>", help="Folder of a profile or an evaluation to compare; repeatable.")
+RUN = typer.Option(
+    [],
+    "--run",
+    metavar="<path>",
+    help="Folder of a profile or an evaluation to compare; repeatable.",
+)
 
 
 @command("models", "layerscope atlas models", atlas)
@@ -40,7 +49,9 @@ def models_command(output: shared.Listing) -> None:
 @command("show", "layerscope atlas show Pythia-410m", atlas)
 def show_command(
     output: shared.Listing,
-    model: str = typer.Argument(..., help="A name from `layerscope atlas models`, e.g. Pythia-410m@step1000."),
+    model: str = typer.Argument(
+        ..., help="A name from `layerscope atlas models`, e.g. Pythia-410m@step1000."
+    ),
     convention: str = CONVENTION,
     run: list[Path] = RUN,
     out: Path | None = OUT,
@@ -72,7 +83,11 @@ def atlas_compare_command(
     rows = compare(models, convention, overlays)
     from layerscope.report.atlas import print_comparison
 
-    value = {"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]}
+    value = {
+        "convention": convention,
+        "models": rows,
+        "runs": [overlay.as_dict() for overlay in overlays],
+    }
     then = f"layerscope report --atlas {shared.shell_quote(','.join(models))}"
     output.show(value, lambda: print_comparison(rows, convention, overlays), then=then)
     _draw(out, models, convention, overlays)
@@ -81,9 +96,13 @@ def atlas_compare_command(
 @command("reproduce", "layerscope atlas reproduce table2", atlas)
 def reproduce_command(
     output: shared.Listing,
-    item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, or all."),
+    item: str = typer.Argument(
+        ..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, or all."
+    ),
     convention: str = typer.Option(
-        "both", "--convention", help="Which score of a task with several subsets: authors, english or both."
+        "both",
+        "--convention",
+        help="Which score of a task with several subsets: authors, english or both.",
     ),
     out: Path | None = OUT,
 ) -> None:
@@ -92,7 +111,9 @@ def reproduce_command(
 
     chosen = list(items().values()) if item == ALL else [find_item(item)]
     if out is not None and item == ALL:
-        raise LayerscopeError("`all` is not one figure: leave out --out, or name a table or figure to draw.")
+        raise LayerscopeError(
+            "`all` is not one figure: leave out --out, or name a table or figure to draw."
+        )
     rows = reproduce(item, convention)
     from layerscope.report.atlas import print_item
 
@@ -117,7 +138,11 @@ def _draw(out: Path | None, models: list[str], convention: str, overlays: list[A
     from layerscope.report.panels import plot_charts
 
     footnote = "published results; scores: final norm at every layer; metrics (wikitext / imagenet): at the last layer only"
-    _told(save_figure(plot_charts(charts(models, convention, overlays), ", ".join(models), footnote), out))
+    _told(
+        save_figure(
+            plot_charts(charts(models, convention, overlays), ", ".join(models), footnote), out
+        )
+    )
 
 
 def _told(path: Path) -> None:

@@ -25,33 +25,59 @@ def correlate_command(
         "and several models.",
     ),
     model: str | None = option(
-        None, "--atlas", panel=DATA, help="Use models of the atlas instead of runs, comma-separated, e.g. Pythia-410m."
+        None,
+        "--atlas",
+        panel=DATA,
+        help="Use models of the atlas instead of runs, comma-separated, e.g. Pythia-410m.",
     ),
-    metric: str | None = option(None, "-m", panel=METRICS, help="Comma-separated metric names. (default: all)"),
+    metric: str | None = option(
+        None, "-m", panel=METRICS, help="Comma-separated metric names. (default: all)"
+    ),
     measure: str = option(
-        "dcor,spearman,kendall", panel=METRICS, help="Comma-separated: dcor, dcor_corrected, spearman, kendall."
+        "dcor,spearman,kendall",
+        panel=METRICS,
+        help="Comma-separated: dcor, dcor_corrected, spearman, kendall.",
     ),
     convention: str = option(
-        "english", panel=DATA, help="Atlas: which score of a task with several subsets: authors or english."
+        "english",
+        panel=DATA,
+        help="Atlas: which score of a task with several subsets: authors or english.",
     ),
-    readout: str = option("plain/mean/applied/keep/none", panel=DATA, help="Runs: the readout whose scores are used."),
-    sink: str = option("keep", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."),
-    surrogates: int = option(999, panel=METRICS, help="Number of random, equally smooth curves for each p-value."),
+    readout: str = option(
+        "plain/mean/applied/keep/none", panel=DATA, help="Runs: the readout whose scores are used."
+    ),
+    sink: str = option(
+        "keep", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."
+    ),
+    surrogates: int = option(
+        999, panel=METRICS, help="Number of random, equally smooth curves for each p-value."
+    ),
     seed: int = shared.seed_option("Seed of the surrogates and the bootstrap."),
     out: Path | None = shared.out_option("Draw to this file: .png, .svg or .pdf."),
 ) -> None:
-    """Test whether metrics follow the scores across layers, against random curves that are equally smooth."""
+    """Test whether metrics follow the scores across layers, against random curves that are equally
+    smooth."""
     from layerscope.atlas import correlation_tables
     from layerscope.correlation import correlate
     from layerscope.errors import LayerscopeError
 
     if (model is None) == (not runs):
-        raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
+        raise LayerscopeError(
+            "give either --atlas MODEL, or a profile folder and an evaluation folder of the same model."
+        )
     named = parse_list(model) or []
-    every = [correlation_tables(name, convention) for name in named] if named else _from_folders(runs, readout, sink)
+    every = (
+        [correlation_tables(name, convention) for name in named]
+        if named
+        else _from_folders(runs, readout, sink)
+    )
     for tables in every:
         _keep(tables, parse_list(metric))
-    settings: dict[str, Any] = {"measures": parse_list(measure) or [], "surrogates": surrogates, "seed": seed}
+    settings: dict[str, Any] = {
+        "measures": parse_list(measure) or [],
+        "surrogates": surrogates,
+        "seed": seed,
+    }
     if len(every) > 1:
         _over_models(every, settings, out, output)
         return
@@ -63,14 +89,19 @@ def correlate_command(
     output.show(
         {**tables.facts, **correlations.as_dict(), "notes": tables.notes},
         lambda: print_correlations(correlations, tables),
-        then=f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shell_quote(model or '')}",
+        then=f"layerscope report {folders}"
+        if folders
+        else f"layerscope report --atlas {shared.shell_quote(model or '')}",
     )
     if out is not None:
         from layerscope.report.drawing import save_figure
         from layerscope.report.panels import correlation_charts, plot_charts
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
-        print(f"Written to {save_figure(plot_charts(correlation_charts(correlations), title), out)}", file=sys.stderr)
+        print(
+            f"Written to {save_figure(plot_charts(correlation_charts(correlations), title), out)}",
+            file=sys.stderr,
+        )
 
 
 def _keep(tables: Tables, chosen: list[str] | None) -> None:
@@ -86,7 +117,9 @@ def _keep(tables: Tables, chosen: list[str] | None) -> None:
     tables.metrics = tables.metrics[tables.metrics["metric"].isin(chosen)]
 
 
-def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None, output: shared.Printing) -> None:
+def _over_models(
+    every: list[Tables], settings: dict[str, Any], out: Path | None, output: shared.Printing
+) -> None:
     """Several models: the test over them, and each model's mean over tasks."""
     from layerscope.correlation import correlate, over_models
     from layerscope.errors import LayerscopeError
@@ -95,13 +128,25 @@ def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None
         raise LayerscopeError("--out draws the correlations of one model; give a single one.")
     names = [str(tables.facts["model"]) for tables in every]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise LayerscopeError(f"{', '.join(sorted(twice))} is given more than once: a model counts once.")
-    found = {name: correlate(t.metrics, t.scores, bootstrap=100, **settings) for name, t in zip(names, every, strict=True)}
-    families = {name: str(tables.facts.get("family", name)) for name, tables in zip(names, every, strict=True)}
+        raise LayerscopeError(
+            f"{', '.join(sorted(twice))} is given more than once: a model counts once."
+        )
+    found = {
+        name: correlate(t.metrics, t.scores, bootstrap=100, **settings)
+        for name, t in zip(names, every, strict=True)
+    }
+    families = {
+        name: str(tables.facts.get("family", name))
+        for name, tables in zip(names, every, strict=True)
+    }
     result = over_models(found, families)
     from layerscope.report.atlas import print_over_models
 
-    value = {**result.as_dict(), "families": families, "notes": [note for t in every for note in t.notes]}
+    value = {
+        **result.as_dict(),
+        "families": families,
+        "notes": [note for t in every for note in t.notes],
+    }
     output.show(value, lambda: print_over_models(result, families))
 
 
@@ -121,7 +166,9 @@ def _from_folders(runs: list[Path], readout: str, sink: str) -> list[Tables]:
             f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and `layerscope evaluate` make them."
         )
     if len(evaluations) == 1:
-        return [from_runs(profiles, evaluations[0], readout, sink)]  # which says what is wrong where they do not fit
+        return [
+            from_runs(profiles, evaluations[0], readout, sink)
+        ]  # which says what is wrong where they do not fit
     identities = [ModelIdentity.of(run.manifest["model"]) for run in profiles]
     out, used = [], set[int]()
     for evaluation in evaluations:

@@ -1,4 +1,5 @@
-"""`layerscope doctor`: what works on this machine, what does not, and the line that mends it. It names no paths and no users."""
+"""`layerscope doctor`: what works on this machine, what does not, and the line that mends it. It
+names no paths and no users."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Finding:
 
 @command("doctor", "layerscope doctor")
 def doctor_command(output: shared.Listing) -> None:
-    """Check versions, extras, the device and its eigen-solver, and the caches: a text that can go into a bug report."""
+    """Check versions, extras, the device and its eigen-solver, and the caches: a text that can go
+    into a bug report."""
     findings = list(examine())
     problems = [finding for finding in findings if finding.status == PROBLEM]
     works = {finding.name for finding in findings if finding.status == OK}
@@ -67,8 +69,13 @@ def doctor_command(output: shared.Listing) -> None:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything, one thing after the other. A broken installation must not stop the other checks."""
-    yield Finding("layerscope", OK, f"{VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    """Look at everything, one thing after the other. A broken installation must not stop the other
+    checks."""
+    yield Finding(
+        "layerscope",
+        OK,
+        f"{VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
+    )
     yield from (_core(name) for name in _CORE)
     yield from (_extra(name) for name in EXTRAS)
     checks: tuple[tuple[str, Callable[[], Finding], str], ...] = (
@@ -82,11 +89,18 @@ def examine() -> Iterator[Finding]:
             yield look()
         except Exception as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            yield Finding(name, PROBLEM, f"{type(error).__name__}: {next(iter(why.splitlines()), '')[:200]}", mend)
+            yield Finding(
+                name,
+                PROBLEM,
+                f"{type(error).__name__}: {next(iter(why.splitlines()), '')[:200]}",
+                mend,
+            )
 
 
 def _core(name: str) -> Finding:
-    from importlib import metadata  # here, because every command's help reads this file, and reading metadata is slow
+    from importlib import (
+        metadata,
+    )  # here, because every command's help reads this file, and reading metadata is slow
 
     try:
         return Finding(name, OK, metadata.version(name))
@@ -110,14 +124,29 @@ def _device() -> Finding:
 
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        return Finding("device", OK, "cuda: " + ", ".join(f"{gpu.name}, {describe_size(gpu.total_memory)}" for gpu in gpus))
+        return Finding(
+            "device",
+            OK,
+            "cuda: " + ", ".join(f"{gpu.name}, {describe_size(gpu.total_memory)}" for gpu in gpus),
+        )
     if torch.backends.mps.is_available():
         return Finding("device", OK, "mps (Apple GPU)")
     units = bfloat16_units()
-    told = "" if units is None else f"; bfloat16 by {units}" if units else "; no bfloat16 units: float32 is faster"
+    told = (
+        ""
+        if units is None
+        else f"; bfloat16 by {units}"
+        if units
+        else "; no bfloat16 units: float32 is faster"
+    )
     text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads{told}"
     if shutil.which("nvidia-smi") is not None:
-        return Finding("device", PROBLEM, f"{text}; there is an NVIDIA GPU that torch does not see", "pip install torch")
+        return Finding(
+            "device",
+            PROBLEM,
+            f"{text}; there is an NVIDIA GPU that torch does not see",
+            "pip install torch",
+        )
     return Finding("device", OK, text)
 
 
@@ -133,12 +162,20 @@ def _solver() -> Finding:
     started = time.perf_counter()
     values = eigvalsh(gram)
     took = time.perf_counter() - started
-    error = float((values.sum(-1) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)).abs().max() / values.sum(-1).max())
+    error = float(
+        (values.sum(-1) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)).abs().max()
+        / values.sum(-1).max()
+    )
     text = f"{usable_solvers(device)} on {device}: 8 matrices of 96 in {1000 * took:.1f} ms, relative error {error:.0e}"
     if error >= 1e-4:
         return Finding("eigen-solver", PROBLEM, text, "pip install --upgrade torch")
     if device == "cuda" and faster.on(torch.device(device)) is None:
-        return Finding("eigen-solver", NOTE, f"{text}; faster with layerscope-gpu", install_package("layerscope-gpu"))
+        return Finding(
+            "eigen-solver",
+            NOTE,
+            f"{text}; faster with layerscope-gpu",
+            install_package("layerscope-gpu"),
+        )
     return Finding("eigen-solver", OK, text)
 
 
@@ -170,5 +207,12 @@ def _print(findings: list[Finding]) -> None:
     console = Console(highlight=False)
     console.print(table)
     problems = sum(finding.status == PROBLEM for finding in findings)
-    notes = " Notes are about optional parts." if any(finding.status == NOTE for finding in findings) else ""
-    console.print(f"{problems} to mend." if problems else f"Everything that is needed works.{notes}", style="bold")
+    notes = (
+        " Notes are about optional parts."
+        if any(finding.status == NOTE for finding in findings)
+        else ""
+    )
+    console.print(
+        f"{problems} to mend." if problems else f"Everything that is needed works.{notes}",
+        style="bold",
+    )

@@ -1,4 +1,5 @@
-"""`layerscope embed`, `search` and `compare`: vectors of many texts, the texts nearest to a question, and which model to use."""
+"""`layerscope embed`, `search` and `compare`: vectors of many texts, the texts nearest to a
+question, and which model to use."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from layerscope.cli.shared import CHOICE, DATA, METRICS, RESULT, option
 class Texts(shared.CommandOptions):
     """Which texts."""
 
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts; doc.text: inside an object of JSON.")
+    column: str | None = option(
+        None,
+        "--column",
+        panel=DATA,
+        help="Column of the texts; doc.text: inside an object of JSON.",
+    )
     encoding: str | None = option(None, panel=DATA, help=shared.ENCODING_HELP)
 
 
@@ -23,26 +29,47 @@ class How(Texts):
     """How they are read."""
 
     layers: str | None = option(
-        None, panel=METRICS, help="Layers, e.g. 10,20,-1, or all. (default: the folder's own, or the last)"
+        None,
+        panel=METRICS,
+        help="Layers, e.g. 10,20,-1, or all. (default: the folder's own, or the last)",
     )
     readout: str | None = option(
-        None, panel=METRICS, help="How a text becomes one vector. (default: the folder's own, or the mean)"
+        None,
+        panel=METRICS,
+        help="How a text becomes one vector. (default: the folder's own, or the mean)",
     )
     max_length: int = shared.length_option(None, " (default: 256, or the folder's own)")
 
     def as_dict(self) -> dict[str, Any]:
         """As the functions of the library take it."""
-        numbers = None if self.layers in (None, "all") else shared.parse_whole_numbers(self.layers, "layers")
+        numbers = (
+            None
+            if self.layers in (None, "all")
+            else shared.parse_whole_numbers(self.layers, "layers")
+        )
         return {**self.given(), "layers": "all" if self.layers == "all" else numbers}
 
     def flags(self) -> list[str]:
         """The same in another command, which takes one layer: of several, the last."""
-        layer = None if self.layers is None else "-1" if self.layers == "all" else self.layers.split(",")[-1].strip()
+        layer = (
+            None
+            if self.layers is None
+            else "-1"
+            if self.layers == "all"
+            else self.layers.split(",")[-1].strip()
+        )
         given = {"--layers": layer, "--readout": self.readout, "--max-length": self.max_length}
-        return [str(word) for flag, value in given.items() if value is not None for word in (flag, value)]
+        return [
+            str(word)
+            for flag, value in given.items()
+            if value is not None
+            for word in (flag, value)
+        ]
 
 
-FOLDER = typer.Argument(..., help="Folder that improve or export wrote, a sentence encoder, or any model.")
+FOLDER = typer.Argument(
+    ..., help="Folder that improve or export wrote, a sentence encoder, or any model."
+)
 
 
 @command("embed", "layerscope embed exports/improved --data lee --out vectors.parquet")
@@ -54,9 +81,12 @@ def embed_command(
     model: str = FOLDER,
     data: str = shared.data_option(..., shared.TEXTS_HELP),
     out: Path = shared.out_option("Parquet file to write.", ...),
-    coordinates: bool = option(False, panel=RESULT, help="Add x and y: the two main directions of the vectors."),
+    coordinates: bool = option(
+        False, panel=RESULT, help="Add x and y: the two main directions of the vectors."
+    ),
 ) -> None:
-    """Write the vectors of any number of texts to a parquet file, beside the columns that they came with.
+    """Write the vectors of any number of texts to a parquet file, beside the columns that they came
+    with.
 
     Run the same command again to resume. Embedding Atlas, LanceDB, DuckDB and FAISS read the file.
     """
@@ -92,8 +122,14 @@ def search_command(
 
         print_frame(Console(highlight=False), rows, ["rank", "cosine", "text"])
 
-    same = shared.shell_quote(model, "--data", data, *how.flags(), *(["--column", how.column] if how.column else []))
-    output.show(rows, show, then="" if data.endswith(".parquet") else f"layerscope embed {same} --out vectors.parquet")
+    same = shared.shell_quote(
+        model, "--data", data, *how.flags(), *(["--column", how.column] if how.column else [])
+    )
+    output.show(
+        rows,
+        show,
+        then="" if data.endswith(".parquet") else f"layerscope embed {same} --out vectors.parquet",
+    )
 
 
 @command("compare", "layerscope compare smollm2-135m minilm-l6 --data lee --today")
@@ -102,18 +138,36 @@ def compare_command(
     running: shared.Running,
     output: shared.Printing,
     texts: Texts,
-    models: list[str] = typer.Argument(..., help="Two models or more: language models, sentence encoders, exported folders."),
+    models: list[str] = typer.Argument(
+        ..., help="Two models or more: language models, sentence encoders, exported folders."
+    ),
     data: str = shared.data_option(..., shared.TEXTS_HELP),
-    labels: str | None = option(None, panel=DATA, help="Labeled examples: text,label or sentence1,sentence2,label|score."),
-    sample: int = option(600, panel=DATA, help="Number of texts, drawn at random; half of them are fitted on."),
-    today: bool = option(False, panel=CHOICE, help="Compare the models as they are today; improve none."),
+    labels: str | None = option(
+        None, panel=DATA, help="Labeled examples: text,label or sentence1,sentence2,label|score."
+    ),
+    sample: int = option(
+        600, panel=DATA, help="Number of texts, drawn at random; half of them are fitted on."
+    ),
+    today: bool = option(
+        False, panel=CHOICE, help="Compare the models as they are today; improve none."
+    ),
     seed: int = shared.seed_option("Seed of the sample.", CHOICE),
 ) -> None:
-    """Compare models on your texts, today and improved: agreement, labels, speed, size, and which to use."""
+    """Compare models on your texts, today and improved: agreement, labels, speed, size, and which
+    to use."""
     from layerscope.embedding.comparing import compare_models
 
     ways = {"model_options": loading.as_dict(), **running.as_dict(), "progress": output.progress}
-    found = compare_models(models, data, labels=labels, sample=sample, improved=not today, seed=seed, **texts.given(), **ways)
+    found = compare_models(
+        models,
+        data,
+        labels=labels,
+        sample=sample,
+        improved=not today,
+        seed=seed,
+        **texts.given(),
+        **ways,
+    )
 
     def show() -> None:
         from rich.markup import escape
@@ -127,5 +181,9 @@ def compare_command(
 
     words = shared.shell_quote(found.pick["model"], "--data", data)
     ready = found.pick["read"] not in ("improved", "today" if today else "")
-    then = f"layerscope embed {words} --out vectors.parquet" if ready else f"layerscope improve {words} --out better"
+    then = (
+        f"layerscope embed {words} --out vectors.parquet"
+        if ready
+        else f"layerscope improve {words} --out better"
+    )
     output.show(found.as_dict(), show, then=then)

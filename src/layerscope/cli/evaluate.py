@@ -39,12 +39,18 @@ class EvaluateSettings(shared.CommandOptions):
         help="mteb (its own code) or device (all layers at once on the model's device). (default: device on a GPU, else mteb)",
     )
     scoring_workers: int | None = option(
-        None, panel=ENGINES, help="Processes that compute scores; 0: the main process. (default: one per core)"
+        None,
+        panel=ENGINES,
+        help="Processes that compute scores; 0: the main process. (default: one per core)",
     )
-    store_size: str = option("10GB", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size)
+    store_size: str = option(
+        "10GB", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size
+    )
     texts: bool = shared.TEXTS
     layout: str = shared.LAYOUT
-    store_dtype: str = option("float32", panel=ENGINES, help="float32, or float16 for half the disk space.")
+    store_dtype: str = option(
+        "float32", panel=ENGINES, help="float32, or float16 for half the disk space."
+    )
 
 
 @command("evaluate", "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores")
@@ -54,7 +60,12 @@ def evaluate_command(
     output: shared.Output,
     settings: EvaluateSettings,
     model: str = shared.MODEL,
-    tasks: str = option("small", "-t", panel=DATA, help="paper (the paper's 32), small (4 quick ones), or mteb task names."),
+    tasks: str = option(
+        "small",
+        "-t",
+        panel=DATA,
+        help="paper (the paper's 32), small (4 quick ones), or mteb task names.",
+    ),
     out: Path | None = shared.out_option("Folder of the run. (default: runs/MODEL--TASKS)"),
 ) -> None:
     """Score every layer on MTEB tasks, encoding each distinct text once.

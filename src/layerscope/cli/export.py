@@ -1,4 +1,5 @@
-"""`layerscope select`, `export` and `bench`: which layer to read, the model cut there as a folder, and how fast that is."""
+"""`layerscope select`, `export` and `bench`: which layer to read, the model cut there as a folder,
+and how fast that is."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import CHOICE, DATA, ENGINES, MODELS, RESULT, option, parse_list, parse_whole_numbers
+from layerscope.cli.shared import (
+    CHOICE,
+    DATA,
+    ENGINES,
+    MODELS,
+    RESULT,
+    option,
+    parse_list,
+    parse_whole_numbers,
+)
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError, one_line
 
@@ -22,27 +32,43 @@ def select_command(
         None, help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
     atlas: str | None = option(
-        None, panel=DATA, help="Use a published model instead of a run; `layerscope atlas models` lists them."
+        None,
+        panel=DATA,
+        help="Use a published model instead of a run; `layerscope atlas models` lists them.",
     ),
     labels: str | None = option(
-        None, panel=DATA, help="A .csv, .tsv or .jsonl file with text,label or sentence1,sentence2,label|score."
+        None,
+        panel=DATA,
+        help="A .csv, .tsv or .jsonl file with text,label or sentence1,sentence2,label|score.",
     ),
-    readouts: str | None = option(None, panel=DATA, help="With scores or labels: consider only these readouts."),
+    readouts: str | None = option(
+        None, panel=DATA, help="With scores or labels: consider only these readouts."
+    ),
     rule: str | None = option(
         None,
         panel=CHOICE,
         help="measured (by scores), evidence (by a profile), last, fixed_depth[:0.8] or lowest_METRIC. "
         "(default: measured, else evidence)",
     ),
-    max_blocks: float | None = option(None, panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
+    max_blocks: float | None = option(
+        None, panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."
+    ),
     tolerance: float | None = option(
-        None, panel=CHOICE, help="Points of score that an earlier layer may lose. (default with --max-blocks: 1, or a tie)"
+        None,
+        panel=CHOICE,
+        help="Points of score that an earlier layer may lose. (default with --max-blocks: 1, or a tie)",
     ),
     seed: int = shared.seed_option("Seed of resampling and folds.", CHOICE),
     offline: bool = shared.OFFLINE,
 ) -> None:
-    """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels."""
-    common: dict[str, Any] = {"readouts": parse_list(readouts), "max_blocks": max_blocks, "tolerance": tolerance, "seed": seed}
+    """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few
+    labels."""
+    common: dict[str, Any] = {
+        "readouts": parse_list(readouts),
+        "max_blocks": max_blocks,
+        "tolerance": tolerance,
+        "seed": seed,
+    }
     if labels is None:
         from layerscope.selection import select
 
@@ -52,8 +78,12 @@ def select_command(
         from layerscope.selection.labels import select_with_labels
 
         if len(runs or []) != 1 or atlas is not None or rule is not None:
-            raise LayerscopeError("--labels takes one model or the folder of one run, without --atlas and --rule.")
-        choice = select_with_labels(runs[0], labels, **common, offline=offline, progress=output.progress)
+            raise LayerscopeError(
+                "--labels takes one model or the folder of one run, without --atlas and --rule."
+            )
+        choice = select_with_labels(
+            runs[0], labels, **common, offline=offline, progress=output.progress
+        )
     output.show(choice.as_dict(), lambda: _print_choice(choice), then=_then(choice, runs or []))
 
 
@@ -69,7 +99,8 @@ def _print_choice(choice: Any) -> None:
 
 
 def _then(choice: Any, runs: list[str]) -> str:
-    """The export of this choice; of a published model there is nothing to export yet, but a profile can be made."""
+    """The export of this choice; of a published model there is nothing to export yet, but a profile
+    can be made."""
     if not runs:
         return "layerscope profile MODEL --data YOUR_TEXTS"
     from layerscope.core.readout import Readout
@@ -90,7 +121,11 @@ def export_command(
     output: shared.Output,
     model: str = shared.MODEL,
     layer: str | None = typer.Option(
-        None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to export; -1: the last. (default: chosen by --choice)"
+        None,
+        "--layer",
+        "-l",
+        rich_help_panel=MODELS,
+        help="Layer to export; -1: the last. (default: chosen by --choice)",
     ),
     readout: str | None = option(
         None,
@@ -100,10 +135,17 @@ def export_command(
         "(default: chosen by --choice, or plain/mean/applied)",
     ),
     choice: Path | None = option(
-        None, "--choice", panel=DATA, help="Evaluation, profile or `select --json` file that decides the layer and the readout."
+        None,
+        "--choice",
+        panel=DATA,
+        help="Evaluation, profile or `select --json` file that decides the layer and the readout.",
     ),
-    center_on: str | None = option(None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."),
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in the --center-on file."),
+    center_on: str | None = option(
+        None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."
+    ),
+    column: str | None = option(
+        None, "--column", panel=DATA, help="Column of the texts in the --center-on file."
+    ),
     max_length: int | None = shared.length_option(None, " (default: the run's, or 256)"),
     normalize: bool | None = option(
         None,
@@ -112,19 +154,35 @@ def export_command(
         help="Scale vectors to length 1. (default: as in the run or the model's own pipeline)",
     ),
     formats: list[str] = option(
-        [], "--format", panel=RESULT, help="Also write this format: onnx, gguf, or one of a plug-in; repeatable."
+        [],
+        "--format",
+        panel=RESULT,
+        help="Also write this format: onnx, gguf, or one of a plug-in; repeatable.",
     ),
-    onnx: bool = option(False, "--onnx", panel=RESULT, help="Add an ONNX graph, pooling included: short for --format onnx."),
-    quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),
+    onnx: bool = option(
+        False,
+        "--onnx",
+        panel=RESULT,
+        help="Add an ONNX graph, pooling included: short for --format onnx.",
+    ),
+    quantize: str | None = option(
+        None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."
+    ),
     out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
     push: str | None = option(
-        None, "--push", panel=RESULT, help="Send the folder to the hub as user/name, private; an exported MODEL as it is."
+        None,
+        "--push",
+        panel=RESULT,
+        help="Send the folder to the hub as user/name, private; an exported MODEL as it is.",
     ),
-    public: bool = option(False, "--public", panel=RESULT, help="With --push: let everybody read it."),
+    public: bool = option(
+        False, "--public", panel=RESULT, help="With --push: let everybody read it."
+    ),
     yes: bool = option(False, "--yes", panel=RESULT, help="With --push: do not ask first."),
     offline: bool = shared.OFFLINE,
 ) -> None:
-    """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh process."""
+    """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh
+    process."""
     from layerscope.exporting import Exported, export
 
     asked: dict[str, Any] = {
@@ -134,11 +192,19 @@ def export_command(
     given = {name: value for name, value in asked.items() if value is not None}
     if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():
         for name in {**given, **loading.as_dict()}:
-            raise LayerscopeError(f"{model} is an export, and is pushed as it is, without {name}=. To export it anew: layer=.")
+            raise LayerscopeError(
+                f"{model} is an export, and is pushed as it is, without {name}=. To export it anew: layer=."
+            )
         _push(Exported.load(model), push, public, yes, output)
         return
     done = export(
-        model, _layer(layer), choice=choice, overwrite=output.overwrite, offline=offline, model_options=loading.as_dict(), **given
+        model,
+        _layer(layer),
+        choice=choice,
+        overwrite=output.overwrite,
+        offline=offline,
+        model_options=loading.as_dict(),
+        **given,
     )
     from layerscope.exporting.describing import print_export
 
@@ -163,7 +229,9 @@ def _push(done: Any, repo: str, public: bool, yes: bool, output: shared.Output) 
     if not yes and not typer.confirm("Send it?", err=True):
         raise LayerscopeError(f"nothing was sent. The folder is {done.path}.")
     where = push(parcel)
-    output.tell({"out": str(done.path), "url": where, **done.facts}, where, f"SentenceTransformer({repo!r})")
+    output.tell(
+        {"out": str(done.path), "url": where, **done.facts}, where, f"SentenceTransformer({repo!r})"
+    )
 
 
 def _layer(text: str | None) -> int | None:
@@ -172,30 +240,49 @@ def _layer(text: str | None) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise LayerscopeError(f"--layer takes a whole number, or auto with --choice, not {text!r}.") from None
+        raise LayerscopeError(
+            f"--layer takes a whole number, or auto with --choice, not {text!r}."
+        ) from None
 
 
 @command("bench", "layerscope bench exports/small --texts 8 --rounds 1")
 def bench_command(
     output: shared.Printing,
-    folder: Path = typer.Argument(..., help="Exported folder (or any sentence-transformers folder)."),
-    against: str | None = option(
-        None, "--against", panel=MODELS, help="Model to compare with: name, hub id or folder. (default: the one it was cut from)"
+    folder: Path = typer.Argument(
+        ..., help="Exported folder (or any sentence-transformers folder)."
     ),
-    lengths: str = option("32,128", "--lengths", panel=DATA, help="Tokens per text, comma-separated."),
+    against: str | None = option(
+        None,
+        "--against",
+        panel=MODELS,
+        help="Model to compare with: name, hub id or folder. (default: the one it was cut from)",
+    ),
+    lengths: str = option(
+        "32,128", "--lengths", panel=DATA, help="Tokens per text, comma-separated."
+    ),
     texts: int = option(32, "--texts", panel=DATA, help="Texts per measurement."),
     rounds: int = option(3, "--rounds", panel=DATA, help="Measurements of each model, in turn."),
     batch_size: int = option(16, "--batch-size", panel=ENGINES, help="Texts per batch."),
-    threads: int | None = option(None, "--threads", panel=ENGINES, help="CPU threads. (default: torch's)"),
+    threads: int | None = option(
+        None, "--threads", panel=ENGINES, help="CPU threads. (default: torch's)"
+    ),
     offline: bool = shared.OFFLINE,
 ) -> None:
-    """Compare throughput, latency, memory and size of an exported folder and a model, on the CPU."""
+    """Compare throughput, latency, memory and size of an exported folder and a model, on the
+    CPU."""
     from layerscope.exporting.bench import DEFAULT_LENGTHS, base_of, bench, print_bench
 
     against = against or base_of(folder)
     wanted = parse_whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
     measured = bench(
-        folder, against, lengths=wanted, texts=texts, rounds=rounds, batch_size=batch_size, threads=threads, offline=offline
+        folder,
+        against,
+        lengths=wanted,
+        texts=texts,
+        rounds=rounds,
+        batch_size=batch_size,
+        threads=threads,
+        offline=offline,
     )
     then = f"layerscope export {shared.shell_quote(against)} --onnx --quantize int8 --layer LAYER"
     output.show(measured.as_dict(), lambda: print_bench(measured), then=then)

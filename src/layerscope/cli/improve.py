@@ -13,16 +13,27 @@ from layerscope.core.templates import BUILT_IN
 class ImproveSettings(shared.CommandOptions):
     """What is judged and how, under the names that `layerscope.improve` has for it."""
 
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts. (default: detected)")
-    encoding: str | None = option(None, panel=DATA, help=shared.ENCODING_HELP)
-    queries: str | None = option(None, panel=DATA, help="Questions that should find these texts: improve a search.")
-    pairs: str | None = option(
-        None, panel=DATA, help="File of queries and documents that belong together, by text or id: query,document[,score]."
+    column: str | None = option(
+        None, "--column", panel=DATA, help="Column of the texts. (default: detected)"
     )
-    sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random.")
+    encoding: str | None = option(None, panel=DATA, help=shared.ENCODING_HELP)
+    queries: str | None = option(
+        None, panel=DATA, help="Questions that should find these texts: improve a search."
+    )
+    pairs: str | None = option(
+        None,
+        panel=DATA,
+        help="File of queries and documents that belong together, by text or id: query,document[,score].",
+    )
+    sample: int = option(
+        1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random."
+    )
     max_length: int = shared.length_option(256)
     labels: str | None = option(
-        None, "--labels", panel=CHOICE, help="File of a few labeled examples: text,label or sentence1,sentence2,label|score."
+        None,
+        "--labels",
+        panel=CHOICE,
+        help="File of a few labeled examples: text,label or sentence1,sentence2,label|score.",
     )
     judge: str = option(
         "minilm-l6",
@@ -31,7 +42,10 @@ class ImproveSettings(shared.CommandOptions):
         help="Sentence encoder that ranks the candidates, or a judge by name; none: the model's own consistency.",
     )
     budget: float | None = option(
-        None, "--budget", panel=CHOICE, help="Cost at most this share of today's computation per text, e.g. 0.3."
+        None,
+        "--budget",
+        panel=CHOICE,
+        help="Cost at most this share of today's computation per text, e.g. 0.3.",
     )
     templates: str | None = option(
         None,
@@ -54,10 +68,16 @@ class ImproveSettings(shared.CommandOptions):
         help="Minutes of reading further texts for that fit, instead; with --train, of training too.",
     )
     train: bool = option(
-        False, "--train", panel=CHOICE, help="Train the blocks below a head too: half of them, or as many as --budget allows."
+        False,
+        "--train",
+        panel=CHOICE,
+        help="Train the blocks below a head too: half of them, or as many as --budget allows.",
     )
     general: bool = option(
-        False, "--general", panel=CHOICE, help="Heads learn from 2,000 general English texts too: if you have few."
+        False,
+        "--general",
+        panel=CHOICE,
+        help="Heads learn from 2,000 general English texts too: if you have few.",
     )
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
@@ -73,17 +93,24 @@ def improve_command(
     settings: ImproveSettings,
     model: str = shared.MODEL,
     data: str = option(..., "--data", "--documents", "-d", panel=DATA, help=shared.TEXTS_HELP),
-    out: Path = shared.out_option("Folder to write: load it with SentenceTransformer(FOLDER).", ...),
+    out: Path = shared.out_option(
+        "Folder to write: load it with SentenceTransformer(FOLDER).", ...
+    ),
 ) -> None:
-    """Find the best layer for your texts and the best way to read it, with or without labels, and export the model.
+    """Find the best layer for your texts and the best way to read it, with or without labels, and
+    export the model.
 
-    Every layer is judged under several readouts (how a text becomes one vector) and through heads (linear maps fitted to your
-    texts), which need no prompt. The result is a sentence-transformers folder.
+    Every layer is judged under several readouts (how a text becomes one vector) and through heads
+    (linear maps fitted to your texts), which need no prompt. The result is a sentence-transformers
+    folder.
     """
     from layerscope.improving import improve
     from layerscope.improving.terminal import print_improved
 
-    ways = {**shared.as_arguments(loading, running, output), "progress": False if output.quiet else None}
+    ways = {
+        **shared.as_arguments(loading, running, output),
+        "progress": False if output.quiet else None,
+    }
     result = improve(model, data, out=out, **settings.given(), **ways)
     then = f"layerscope report {shared.shell_quote(out)} --out report.html"
     if settings.queries is not None:

@@ -42,13 +42,23 @@ def models_command(output: shared.Listing) -> None:
     from layerscope.models.families import FAMILIES
 
     columns, entries = ("name", "title", "blocks", "width", "license"), catalogue().values()
-    rows = [{**{column: getattr(e, column) for column in columns}, "cached": e.is_cached()} for e in entries]
+    rows = [
+        {**{column: getattr(e, column) for column in columns}, "cached": e.is_cached()}
+        for e in entries
+    ]
     also = (
         f"Cache: {cache_dir()}\n"
         "Also: a Hugging Face hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.\n"
         f"Families: {', '.join(sorted(FAMILIES))}."
     )
-    told = ((e.name, f"{e.title}: {e.blocks} blocks, width {e.width}, {e.license} · {_here(e)}", e.summary) for e in entries)
+    told = (
+        (
+            e.name,
+            f"{e.title}: {e.blocks} blocks, width {e.width}, {e.license} · {_here(e)}",
+            e.summary,
+        )
+        for e in entries
+    )
     output.show(rows, lambda: _print(told, also), then="layerscope profile NAME --data YOUR_TEXTS")
 
 
@@ -58,7 +68,10 @@ def corpora_command(output: shared.Listing) -> None:
     from layerscope.data.catalogue import CORPORA
 
     entries = CORPORA.all().values()
-    rows = [{"name": entry.name, "texts": entry.summary, "cached": entry.is_cached()} for entry in entries]
+    rows = [
+        {"name": entry.name, "texts": entry.summary, "cached": entry.is_cached()}
+        for entry in entries
+    ]
     also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."
     told = ((entry.name, _here(entry), entry.summary) for entry in entries)
     output.show(rows, lambda: _print(told, also), then="layerscope profile MODEL --data NAME")
@@ -70,7 +83,10 @@ def images_command(output: shared.Listing) -> None:
     from layerscope.data.images.sets import IMAGE_SETS
 
     entries = IMAGE_SETS.all().values()
-    rows = [{"name": e.name, "images": e.summary, "license": e.license, "cached": e.is_cached()} for e in entries]
+    rows = [
+        {"name": e.name, "images": e.summary, "license": e.license, "cached": e.is_cached()}
+        for e in entries
+    ]
     also = "Also: a folder of class folders, a .parquet file with a column of images, or a hub dataset org/name[:config][/split]."
     told = ((entry.name, f"{entry.license} · {_here(entry)}", entry.summary) for entry in entries)
     output.show(rows, lambda: _print(told, also), then="layerscope probe MODEL --data NAME")
@@ -83,10 +99,17 @@ def metrics_command(output: shared.Listing) -> None:
 
     infos = {name: metric.info for name, metric in metrics().items()}
     columns = ("title", "unit", "level", "higher_means", "citation", "core")
-    rows = [{"name": n, **{c: getattr(info, c) for c in columns}, "bounds": info.bounds_text} for n, info in infos.items()]
+    rows = [
+        {"name": n, **{c: getattr(info, c) for c in columns}, "bounds": info.bounds_text}
+        for n, info in infos.items()
+    ]
     paper = {True: " · one of the paper's seven", False: ""}
     told = (
-        (n, f"{i.unit}, {i.bounds_text} · {_LEVELS[i.level]}{paper[i.core]}", f"higher: {i.higher_means}. {i.citation}")
+        (
+            n,
+            f"{i.unit}, {i.bounds_text} · {_LEVELS[i.level]}{paper[i.core]}",
+            f"higher: {i.higher_means}. {i.citation}",
+        )
         for n, i in infos.items()
     )
     output.show(rows, lambda: _print(told), then="layerscope profile MODEL --metrics NAME,NAME")

@@ -6,19 +6,38 @@ from pathlib import Path
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, ENGINES, METRICS, TRAINING, default_folder, option, parse_list, parse_number
+from layerscope.cli.shared import (
+    DATA,
+    ENGINES,
+    METRICS,
+    TRAINING,
+    default_folder,
+    option,
+    parse_list,
+    parse_number,
+)
 from layerscope.core.options import parse_size
 
 
 class ProbeSettings(shared.CommandOptions):
     """What is trained on what, under the names that `layerscope.probe` has for it."""
 
-    test: str | None = option(None, panel=DATA, help="Test data. (default: the data's own test split, or a fifth of the data)")
-    sample: int | None = shared.size_option("Use at most N training and N test items, stratified by class.")
+    test: str | None = option(
+        None,
+        panel=DATA,
+        help="Test data. (default: the data's own test split, or a fifth of the data)",
+    )
+    sample: int | None = shared.size_option(
+        "Use at most N training and N test items, stratified by class."
+    )
     max_length: int = shared.length_option(128)
     data_dir: Path | None = option(None, panel=DATA, help=shared.DATA_DIR_HELP)
     heads: str = option(
-        "attention", "-p", panel=METRICS, help="Kinds of probe, comma-separated: attention, linear, mean, knn.", read=parse_list
+        "attention",
+        "-p",
+        panel=METRICS,
+        help="Kinds of probe, comma-separated: attention, linear, mean, knn.",
+        read=parse_list,
     )
     layers: str | None = shared.layers_option(METRICS, "probe")
     final_norm: str = shared.norm_option("applied")
@@ -26,14 +45,28 @@ class ProbeSettings(shared.CommandOptions):
         None,
         panel=TRAINING,
         help="Learning rates to try. (default: 0.002,0.01,0.05)",
-        read=lambda text: [parse_number(part, "learning-rates") for part in parse_list(text) or []] or None,
+        read=lambda text: (
+            [parse_number(part, "learning-rates") for part in parse_list(text) or []] or None
+        ),
     )
     trial: int = option(3, panel=TRAINING, help="Epochs for which each learning rate is tried.")
-    epochs: int = option(15, panel=TRAINING, help="Maximum epochs with the rate that is best on the validation items.")
-    patience: int = option(5, panel=TRAINING, help="Stop a layer after this many epochs without a better validation score.")
-    seed: int = shared.seed_option("Seed of the split, the initial weights and the order of the items.", TRAINING)
+    epochs: int = option(
+        15,
+        panel=TRAINING,
+        help="Maximum epochs with the rate that is best on the validation items.",
+    )
+    patience: int = option(
+        5,
+        panel=TRAINING,
+        help="Stop a layer after this many epochs without a better validation score.",
+    )
+    seed: int = shared.seed_option(
+        "Seed of the split, the initial weights and the order of the items.", TRAINING
+    )
     keep: str = option(
-        "auto", panel=ENGINES, help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch."
+        "auto",
+        panel=ENGINES,
+        help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch.",
     )
     store_size: str | None = option(
         None,
@@ -43,7 +76,10 @@ class ProbeSettings(shared.CommandOptions):
     )
 
 
-@command("probe", "layerscope probe smollm2-135m --data TrecQuestions --heads mean --sample 200 --out runs/probe")
+@command(
+    "probe",
+    "layerscope probe smollm2-135m --data TrecQuestions --heads mean --sample 200 --out runs/probe",
+)
 def probe_command(
     loading: shared.Loading,
     running: shared.Running,
@@ -65,5 +101,7 @@ def probe_command(
     from layerscope.probing import probe as run_probes
 
     folder = out or default_folder(model, data or "data", "probe", limit=settings.sample)
-    run = run_probes(model, data, out=folder, **settings.given(), **shared.as_arguments(loading, running, output))
+    run = run_probes(
+        model, data, out=folder, **settings.given(), **shared.as_arguments(loading, running, output)
+    )
     output.show_run(run, f"layerscope report {shared.shell_quote(folder)}")

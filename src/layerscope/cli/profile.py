@@ -7,14 +7,27 @@ from typing import Any
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, default_folder, option, parse_list, parse_number
+from layerscope.cli.shared import (
+    DATA,
+    METRICS,
+    MODELS,
+    RESULT,
+    default_folder,
+    option,
+    parse_list,
+    parse_number,
+)
 
 
 class ProfileSettings(shared.CommandOptions):
     """What is measured of what, under the names that `layerscope.profile` has for it."""
 
-    split: str | None = option(None, panel=DATA, help="Split of the images, such as test. (default: the first)")
-    column: str | None = option(None, panel=DATA, help="Column of the texts or images, if the file has several.")
+    split: str | None = option(
+        None, panel=DATA, help="Split of the images, such as test. (default: the first)"
+    )
+    column: str | None = option(
+        None, panel=DATA, help="Column of the texts or images, if the file has several."
+    )
     text_filter: str | None = option(
         None,
         panel=DATA,
@@ -23,18 +36,31 @@ class ProfileSettings(shared.CommandOptions):
     )
     limit: int | None = shared.size_option("Use the first N usable texts or images.")
     max_length: int | None = shared.length_option(None, " (default: 256)")
-    tokens: str | None = option(None, panel=DATA, help="Tokens of an image to read: patches (default) or all.")
+    tokens: str | None = option(
+        None, panel=DATA, help="Tokens of an image to read: patches (default) or all."
+    )
     image_pooling: str | None = option(
-        None, panel=DATA, help="Vector of an image: mean (of its tokens; default) or class (its class token)."
+        None,
+        panel=DATA,
+        help="Vector of an image: mean (of its tokens; default) or class (its class token).",
     )
     attention: str | None = option(
-        None, panel=MODELS, help="Attention mask of AIM models: bidirectional (default), causal or prefix:N."
+        None,
+        panel=MODELS,
+        help="Attention mask of AIM models: bidirectional (default), causal or prefix:N.",
     )
     metrics: str | None = option(
-        None, "-m", panel=METRICS, help="Comma-separated names, `paper` or `all`. (default: all)", read=parse_list
+        None,
+        "-m",
+        panel=METRICS,
+        help="Comma-separated names, `paper` or `all`. (default: all)",
+        read=parse_list,
     )
     sites: str | None = option(
-        None, panel=METRICS, help="Where to read states, e.g. embed,block.*.attn. (default: embed,block.*)", read=parse_list
+        None,
+        panel=METRICS,
+        help="Where to read states, e.g. embed,block.*.attn. (default: embed,block.*)",
+        read=parse_list,
     )
     final_norm: str | None = shared.norm_option(None, " (default: applied)")
     alpha: str | None = option(
@@ -44,21 +70,38 @@ class ProfileSettings(shared.CommandOptions):
         read=lambda text: parse_number(text, "alpha"),
     )
     rows: str | None = option(
-        None, panel=METRICS, help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default)."
+        None,
+        panel=METRICS,
+        help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default).",
     )
     entropy: str | None = option(
-        None, panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (on a GPU, with layerscope-gpu)."
+        None,
+        panel=METRICS,
+        help="exact, or approximate for prompts of at least 256 tokens (on a GPU, with layerscope-gpu).",
     )
-    views: int | None = option(None, panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)")
-    augmenter: str | None = option(None, panel=METRICS, help="Library that makes the views: builtin or nlpaug.")
-    permutations: int | None = option(None, panel=METRICS, help="Permutations for the metric DiME. (default: 10)")
-    map: bool = option(False, "--map", panel=RESULT, help="Keep up to 2,000 of the items as points at every layer, for the page.")
+    views: int | None = option(
+        None, panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)"
+    )
+    augmenter: str | None = option(
+        None, panel=METRICS, help="Library that makes the views: builtin or nlpaug."
+    )
+    permutations: int | None = option(
+        None, panel=METRICS, help="Permutations for the metric DiME. (default: 10)"
+    )
+    map: bool = option(
+        False,
+        "--map",
+        panel=RESULT,
+        help="Keep up to 2,000 of the items as points at every layer, for the page.",
+    )
     texts: bool = shared.TEXTS
     layout: str = shared.LAYOUT
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
     preset: str = option(
-        "default", panel=METRICS, help="Conventions: default, paper (as printed) or released (the authors' code)."
+        "default",
+        panel=METRICS,
+        help="Conventions: default, paper (as printed) or released (the authors' code).",
     )
 
 
@@ -70,13 +113,18 @@ def profile_command(
     settings: ProfileSettings,
     model: str = shared.MODEL,
     data: str = shared.data_option(
-        "lee", f"{shared.DATA_HELP} For an image model: an image set (`layerscope images`), a folder of class folders, .parquet."
+        "lee",
+        f"{shared.DATA_HELP} For an image model: an image set (`layerscope images`), a folder of class folders, .parquet.",
     ),
     task: str | None = option(
-        None, panel=DATA, help="Use the texts of this task instead of --data (a name as for `evaluate --tasks`)."
+        None,
+        panel=DATA,
+        help="Use the texts of this task instead of --data (a name as for `evaluate --tasks`).",
     ),
     data_dir: Path | None = option(None, panel=DATA, help=f"With --task. {shared.DATA_DIR_HELP}"),
-    out: Path | None = shared.out_option("Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)"),
+    out: Path | None = shared.out_option(
+        "Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)"
+    ),
 ) -> None:
     """Measure every layer of a model on texts or images, without labels.
 
@@ -87,7 +135,9 @@ def profile_command(
 
     given = settings.given()
     if task is not None and (data != "lee" or {"split", "column", "text_filter"} & set(given)):
-        raise LayerscopeError("--task takes the task's own texts: leave out --data, --split, --column and --text-filter.")
+        raise LayerscopeError(
+            "--task takes the task's own texts: leave out --data, --split, --column and --text-filter."
+        )
     norm = settings.final_norm or PRESETS.get(settings.preset, {}).get("final_norm", "applied")
     folder = out or default_folder(model, task or data, norm, limit=settings.limit)
     items: Any = data
@@ -95,6 +145,10 @@ def profile_command(
         from layerscope.evaluation.task_metrics import task_corpus
 
         limit, seed = given.pop("limit", None), settings.seed
-        items = task_corpus(task, sample=limit, seed=seed, data_dir=data_dir, offline=running.offline)
-    run = profile(model, items, out=folder, **given, **shared.as_arguments(loading, running, output))
+        items = task_corpus(
+            task, sample=limit, seed=seed, data_dir=data_dir, offline=running.offline
+        )
+    run = profile(
+        model, items, out=folder, **given, **shared.as_arguments(loading, running, output)
+    )
     output.show_run(run, f"layerscope select {shared.shell_quote(folder)}")

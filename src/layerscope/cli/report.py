@@ -1,4 +1,5 @@
-"""`layerscope report`, `layerscope open` and `layerscope plot`: runs as one page, in a browser, or as a figure."""
+"""`layerscope report`, `layerscope open` and `layerscope plot`: runs as one page, in a browser, or
+as a figure."""
 
 from __future__ import annotations
 
@@ -14,19 +15,26 @@ from layerscope.cli.app import command
 from layerscope.cli.shared import DATA, RESULT, option, parse_list
 from layerscope.errors import LayerscopeError
 
-RUNS = typer.Argument(None, help="Folders of finished runs of any kind, or files from `select --json`.")
-ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. Pythia-410m,bert-base.")
+RUNS = typer.Argument(
+    None, help="Folders of finished runs of any kind, or files from `select --json`."
+)
+ATLAS = option(
+    None, "--atlas", panel=DATA, help="Published models to add, e.g. Pythia-410m,bert-base."
+)
 
 
 @command("report", "layerscope report runs/profile runs/scores --out report.html")
 def report_command(
     output: shared.Printing,
     runs: list[Path] = RUNS,
-    out: Path = shared.out_option("File to write: .html, .md, .pdf, .png or .svg.", Path("report.html")),
+    out: Path = shared.out_option(
+        "File to write: .html, .md, .pdf, .png or .svg.", Path("report.html")
+    ),
     atlas: str | None = ATLAS,
     texts: bool = shared.TEXTS,
 ) -> None:
-    """Write one self-contained page about runs: a headline, a map, curves, scores, correlations, tables."""
+    """Write one self-contained page about runs: a headline, a map, curves, scores, correlations,
+    tables."""
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
@@ -44,7 +52,9 @@ def atlas_runs(atlas: str | None, runs: list[Path] | None) -> list[Any]:
     """What the atlas holds about the models named."""
     if atlas is None:
         if not runs:
-            raise LayerscopeError("give folders of finished runs, or --atlas with names of published models.")
+            raise LayerscopeError(
+                "give folders of finished runs, or --atlas with names of published models."
+            )
         return []
     from layerscope.report.sources import from_atlas
 
@@ -57,11 +67,19 @@ def open_command(
     runs: list[Path] = typer.Argument(None, help="Folders of finished runs of any kind."),
     atlas: str | None = ATLAS,
     model: str | None = option(
-        None, panel=DATA, help="The model of an improve run, if it is not found by its name: the page can then ask it."
+        None,
+        panel=DATA,
+        help="The model of an improve run, if it is not found by its name: the page can then ask it.",
     ),
-    store: Path | None = option(None, panel=DATA, help="The embedding store of that run, if it is another than the usual one."),
+    store: Path | None = option(
+        None,
+        panel=DATA,
+        help="The embedding store of that run, if it is another than the usual one.",
+    ),
     port: int = option(0, panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
-    browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
+    browser: bool = option(
+        True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."
+    ),
     texts: bool = shared.TEXTS,
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
@@ -83,7 +101,8 @@ def open_command(
 
 
 def _asker(runs: list[Path], model: str | None, store: Path | None) -> Any:
-    """What answers questions about the only run, if it is an improvement with a map; it gets ready meanwhile."""
+    """What answers questions about the only run, if it is an improvement with a map; it gets ready
+    meanwhile."""
     from layerscope.core.runs import MANIFEST, load_run
     from layerscope.report.asking import Asker
 
@@ -97,14 +116,19 @@ def _asker(runs: list[Path], model: str | None, store: Path | None) -> Any:
     return asker
 
 
-@command("plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png")
+@command(
+    "plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png"
+)
 def plot_command(
     output: shared.Printing,
     runs: list[Path] = typer.Argument(
-        ..., help="Folders of finished runs of one kind: profiles, probes, a study or an improvement."
+        ...,
+        help="Folders of finished runs of one kind: profiles, probes, a study or an improvement.",
     ),
     out: Path = shared.out_option("File to write: .png, .svg or .pdf.", Path("profile.png")),
-    metrics: str | None = option(None, panel=DATA, help="Comma-separated metric names, for profiles."),
+    metrics: str | None = option(
+        None, panel=DATA, help="Comma-separated metric names, for profiles."
+    ),
     x: str | None = option(None, panel=DATA, help="x-axis: depth or layer. (default: depth)"),
 ) -> None:
     """Draw the curves of runs on the same axes."""
@@ -126,7 +150,9 @@ def _figure(runs: list[Any], metrics: list[str] | None, x: str | None) -> Any:
     if kinds == ["profile"]:
         return view("profile", "plot")(runs, metrics, **axis)
     if metrics is not None:
-        raise LayerscopeError(f"--metrics names metrics of profiles; these runs are of kind {', '.join(kinds)}.")
+        raise LayerscopeError(
+            f"--metrics names metrics of profiles; these runs are of kind {', '.join(kinds)}."
+        )
     if kinds == ["probe"]:
         return view("probe", "plot")(runs, **axis)
     if len(runs) == 1 and hasattr(runs[0], "plot"):

@@ -1,4 +1,5 @@
-"""What several commands share: options and groups of options, how their values are read, and how results are shown."""
+"""What several commands share: options and groups of options, how their values are read, and how
+results are shown."""
 
 from __future__ import annotations
 
@@ -29,12 +30,17 @@ def parse_list(text: str | None) -> list[str] | None:
 
 
 def readout_names(given: list[str]) -> list[str] | None:
-    """Readouts from a repeatable option: comma-separated, except that a value with a pattern of the user's own is taken whole.
+    """Readouts from a repeatable option: comma-separated, except that a value with a pattern of the
+    user's own is taken whole.
 
     >>> readout_names(["one-word,echo", "In short, {text}/mean"])
     ['one-word', 'echo', 'In short, {text}/mean']
     """
-    names = [name for value in given for name in ([value] if "{text}" in value else parse_list(value) or [])]
+    names = [
+        name
+        for value in given
+        for name in ([value] if "{text}" in value else parse_list(value) or [])
+    ]
     return names or None
 
 
@@ -56,28 +62,59 @@ def parse_whole_numbers(text: str | None, name: str) -> list[int] | None:
     try:
         return [int(part) for part in parts]
     except ValueError:
-        raise LayerscopeError(f"--{name} takes whole numbers separated by commas, not {text!r}.") from None
+        raise LayerscopeError(
+            f"--{name} takes whole numbers separated by commas, not {text!r}."
+        ) from None
 
 
 def default_folder(*parts: str, limit: int | None = None) -> Path:
-    """Where a run goes when the user names no folder: `runs/` and what it is about; runs of different size do not meet there.
+    """Where a run goes when the user names no folder: `runs/` and what it is about; runs of
+    different size do not meet there.
 
     >>> default_folder("gpt2", "lee", limit=50).name
     'gpt2--lee--n50'
     """
-    return Path("runs") / "--".join([*map(folder_name, parts), *([] if limit is None else [f"n{limit}"])])
+    return Path("runs") / "--".join(
+        [*map(folder_name, parts), *([] if limit is None else [f"n{limit}"])]
+    )
 
 
-DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT = "Data", "Model", "Choice", "Metrics", "Training", "Engine", "Output"
-_PANELS = [None, DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT]  # in the order of a command's help
+DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT = (
+    "Data",
+    "Model",
+    "Choice",
+    "Metrics",
+    "Training",
+    "Engine",
+    "Output",
+)
+_PANELS = [
+    None,
+    DATA,
+    MODELS,
+    CHOICE,
+    METRICS,
+    TRAINING,
+    ENGINES,
+    RESULT,
+]  # in the order of a command's help
 
 
-def option(default: Any, *names: str, panel: str, help: str, read: Callable[[Any], Any] | None = None) -> Any:
-    """An option in one of the panels of a command's help, called as its parameter; `names` are short or other names.
+def option(
+    default: Any, *names: str, panel: str, help: str, read: Callable[[Any], Any] | None = None
+) -> Any:
+    """An option in one of the panels of a command's help, called as its parameter; `names` are
+    short or other names.
 
     `read` makes its value of what was typed.
     """
-    return typer.Option(default, *names, help=help, rich_help_panel=panel, callback=None if read is None else _reader(read))
+    return typer.Option(
+        default,
+        *names,
+        help=help,
+        rich_help_panel=panel,
+        callback=None if read is None else _reader(read),
+    )
 
 
 def _reader(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -100,7 +137,9 @@ def size_option(help: str) -> Any:
 def layers_option(panel: str, verb: str) -> Any:
     """Which layers are read."""
     said = f"Layers to {verb}, e.g. 0,5,-1. (default: all)"
-    return option(None, panel=panel, help=said, read=lambda text: parse_whole_numbers(text, "layers"))
+    return option(
+        None, panel=panel, help=said, read=lambda text: parse_whole_numbers(text, "layers")
+    )
 
 
 def out_option(help: str, default: Any = None) -> Any:
@@ -124,10 +163,17 @@ def seed_option(help: str, panel: str = METRICS) -> Any:
     return option(0, panel=panel, help=help)
 
 
-MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file.")
-OFFLINE = option(False, panel=ENGINES, help="Download nothing; fail at once if something is missing.")
+MODEL = typer.Argument(
+    ..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file."
+)
+OFFLINE = option(
+    False, panel=ENGINES, help="Download nothing; fail at once if something is missing."
+)
 LOG = option(
-    None, panel=RESULT, help="Also send the numbers to tensorboard, wandb, mlflow or trackio; comma-separated.", read=parse_list
+    None,
+    panel=RESULT,
+    help="Also send the numbers to tensorboard, wandb, mlflow or trackio; comma-separated.",
+    read=parse_list,
 )
 DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
@@ -136,7 +182,8 @@ ENCODING_HELP = "Encoding of a text file, such as latin-1. (default: utf-8)"
 
 
 class CommandOptions:
-    """Options that go together. A command with a parameter of such a class has its options, and gets an object of values."""
+    """Options that go together. A command with a parameter of such a class has its options, and
+    gets an object of values."""
 
     fields: ClassVar[dict[str, Any]]
 
@@ -144,7 +191,11 @@ class CommandOptions:
         inherited = getattr(cls, "fields", {})
         cls.fields = {
             **inherited,
-            **{name: vars(cls)[name] for name in vars(cls).get("__annotations__", {}) if name in vars(cls)},
+            **{
+                name: vars(cls)[name]
+                for name in vars(cls).get("__annotations__", {})
+                if name in vars(cls)
+            },
         }
 
     def __init__(self, **values: Any) -> None:
@@ -159,49 +210,98 @@ class CommandOptions:
 class Loading(CommandOptions):
     """How a model is loaded."""
 
-    dtype: str | None = option(None, panel=MODELS, help="float32 (default), bfloat16, float16, or auto (the checkpoint's own).")
-    device: str | None = option(None, panel=MODELS, help="cpu, cuda or mps. (default: cuda if available)")
-    device_map: str | None = option(None, panel=MODELS, help="auto: distribute a large model over several GPUs.")
+    dtype: str | None = option(
+        None,
+        panel=MODELS,
+        help="float32 (default), bfloat16, float16, or auto (the checkpoint's own).",
+    )
+    device: str | None = option(
+        None, panel=MODELS, help="cpu, cuda or mps. (default: cuda if available)"
+    )
+    device_map: str | None = option(
+        None, panel=MODELS, help="auto: distribute a large model over several GPUs."
+    )
     revision: str | None = option(None, panel=MODELS, help="Revision of a hub model.")
-    family: str | None = option(None, panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
-    bidirectional: bool = option(False, panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
-    adapter: list[str] = option([], panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
-    trust_remote_code: bool = option(False, panel=MODELS, help="Allow the model to run its own Python code.")
+    family: str | None = option(
+        None,
+        panel=MODELS,
+        help="Read the model as one of this architecture family. (default: detected)",
+    )
+    bidirectional: bool = option(
+        False, panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec)."
+    )
+    adapter: list[str] = option(
+        [], panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable."
+    )
+    trust_remote_code: bool = option(
+        False, panel=MODELS, help="Allow the model to run its own Python code."
+    )
     allow_pickle: bool = option(False, panel=MODELS, help="Allow weights in pickle format.")
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, as `layerscope.load` takes it."""
-        return {"adapters" if name == "adapter" else name: value for name, value in self.given().items() if value}
+        return {
+            "adapters" if name == "adapter" else name: value
+            for name, value in self.given().items()
+            if value
+        }
 
 
 class Running(CommandOptions):
-    """Where the model runs, how many items it reads at once, and how much of a GPU's memory it may use."""
+    """Where the model runs, how many items it reads at once, and how much of a GPU's memory it may
+    use."""
 
-    engine: str = option("local", panel=ENGINES, help="local (this process) or ray (workers of a Ray cluster).")
+    engine: str = option(
+        "local", panel=ENGINES, help="local (this process) or ray (workers of a Ray cluster)."
+    )
     address: str | None = option(
-        None, panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines."
+        None,
+        panel=ENGINES,
+        help="Address of the Ray cluster: HOST:6379, or auto on one of its machines.",
     )
     workers: int | None = option(
-        None, panel=ENGINES, help="Number of Ray workers; each loads the model. (default: one per GPU, or per core)"
+        None,
+        panel=ENGINES,
+        help="Number of Ray workers; each loads the model. (default: one per GPU, or per core)",
     )
-    gpus_per_worker: float | None = option(None, panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)")
+    gpus_per_worker: float | None = option(
+        None, panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)"
+    )
     offline: bool = OFFLINE
-    batch_size: int | None = option(None, panel=ENGINES, help="Maximum items per batch. (default: automatic)")
-    memory: str | None = option(None, panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)")
+    batch_size: int | None = option(
+        None, panel=ENGINES, help="Maximum items per batch. (default: automatic)"
+    )
+    memory: str | None = option(
+        None, panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)"
+    )
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, as the functions of the library take it."""
-        return {"engine": {name: value for name, value in self.given().items() if name != "offline"}, "offline": self.offline}
+        return {
+            "engine": {name: value for name, value in self.given().items() if name != "offline"},
+            "offline": self.offline,
+        }
 
 
-TEXTS = option(True, "--texts/--no-texts", panel=RESULT, help="Whether your texts or images may be kept and shown.")
-LAYOUT = option("pca", panel=RESULT, help="Layout of the map: pca (quick), or umap (keeps more neighbors; layerscope[umap]).")
+TEXTS = option(
+    True,
+    "--texts/--no-texts",
+    panel=RESULT,
+    help="Whether your texts or images may be kept and shown.",
+)
+LAYOUT = option(
+    "pca",
+    panel=RESULT,
+    help="Layout of the map: pca (quick), or umap (keeps more neighbors; layerscope[umap]).",
+)
 
 
 class Listing(CommandOptions):
     """How a result is printed."""
 
-    as_json: bool = option(False, "--json", panel=RESULT, help="Print the result as JSON instead of tables.")
+    as_json: bool = option(
+        False, "--json", panel=RESULT, help="Print the result as JSON instead of tables."
+    )
     quiet = False
 
     @property
@@ -214,7 +314,9 @@ class Listing(CommandOptions):
         """Whether a progress bar is shown; None: where a person looks."""
         return False if self.silent else None
 
-    def show(self, value: Any, printer: Callable[[], Any], written: str = "", then: str = "") -> None:
+    def show(
+        self, value: Any, printer: Callable[[], Any], written: str = "", then: str = ""
+    ) -> None:
         """A result as JSON or as tables, then where it is and what comes next (both on stderr)."""
         if self.as_json:
             print_json(value)
@@ -228,10 +330,13 @@ class Listing(CommandOptions):
 class Printing(Listing):
     """How a result is printed, or that it is not."""
 
-    quiet: bool = option(False, "--quiet", "-q", panel=RESULT, help="No progress bar and no tables.")
+    quiet: bool = option(
+        False, "--quiet", "-q", panel=RESULT, help="No progress bar and no tables."
+    )
 
     def tell(self, value: Any, place: Any, then: str) -> None:
-        """A result that is a file or an address: as JSON, or the place alone; what comes next unless that is not asked for."""
+        """A result that is a file or an address: as JSON, or the place alone; what comes next
+        unless that is not asked for."""
         if self.as_json:
             print_json(value)
             return
@@ -243,31 +348,45 @@ class Printing(Listing):
 class Output(Printing):
     """What is printed, and whether an earlier result may be replaced."""
 
-    overwrite: bool = option(False, panel=RESULT, help="Replace a different run in the same folder.")
+    overwrite: bool = option(
+        False, panel=RESULT, help="Replace a different run in the same folder."
+    )
 
     def as_dict(self) -> dict[str, Any]:
         """As the functions of the library take it."""
         return {"overwrite": self.overwrite, "progress": self.progress}
 
     def show_run(self, run: Any, then: str, also: str = "") -> None:
-        """A finished run: its summary, its files (and those that are there `also`), and what comes next."""
+        """A finished run: its summary, its files (and those that are there `also`), and what comes
+        next."""
         from layerscope.core.runs import view
 
-        tables = [f"{name}.{end}" for name in run.files for end in ("csv", "parquet") if (run.path / f"{name}.{end}").is_file()]
+        tables = [
+            f"{name}.{end}"
+            for name in run.files
+            for end in ("csv", "parquet")
+            if (run.path / f"{name}.{end}").is_file()
+        ]
         files = ", ".join([*tables, *([also] if also else []), "manifest.json"])
         self.show(run.summary(), lambda: view(run.kind, "print")(run), f"{run.path}: {files}", then)
 
 
 def as_arguments(loading: Loading, running: Running, output: Output) -> dict[str, Any]:
-    """How models are loaded, where they run and what is shown, as every function of the library takes it."""
+    """How models are loaded, where they run and what is shown, as every function of the library
+    takes it."""
     return {"model_options": loading.as_dict(), **running.as_dict(), **output.as_dict()}
 
 
 def expand(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as typer reads it: an option group stands for its options, and options are in the order of their panels."""
+    """The function as typer reads it: an option group stands for its options, and options are in
+    the order of their panels."""
     hints = get_type_hints(function)
     signature = inspect.signature(function)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, CommandOptions)}
+    groups = {
+        name: hint
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, CommandOptions)
+    }
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         members, kinds = {name: parameter.default}, hints
@@ -275,9 +394,16 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
             members, kinds = groups[name].fields, get_type_hints(groups[name])
         for member, default in members.items():
             keyword = inspect.Parameter.KEYWORD_ONLY
-            if isinstance(default, OptionInfo) and not any(name.startswith("--") for name in default.param_decls or ()):
-                default.param_decls = (f"--{member.replace('_', '-')}", *(default.param_decls or ()))
-            parameters.append(inspect.Parameter(member, keyword, default=default, annotation=kinds[member]))
+            if isinstance(default, OptionInfo) and not any(
+                name.startswith("--") for name in default.param_decls or ()
+            ):
+                default.param_decls = (
+                    f"--{member.replace('_', '-')}",
+                    *(default.param_decls or ()),
+                )
+            parameters.append(
+                inspect.Parameter(member, keyword, default=default, annotation=kinds[member])
+            )
     parameters.sort(key=lambda one: _PANELS.index(getattr(one.default, "rich_help_panel", None)))
 
     @functools.wraps(function)

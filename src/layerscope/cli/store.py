@@ -1,4 +1,5 @@
-"""`layerscope store`, `fetch` and `verify`: what is on this machine, whether it is whole, making room, and downloading ahead."""
+"""`layerscope store`, `fetch` and `verify`: what is on this machine, whether it is whole, making
+room, and downloading ahead."""
 
 from __future__ import annotations
 
@@ -21,9 +22,13 @@ from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError,
 def store_command(
     output: shared.Listing,
     prune: str | None = typer.Option(
-        None, "--prune", help="Remove the least recently used vectors until this much is left, e.g. 2GB."
+        None,
+        "--prune",
+        help="Remove the least recently used vectors until this much is left, e.g. 2GB.",
     ),
-    older_than: float | None = typer.Option(None, "--older-than", help="Remove vectors not used for this many days."),
+    older_than: float | None = typer.Option(
+        None, "--older-than", help="Remove vectors not used for this many days."
+    ),
 ) -> None:
     """Show what the embedding store holds, or remove old vectors."""
     from layerscope.cache import cache_dir
@@ -34,7 +39,9 @@ def store_command(
     removed: list[Any] = []
     if prune is not None or older_than is not None:
         days = None if older_than is None else older_than * 86400
-        removed = store.prune(keep_bytes=None if prune is None else parse_size(prune), older_than=days)
+        removed = store.prune(
+            keep_bytes=None if prune is None else parse_size(prune), older_than=days
+        )
     spaces = store.spaces()
     freed = sum(space.bytes for space in removed)
 
@@ -43,31 +50,50 @@ def store_command(
 
         console = Console(highlight=False)
         if leftovers:
-            console.print(f"removed {describe_size(leftovers)} that runs which were killed had left")
+            console.print(
+                f"removed {describe_size(leftovers)} that runs which were killed had left"
+            )
         if prune is not None or older_than is not None:
             console.print(f"removed {len(removed)} sets of vectors, {describe_size(freed)}")
         for info in spaces:
             model = info.description.get("model", {})
             day = time.strftime("%Y-%m-%d", time.localtime(info.last_used))
             name = f"{model.get('architecture')} {str(model.get('weights_sha256'))[:8]}"
-            console.print(f"{describe_size(info.bytes):>11}  {info.texts:7} texts  used {day}  {name}  ", end="")
+            console.print(
+                f"{describe_size(info.bytes):>11}  {info.texts:7} texts  used {day}  {name}  ",
+                end="",
+            )
             console.print(repr(str(info.description.get("template"))), markup=False)
         console.print(f"{describe_size(store.size()):>11} in all, in {store.root}", soft_wrap=True)
 
-    listed = [{"bytes": s.bytes, "texts": s.texts, "last_used": s.last_used, **s.description} for s in spaces]
-    value = {"path": store.root, "bytes": store.size(), "removed": {"sets": len(removed), "bytes": freed}, "spaces": listed}
+    listed = [
+        {"bytes": s.bytes, "texts": s.texts, "last_used": s.last_used, **s.description}
+        for s in spaces
+    ]
+    value = {
+        "path": store.root,
+        "bytes": store.size(),
+        "removed": {"sets": len(removed), "bytes": freed},
+        "spaces": listed,
+    }
     output.show(value, printed, then="layerscope store --prune 2GB")
 
 
 @command("fetch", "layerscope fetch smollm2-135m lee")
 def fetch_command(
     output: shared.Printing,
-    names: list[str] = typer.Argument(None, help="Catalogue names of models, corpora, image sets or tasks, or hub model ids."),
+    names: list[str] = typer.Argument(
+        None, help="Catalogue names of models, corpora, image sets or tasks, or hub model ids."
+    ),
     tasks: str | None = typer.Option(
-        None, "--tasks", help="Also fetch the data of these tasks: paper, small, or mteb task names."
+        None,
+        "--tasks",
+        help="Also fetch the data of these tasks: paper, small, or mteb task names.",
     ),
     accept_license: bool = typer.Option(
-        False, "--accept-license", help="Accept the licenses of the named items, if their publishers ask for that."
+        False,
+        "--accept-license",
+        help="Accept the licenses of the named items, if their publishers ask for that.",
     ),
 ) -> None:
     """Download models, corpora, image sets and tasks now, so that later runs need no network."""
@@ -94,19 +120,29 @@ def fetch_command(
             print(f"{name}: {what}")
 
     for name in names or ():
-        told(name, known[name].fetch(accept_license=accept_license) if name in known else resolve(name).path)
+        told(
+            name,
+            known[name].fetch(accept_license=accept_license)
+            if name in known
+            else resolve(name).path,
+        )
     for spec in specs:
         told(spec.name, f"{spec.facts()['items']} items")
     model = next((name for name in names or () if name in catalogue()), "MODEL")
-    output.show(fetched, lambda: None, then=f"layerscope profile {shared.shell_quote(model)} --offline")
+    output.show(
+        fetched, lambda: None, then=f"layerscope profile {shared.shell_quote(model)} --offline"
+    )
 
 
 @command("verify", "layerscope verify runs/profile\nlayerscope verify store")
 def verify_command(
     output: shared.Listing,
-    what: list[str] = typer.Argument(..., help="Folders of runs or exports, or `store` for the embedding store."),
+    what: list[str] = typer.Argument(
+        ..., help="Folders of runs or exports, or `store` for the embedding store."
+    ),
 ) -> None:
-    """Check every stored table, array and result against its checksum. Exit code 2: damaged; 3: something has no checksum."""
+    """Check every stored table, array and result against its checksum. Exit code 2: damaged; 3:
+    something has no checksum."""
     from layerscope.cache import cache_dir
     from layerscope.core.runs import MANIFEST
     from layerscope.models.sealed import check_export
@@ -120,11 +156,15 @@ def verify_command(
         else:
             folder = Path(name)
             if not folder.is_dir():
-                raise RunFolderError(f"{name} is not a folder. Give the folder of a run, or `store` for the embedding store.")
+                raise RunFolderError(
+                    f"{name} is not a folder. Give the folder of a run, or `store` for the embedding store."
+                )
             stores = list(folder.glob("??/*/space.json"))
             exported = check_export(folder)
             if next(folder.rglob(MANIFEST), None) is None and not stores and not exported:
-                raise RunFolderError(f"{name} holds no run: there is no {MANIFEST} in it. Give a folder that layerscope wrote.")
+                raise RunFolderError(
+                    f"{name} holds no run: there is no {MANIFEST} in it. Give a folder that layerscope wrote."
+                )
             seen = {check.path for check in exported}
             found += exported + [check for check in check_tree(folder) if check.path not in seen]
             if stores:
@@ -136,12 +176,21 @@ def verify_command(
     def printed() -> None:
         for check in damaged:
             print(printable(f"damaged  {check.path}: {check.reason}"))
-        print(f"{len(found)} files: " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "none"))
+        print(
+            f"{len(found)} files: "
+            + (", ".join(f"{count} {status}" for status, count in counts.items()) or "none")
+        )
         if lacking:
             print(f"{lacking} have no checksum: an earlier version wrote them, or it was removed.")
 
     listed = [{"path": check.path, "reason": check.reason} for check in damaged]
-    then = "run the command that wrote it again: what is damaged is set aside and computed again" if damaged else ""
-    output.show({"files": len(found), "counts": dict(counts), "damaged": listed}, printed, then=then)
+    then = (
+        "run the command that wrote it again: what is damaged is set aside and computed again"
+        if damaged
+        else ""
+    )
+    output.show(
+        {"files": len(found), "counts": dict(counts), "damaged": listed}, printed, then=then
+    )
     if damaged or lacking:
         raise typer.Exit(2 if damaged else 3)

@@ -1,1 +1,2 @@
-"""Plain values and statistics that the whole package speaks in. Nothing here imports anything above it."""
+"""Plain values and statistics that the whole package speaks in. Nothing here imports anything above
+it."""

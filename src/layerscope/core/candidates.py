@@ -1,6 +1,8 @@
-"""Candidates with their scores and the same scores on resampled items: which is best, by how much, and what ties with it.
+"""Candidates with their scores and the same scores on resampled items: which is best, by how much,
+and what ties with it.
 
-Probes, evaluations, measured choices, labels and judges all score candidates; what "tied" means is said here and nowhere else.
+Probes, evaluations, measured choices, labels and judges all score candidates; what "tied" means is
+said here and nowhere else.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class ScoredCandidates:
-    """One score per candidate, higher is better, NaN where it is undefined; and the scores on resampled items.
+    """One score per candidate, higher is better, NaN where it is undefined; and the scores on
+    resampled items.
 
-    `score` is (layers,) or (readouts, layers); `readouts` and `layers` name its rows and columns where somebody needs the names.
-    `draws` has one more axis, the last. Every candidate sees the same resamples, so that differences of candidates can be
-    resampled as well. None: nothing is known about how certain the scores are. `judge` says who scored, `facts` what else is
-    known, for the report.
+    `score` is (layers,) or (readouts, layers); `readouts` and `layers` name its rows and columns
+    where somebody needs the names. `draws` has one more axis, the last. Every candidate sees the
+    same resamples, so that differences of candidates can be resampled as well. None: nothing is
+    known about how certain the scores are. `judge` says who scored, `facts` what else is known, for
+    the report.
     """
 
     score: np.ndarray
@@ -47,7 +51,9 @@ class ScoredCandidates:
         which = list(rows)
         names = [self.readouts[i] for i in which] if self.readouts else ()
         draws = None if self.draws is None else self.draws[which]
-        return ScoredCandidates(self.score[which], draws, names, self.layers, self.judge, self.facts)
+        return ScoredCandidates(
+            self.score[which], draws, names, self.layers, self.judge, self.facts
+        )
 
     def where(self, known: np.ndarray) -> ScoredCandidates:
         """A copy in which all other candidates are undefined."""
@@ -66,12 +72,14 @@ class ScoredCandidates:
         return self._bounds(self.draws)
 
     def gains(self, reference: Place) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every score minus the reference's on the same items, with 95 % bounds; NaN where they are not known."""
+        """Every score minus the reference's on the same items, with 95 % bounds; NaN where they are
+        not known."""
         low, high = self._bounds(None if self.draws is None else self.draws - self.draws[reference])
         return self.score - self.score[reference], low, high
 
     def gain(self, one: Place, other: Place) -> Interval:
-        """One score minus another with its 95 % interval over the items, where neither was picked by its score."""
+        """One score minus another with its 95 % interval over the items, where neither was picked
+        by its score."""
         if one == other:
             return Interval(0.0, 0.0, 0.0)
         value = float(self.score[one] - self.score[other])
@@ -81,7 +89,8 @@ class ScoredCandidates:
         return Interval(value, float(low), float(high))
 
     def gain_of_pick(self, one: Place, other: Place, among: np.ndarray) -> Interval:
-        """One score minus another, where the one was picked among some candidates, by whatever rule.
+        """One score minus another, where the one was picked among some candidates, by whatever
+        rule.
 
         The interval is that of all their gains at once: it holds for whichever of them was picked.
         """
@@ -92,7 +101,11 @@ class ScoredCandidates:
         moves = np.nan_to_num(moves - moves.mean(axis=-1, keepdims=True))
         error = moves.std(axis=-1, ddof=1)
         moving = error > _ROUNDING
-        limit = float(np.quantile((np.abs(moves[moving]) / error[moving, None]).max(axis=0), 0.95)) if moving.any() else 0.0
+        limit = (
+            float(np.quantile((np.abs(moves[moving]) / error[moving, None]).max(axis=0), 0.95))
+            if moving.any()
+            else 0.0
+        )
         half = limit * float((self.draws[one] - self.draws[other]).std(ddof=1))
         return Interval(plain.value, plain.value - half, plain.value + half)
 
@@ -107,9 +120,10 @@ class ScoredCandidates:
     def tied(self, allowed: np.ndarray | None = None) -> np.ndarray:
         """Which candidates cannot be told from the best, at 95 % for all comparisons at once.
 
-        In every draw each candidate gains or loses on the best, in units of that difference's standard error over the draws.
-        The limit is what the largest of these gains stays below in 95 % of the draws: a candidate that trails the best by no
-        more standard errors than that is tied with it. Without draws only the best itself is.
+        In every draw each candidate gains or loses on the best, in units of that difference's
+        standard error over the draws. The limit is what the largest of these gains stays below in
+        95 % of the draws: a candidate that trails the best by no more standard errors than that is
+        tied with it. Without draws only the best itself is.
         """
         known = self.defined if allowed is None else self.defined & allowed
         tied = np.zeros(self.score.shape, dtype=bool)
@@ -123,13 +137,20 @@ class ScoredCandidates:
         return tied
 
     def slack(self, best: Place, known: np.ndarray) -> np.ndarray:
-        """How far each known candidate may trail the best one and still be tied with it; known from the draws alone."""
+        """How far each known candidate may trail the best one and still be tied with it; known from
+        the draws alone."""
         slack = np.zeros(self.score.shape)
         if self.draws is not None:
             lead = self.score[best] - self.score[known]
-            moves = np.nan_to_num((self.draws[best] - self.draws[known]) - lead[:, None])  # (candidates, draws)
+            moves = np.nan_to_num(
+                (self.draws[best] - self.draws[known]) - lead[:, None]
+            )  # (candidates, draws)
             error = moves.std(axis=1, ddof=1)
             moving = error > _ROUNDING
-            limit = float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95)) if moving.any() else 0.0
+            limit = (
+                float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95))
+                if moving.any()
+                else 0.0
+            )
             slack[known] = limit * error + _ROUNDING
         return slack

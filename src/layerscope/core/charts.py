@@ -27,11 +27,12 @@ class Style:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve over layers; `note` is a few words beside one of its layers (none: a point), `tied` are layers not told from the
-    best.
+    """One curve over layers; `note` is a few words beside one of its layers (none: a point), `tied`
+    are layers not told from the best.
 
-    In figures `look` is how it is drawn (a color of its own if None); `dropped` is a curve beside another of the same look. A
-    line without a name is drawn dashed, in the color of the one before. Of a chart of bars, `layers` are the bars' names.
+    In figures `look` is how it is drawn (a color of its own if None); `dropped` is a curve beside
+    another of the same look. A line without a name is drawn dashed, in the color of the one before.
+    Of a chart of bars, `layers` are the bars' names.
     """
 
     name: str
@@ -46,7 +47,15 @@ class Line:
     dropped: bool = False
 
     @classmethod
-    def of(cls, name: str, rows: pd.DataFrame, value: str = "value", scale: float = 1, x: str = "layer", **more: Any) -> Self:
+    def of(
+        cls,
+        name: str,
+        rows: pd.DataFrame,
+        value: str = "value",
+        scale: float = 1,
+        x: str = "layer",
+        **more: Any,
+    ) -> Self:
         """One column of a table over its layers, with its interval where the table has one."""
         low, high = (list(scale * rows[end]) if end in rows else None for end in INTERVAL)
         return cls(name, list(rows[x]), list(scale * rows[value]), low, high, **more)
@@ -54,11 +63,13 @@ class Line:
 
 @dataclass(frozen=True)
 class ChoiceGrid:
-    """Every candidate that a choice was made from: readouts (rows) × layers. A place is (row, column).
+    """Every candidate that a choice was made from: readouts (rows) × layers. A place is (row,
+    column).
 
-    `rows` are a readout's name in two parts: what is read, and how. `low` and `high` are the ends of the scores' intervals,
-    `cost` is relative to `today`. `front` are the places that none beats at the same cost or less, the cheapest first; `tied`
-    those not told from the best; rows that are not `open` could not be chosen.
+    `rows` are a readout's name in two parts: what is read, and how. `low` and `high` are the ends
+    of the scores' intervals, `cost` is relative to `today`. `front` are the places that none beats
+    at the same cost or less, the cheapest first; `tied` those not told from the best; rows that are
+    not `open` could not be chosen.
     """
 
     unit: str
@@ -80,8 +91,9 @@ class ChoiceGrid:
 class Chart:
     """Curves on the same axes, or groups of bars.
 
-    `x` names the horizontal axis; None: it is the layers, or their depth. Lines that are `ordered` (by size, by training step)
-    are colored from dark to light. `level` is a dashed horizontal line and what it is.
+    `x` names the horizontal axis; None: it is the layers, or their depth. Lines that are `ordered`
+    (by size, by training step) are colored from dark to light. `level` is a dashed horizontal line
+    and what it is.
     """
 
     title: str

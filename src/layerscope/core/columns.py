@@ -1,7 +1,7 @@
 """The columns of the tables: what each is called, holds and means, defined once.
 
-The profile's table, its files, the page, sweeps, studies and the documentation read them from here: a column
-that is added to `PROFILE` is in all of them.
+The profile's table, its files, the page, sweeps, studies and the documentation read them from here:
+a column that is added to `PROFILE` is in all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a row of a profile is made from. `estimate` is the metric's own, without its influences."""
+    """What a row of a profile is made from. `estimate` is the metric's own, without its
+    influences."""
 
     site: Site
     metric: str
@@ -34,9 +35,10 @@ class Measured:
 class Column:
     """One column: its name, the type of its values and what they mean.
 
-    `role` says whether it tells where (`place`), what (`key`; together they tell rows apart) or how much (`value`). `of` takes a
-    row's value from what was measured, for columns of a profile. `short` is its name in the page's data. Tables that were written
-    before it was `added` lack it, and have it empty when they are read.
+    `role` says whether it tells where (`place`), what (`key`; together they tell rows apart) or how
+    much (`value`). `of` takes a row's value from what was measured, for columns of a profile.
+    `short` is its name in the page's data. Tables that were written before it was `added` lack it,
+    and have it empty when they are read.
     """
 
     name: str
@@ -54,21 +56,55 @@ class Column:
 
 
 PLACE = (
-    Column("site", str, "where the states were read, such as `block.11`; `embed` is layer 0", "place", lambda m: m.site.name),
-    Column("layer", int, "blocks before the state; 0 is the input of the first block", "place", lambda m: m.site.layer),
+    Column(
+        "site",
+        str,
+        "where the states were read, such as `block.11`; `embed` is layer 0",
+        "place",
+        lambda m: m.site.name,
+    ),
+    Column(
+        "layer",
+        int,
+        "blocks before the state; 0 is the input of the first block",
+        "place",
+        lambda m: m.site.layer,
+    ),
     Column("depth", float, "layer / blocks", "place", lambda m: m.site.depth),
 )
 VALUE = (
-    Column("value", float, "the number; empty where it is undefined", "value", lambda m: m.value.value, "v"),
-    Column(INTERVAL[0], float, "the lower end of its 95 % interval, where there is one", "value", lambda m: m.value.low, "lo"),
+    Column(
+        "value",
+        float,
+        "the number; empty where it is undefined",
+        "value",
+        lambda m: m.value.value,
+        "v",
+    ),
+    Column(
+        INTERVAL[0],
+        float,
+        "the lower end of its 95 % interval, where there is one",
+        "value",
+        lambda m: m.value.low,
+        "lo",
+    ),
     Column(INTERVAL[1], float, "the upper end", "value", lambda m: m.value.high, "hi"),
     Column("n", int, "the prompts or items behind it", "value", lambda m: m.value.n, "n"),
 )
 PROFILE = (
     *PLACE,
     Column("metric", str, "what was measured", "key", lambda m: m.metric),
-    Column("normalization", str, "what it was divided by (`raw`: nothing)", "key", lambda m: m.normalization),
-    Column("sink", str, "the token with the largest norm: `keep` or `drop`", "key", lambda m: m.sink),
+    Column(
+        "normalization",
+        str,
+        "what it was divided by (`raw`: nothing)",
+        "key",
+        lambda m: m.normalization,
+    ),
+    Column(
+        "sink", str, "the token with the largest norm: `keep` or `drop`", "key", lambda m: m.sink
+    ),
     *VALUE,
 )
 
@@ -84,4 +120,10 @@ def names(columns: Iterable[Column], *roles: str) -> list[str]:
 
 def with_added(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
     """A table that may be of an earlier version, with the columns that were added since, empty."""
-    return table.assign(**{column.name: column.empty for column in columns if column.added and column.name not in table})
+    return table.assign(
+        **{
+            column.name: column.empty
+            for column in columns
+            if column.added and column.name not in table
+        }
+    )

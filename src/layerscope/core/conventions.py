@@ -1,4 +1,5 @@
-"""How states were read: with which final norm, of how many tokens. Two results compare only where these agree."""
+"""How states were read: with which final norm, of how many tokens. Two results compare only where
+these agree."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ LAYER = "layer k is the state after k blocks; layer 0 is the input of the first 
 
 @dataclass(frozen=True)
 class Reading:
-    """Final norm, length and tokens of what was read, as a run's manifest says it in its `conventions`.
+    """Final norm, length and tokens of what was read, as a run's manifest says it in its
+    `conventions`.
 
-    `final_norm` is `applied`, `raw` or `hf` (at the last layer only); None where the readouts of the run say it.
-    `norm_module` is the class of the model's final norm; None where it has none. `max_length` is None for images.
+    `final_norm` is `applied`, `raw` or `hf` (at the last layer only); None where the readouts of
+    the run say it. `norm_module` is the class of the model's final norm; None where it has none.
+    `max_length` is None for images.
 
     >>> reading = Reading("applied", 256, "RMSNorm")
     >>> reading.in_words
@@ -42,7 +45,8 @@ class Reading:
         )
 
     def as_conventions(self) -> dict[str, Any]:
-        """What a manifest's `conventions` say of it: every command writes it through here, and `of` reads it back.
+        """What a manifest's `conventions` say of it: every command writes it through here, and `of`
+        reads it back.
 
         A run over several models leaves out `norm_module`: each has its own.
 
@@ -57,20 +61,25 @@ class Reading:
 
     @property
     def has_norm(self) -> bool:
-        """Whether the model has a final norm at all. Without one, `applied` and `raw` are the same."""
+        """Whether the model has a final norm at all. Without one, `applied` and `raw` are the
+        same."""
         return self.norm_module is not None
 
     @property
     def shows_output(self) -> bool:
-        """Whether the last layer is the vector that the model was trained to give: its final norm was not left out."""
+        """Whether the last layer is the vector that the model was trained to give: its final norm
+        was not left out."""
         return self.final_norm != "raw" or not self.has_norm
 
     def differs_from(self, *final_norms: str) -> bool:
-        """Whether vectors under all of these final norms are other vectors than those that were read."""
+        """Whether vectors under all of these final norms are other vectors than those that were
+        read."""
         return self.has_norm and self.final_norm not in final_norms
 
     @property
     def in_words(self) -> str:
         """For captions."""
         parts = [] if self.max_length is None else [f"up to {self.max_length} tokens"]
-        return ", ".join([*parts, *([] if self.final_norm is None else [f"final_norm={self.final_norm}"])])
+        return ", ".join(
+            [*parts, *([] if self.final_norm is None else [f"final_norm={self.final_norm}"])]
+        )

@@ -26,7 +26,9 @@ def describe_size(count: float) -> str:
     while abs(count) >= 1024 and len(units) > 1:
         count /= 1024
         del units[0]
-    return f"{count:.1f} {units[0]}" if abs(count) < 9.95 and count % 1 else f"{count:.0f} {units[0]}"
+    return (
+        f"{count:.1f} {units[0]}" if abs(count) < 9.95 and count % 1 else f"{count:.0f} {units[0]}"
+    )
 
 
 def count_of(count: int, what: str) -> str:

@@ -15,7 +15,8 @@ def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def only_known(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration without those facts of its models that the stored one, by an earlier version, does not have.
+    """A run's configuration without those facts of its models that the stored one, by an earlier
+    version, does not have.
 
     >>> only_known({"model": {"dtype": "float32", "family": "bert"}, "seed": 0}, {"model": {"dtype": "float16"}})
     {'model': {'dtype': 'float32'}, 'seed': 0}
@@ -23,20 +24,26 @@ def only_known(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str,
 
     def known(one: Any, other: Any) -> Any:
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            return {name: value for name, value in one.items() if name in other or name not in DECISIVE}
+            return {
+                name: value for name, value in one.items() if name in other or name not in DECISIVE
+            }
         if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
             return [known(*pair) for pair in zip(one, other, strict=True)]
         return one
 
-    return {name: known(part, stored.get(name)) if name in ("model", "models") else part for name, part in asked.items()}
+    return {
+        name: known(part, stored.get(name)) if name in ("model", "models") else part
+        for name, part in asked.items()
+    }
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What decides a model's states: weights, settings (configuration and tokenizer), code, precision, attention and adapters.
+    """What decides a model's states: weights, settings (configuration and tokenizer), code,
+    precision, attention and adapters.
 
-    A field that is None is not known: runs of earlier versions did not write all of them. Two identities are the same when no
-    field that both know differs.
+    A field that is None is not known: runs of earlier versions did not write all of them. Two
+    identities are the same when no field that both know differs.
 
     >>> one = ModelIdentity("a", weights_sha256="12", dtype="float32")
     >>> one.same_as(ModelIdentity("another name", weights_sha256="12"))
@@ -61,7 +68,8 @@ class ModelIdentity:
         if known["adapters"] is not None:
             # adapters are told apart by their weights; where they came from does not matter
             known["adapters"] = tuple(
-                str(one.get("sha256", one) if isinstance(one, Mapping) else one) for one in known["adapters"]
+                str(one.get("sha256", one) if isinstance(one, Mapping) else one)
+                for one in known["adapters"]
             )
         return cls(str(facts.get("name", "")), **known)
 
@@ -78,5 +86,6 @@ class ModelIdentity:
         return self.difference(other) is None
 
 
-# Everything besides the text that decides a state. The names are those of the manifest's `model` entry.
+# Everything besides the text that decides a state. The names are those of the manifest's `model`
+# entry.
 DECISIVE = tuple(field.name for field in fields(ModelIdentity) if field.name != "name")

@@ -1,7 +1,9 @@
-"""Options that go together, as typed objects: how a model is loaded, how data are read, where the work runs.
+"""Options that go together, as typed objects: how a model is loaded, how data are read, where the
+work runs.
 
-Every command takes them whole (`model_options=ModelOptions(dtype="bfloat16")`), as a mapping, or as flat keywords
-(`dtype="bfloat16"`). An option that is None has the default of the function that uses it.
+Every command takes them whole (`model_options=ModelOptions(dtype="bfloat16")`), as a mapping, or as
+flat keywords (`dtype="bfloat16"`). An option that is None has the default of the function that uses
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class OptionGroup:
 
     @classmethod
     def of(cls, value: Self | Mapping[str, Any] | None = None, **flat: Any) -> Self:
-        """Options from an object or a mapping, with flat keywords added. The same option given twice is an error.
+        """Options from an object or a mapping, with flat keywords added. The same option given
+        twice is an error.
 
         >>> ModelOptions.of({"dtype": "bfloat16"}, device="cpu").given()
         {'dtype': 'bfloat16', 'device': 'cpu'}
@@ -45,14 +48,21 @@ class OptionGroup:
         elif value is None or isinstance(value, Mapping):
             given = dict(value or {})
         else:
-            raise InvalidValueError(f"{cls.label()}s are a {cls.__name__} or a mapping, not {type(value).__name__}.")
+            raise InvalidValueError(
+                f"{cls.label()}s are a {cls.__name__} or a mapping, not {type(value).__name__}."
+            )
         for name in (*given, *flat):
             if name not in cls.names():
                 raise UnknownNameError(cls.label(), str(name), cls.names())
         flat = {name: option for name, option in flat.items() if option is not None}
-        twice = next((name for name in flat if given.get(name) is not None and given[name] != flat[name]), None)
+        twice = next(
+            (name for name in flat if given.get(name) is not None and given[name] != flat[name]),
+            None,
+        )
         if twice is not None:
-            raise InvalidValueError(f"{twice} is given twice: {given[twice]!r} and {flat[twice]!r}. Give it once.")
+            raise InvalidValueError(
+                f"{twice} is given twice: {given[twice]!r} and {flat[twice]!r}. Give it once."
+            )
         return cls(**{**given, **flat})
 
     def given(self) -> dict[str, Any]:
@@ -95,14 +105,17 @@ def parse_size(text: str | int) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", str(text), re.IGNORECASE)
     if match is None:
-        raise InvalidValueError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
+        raise InvalidValueError(
+            f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}."
+        )
     count = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
     return int(min(count, 2.0**62))  # a number of any length is "all of it"
 
 
 @dataclass(frozen=True)
 class EngineOptions(OptionGroup):
-    """Where the model runs, and the maximum number of items per batch. `engine` is a name (`local`, `ray`) or an `Engine`."""
+    """Where the model runs, and the maximum number of items per batch. `engine` is a name (`local`,
+    `ray`) or an `Engine`."""
 
     engine: Any = None
     address: str | None = None
@@ -113,7 +126,8 @@ class EngineOptions(OptionGroup):
 
     @classmethod
     def of(cls, value: Any = None, **flat: Any) -> Self:
-        """As `OptionGroup.of`; the name of an engine, or an engine itself, stands for the option `engine`."""
+        """As `OptionGroup.of`; the name of an engine, or an engine itself, stands for the option
+        `engine`."""
         if not (value is None or isinstance(value, (cls, Mapping))):
             value = {"engine": value}
         options = super().of(value, **flat)
@@ -122,7 +136,9 @@ class EngineOptions(OptionGroup):
         if options.memory is None:
             return options
         if getattr(options.engine, "remote", options.engine == "ray"):
-            raise LayerscopeError("memory bounds this process: leave it out where workers of a cluster run the model.")
+            raise LayerscopeError(
+                "memory bounds this process: leave it out where workers of a cluster run the model."
+            )
         return replace(options, memory=parse_size(options.memory))
 
 
@@ -130,5 +146,6 @@ T = TypeVar("T", bound=OptionGroup)
 
 
 def take_options(kind: type[T], given: Any, keywords: dict[str, Any]) -> T:
-    """Options of one kind from what was given whole and the flat `keywords`, from which they are removed."""
+    """Options of one kind from what was given whole and the flat `keywords`, from which they are
+    removed."""
     return kind.of(given, **{name: keywords.pop(name) for name in kind.names() if name in keywords})

@@ -1,7 +1,8 @@
 """Parquet files of somebody else: how much they hold, counted by their pages.
 
-The end of a file may say anything about sizes. A page's head cannot: no reader unpacks more of a page, or takes more values from
-it, than its head says. So the heads are summed before anything is unpacked.
+The end of a file may say anything about sizes. A page's head cannot: no reader unpacks more of a
+page, or takes more values from it, than its head says. So the heads are summed before anything is
+unpacked.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 SLOT = 16  # bytes that a value takes in memory, besides those of a text
 _BATCH = 256 * 2**20  # bytes of rows that are unpacked at once
 _PAD = 100  # bytes after a part of a column that are read as its own, where an old program wrote the file
-_HEADS = (2**13, 2**24)  # bytes in which a page's head is looked for; pyarrow, too, reads no longer one
+_HEADS = (
+    2**13,
+    2**24,
+)  # bytes in which a page's head is looked for; pyarrow, too, reads no longer one
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
-_BY_NUMBER, _LENGTHS, _DIFFERENCES = (2, 8), 6, 7  # how values are written: as numbers of distinct ones, as differences …
+_BY_NUMBER, _LENGTHS, _DIFFERENCES = (
+    (2, 8),
+    6,
+    7,
+)  # how values are written: as numbers of distinct ones, as differences …
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _Kind = type[Exception]
 _Fields = dict[tuple[int, int], Any]
@@ -40,9 +48,12 @@ class Part(NamedTuple):
 
 
 def parquet_parts(table: Any, path: os.PathLike[str], error: _Kind = DataError) -> list[Part]:
-    """The parts of a `ParquetFile`'s columns, as their pages say. Read here: pyarrow ends the process over some descriptions."""
+    """The parts of a `ParquetFile`'s columns, as their pages say. Read here: pyarrow ends the
+    process over some descriptions."""
     written = io.BytesIO()
-    table.metadata.write_metadata_file(written)  # the description as pyarrow understood it, whatever else the bytes could mean
+    table.metadata.write_metadata_file(
+        written
+    )  # the description as pyarrow understood it, whatever else the bytes could mean
     raw = written.getvalue()
     size, walked = os.stat(path).st_size, 0
     parts: list[Part] = []
@@ -51,14 +62,18 @@ def parquet_parts(table: Any, path: os.PathLike[str], error: _Kind = DataError) 
         with open(path, "rb") as stream:
             for group in described.get((4, _LIST), []):
                 for number, chunk in enumerate(group[1, _LIST]):
-                    part, length = _count(stream, size, chunk[3, _STRUCT], table.schema.column(number))
+                    part, length = _count(
+                        stream, size, chunk[3, _STRUCT], table.schema.column(number)
+                    )
                     parts.append(part)
                     walked += length
                     if walked > size + _PAD * len(parts):
                         raise ValueError("parts of its columns overlap")
     except (LookupError, TypeError, ValueError, AttributeError, EOFError) as problem:
         reason = str(problem) if type(problem) is ValueError else "its description is damaged"
-        raise error(f"{path} is not a readable parquet file: {reason}. Write or download it again.") from problem
+        raise error(
+            f"{path} is not a readable parquet file: {reason}. Write or download it again."
+        ) from problem
     return parts
 
 
@@ -87,18 +102,24 @@ def _count(stream: IO[bytes], size: int, facts: _Fields, column: Any) -> tuple[P
                 )
             if way == _LENGTHS and plain <= most_unpacked(size):
                 stream.seek(at + length)
-                if _lengths(stream.read(min(packed, size)), head, page, facts[4, _I32], column) > count:
+                if (
+                    _lengths(stream.read(min(packed, size)), head, page, facts[4, _I32], column)
+                    > count
+                ):
                     raise ValueError("a page has more lengths than values")
         if count < 0:
             raise ValueError("a page has a negative number of values")
         values, unpacked, at = values + count, unpacked + plain, at + length + packed
     if values < declared:
         raise ValueError("a part of a column is not where it should be")
-    return Part(".".join(name.decode() for name in facts[3, _LIST]), values, unpacked, numbered, distinct), at - start
+    return Part(
+        ".".join(name.decode() for name in facts[3, _LIST]), values, unpacked, numbered, distinct
+    ), at - start
 
 
 def _lengths(body: bytes, head: _Fields, page: _Fields, codec: int, column: Any) -> int:
-    """How many lengths of texts a page says that it begins with: pyarrow makes room for all of them at once."""
+    """How many lengths of texts a page says that it begins with: pyarrow makes room for all of them
+    at once."""
     import pyarrow as pa
 
     if head[1, _I32] == 3:
@@ -110,7 +131,10 @@ def _lengths(body: bytes, head: _Fields, page: _Fields, codec: int, column: Any)
     if packed and codec:
         body = pa.decompress(body, decompressed_size=plain, codec=_CODECS[codec], asbytes=True)
     if head[1, _I32] == 0:
-        for level, written in ((column.max_repetition_level, page[4, _I32]), (column.max_definition_level, page[3, _I32])):
+        for level, written in (
+            (column.max_repetition_level, page[4, _I32]),
+            (column.max_definition_level, page[3, _I32]),
+        ):
             if level and written != 3:
                 raise ValueError("its levels are written in a way that is no longer used")
             body = body[4 + int.from_bytes(body[:4], "little") :] if level else body
@@ -131,7 +155,8 @@ def _head(stream: IO[bytes], at: int) -> tuple[_Fields, int]:
     raise AssertionError("never reached")
 
 
-# --- Thrift's compact way of writing, read strictly: what could be understood in two ways is refused ---
+# --- Thrift's compact way of writing, read strictly: what could be understood in two ways is
+#   refused ---
 
 
 def _take(stream: IO[bytes], count: int) -> bytes:
@@ -172,14 +197,18 @@ def _value(stream: IO[bytes], kind: int, depth: int) -> Any:
         head = _take(stream, 1)[0]
         inner, count = head & 15, head >> 4
         count = _number(stream) if count == 15 else count
-        return [_take(stream, 1) if inner in (1, 2) else _value(stream, inner, depth + 1) for _ in range(count)]
+        return [
+            _take(stream, 1) if inner in (1, 2) else _value(stream, inner, depth + 1)
+            for _ in range(count)
+        ]
     if kind == _STRUCT:
         return _struct(stream, depth + 1)
     raise ValueError("it has a value of an unknown kind")
 
 
 def _struct(stream: IO[bytes], depth: int) -> _Fields:
-    """The fields of a structure, by their numbers and kinds: pyarrow passes over one of another kind."""
+    """The fields of a structure, by their numbers and kinds: pyarrow passes over one of another
+    kind."""
     found: _Fields = {}
     field = 0
     while head := _take(stream, 1)[0]:
@@ -194,12 +223,21 @@ def _struct(stream: IO[bytes], depth: int) -> _Fields:
 # --- reading ---
 
 
-def check_parquet(table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError) -> int:
-    """Refuse a `ParquetFile` that takes more than its size allows; how many of its rows may be unpacked at once."""
+def check_parquet(
+    table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError
+) -> int:
+    """Refuse a `ParquetFile` that takes more than its size allows; how many of its rows may be
+    unpacked at once."""
     size = os.stat(path).st_size
-    wanted = [part for part in parquet_parts(table, path, error) if columns is None or part.path.split(".")[0] in columns]
+    wanted = [
+        part
+        for part in parquet_parts(table, path, error)
+        if columns is None or part.path.split(".")[0] in columns
+    ]
     described = [table.schema.column(number) for number in range(len(table.schema.names))]
-    width = {one.path: one.length for one in described if one.physical_type == "FIXED_LEN_BYTE_ARRAY"}
+    width = {
+        one.path: one.length for one in described if one.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    }
     texts = {one.path for one in described if one.physical_type == "BYTE_ARRAY"}
     rows = Counter({"": table.metadata.num_rows})
     for part in wanted:
@@ -208,13 +246,17 @@ def check_parquet(table: Any, path: os.PathLike[str], columns: list[str] | None 
     fixed = sum(part.unpacked + part.values * (SLOT + width.get(part.path, 0)) for part in wanted)
     check_unpacked(fixed, size, path, error)
     shared = [part for part in wanted if part.path in texts and part.numbered]
-    if fixed + sum(part.numbered * part.distinct for part in shared) > most_unpacked(size):  # only reading tells which are meant
+    if fixed + sum(part.numbered * part.distinct for part in shared) > most_unpacked(
+        size
+    ):  # only reading tells which are meant
         _weigh(path, columns, sorted({part.path for part in shared}), error)
     longest = max((part.distinct for part in shared), default=0) + max(width.values(), default=0)
     return max(1, _BATCH // max(longest, 1))
 
 
-def _weigh(path: os.PathLike[str], columns: list[str] | None, texts: list[str], error: _Kind) -> None:
+def _weigh(
+    path: os.PathLike[str], columns: list[str] | None, texts: list[str], error: _Kind
+) -> None:
     """Count texts that are given by numbers, without writing any out."""
     import pyarrow.parquet as parquet
 
@@ -238,15 +280,29 @@ def weight(array: Any) -> int:
         return base + int(pc.sum(lengths.take(array.indices)).as_py() or 0)
     if types.is_struct(kind):
         return base + sum(weight(array.field(number)) for number in range(kind.num_fields))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind):
+    if (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_map(kind)
+    ):
         return base + weight(array.values)
     if kind.num_fields or "view" in str(kind):
-        raise DataError(f"values of the type {kind} cannot be counted before they are read. Write them as plain texts or lists.")
+        raise DataError(
+            f"values of the type {kind} cannot be counted before they are read. Write them as plain texts or lists."
+        )
     return base + int(array.nbytes)
 
 
 def parquet_batches(
-    table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError, rows: int = 1024
+    table: Any,
+    path: os.PathLike[str],
+    columns: list[str] | None = None,
+    error: _Kind = DataError,
+    rows: int = 1024,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a `ParquetFile`, so many at a time at most, after a look at how many there are and how large."""
-    yield from table.iter_batches(batch_size=min(rows, check_parquet(table, path, columns, error)), columns=columns)
+    """The rows of a `ParquetFile`, so many at a time at most, after a look at how many there are
+    and how large."""
+    yield from table.iter_batches(
+        batch_size=min(rows, check_parquet(table, path, columns, error)), columns=columns
+    )

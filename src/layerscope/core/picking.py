@@ -1,17 +1,23 @@
-"""Picking one of many candidates on the same items that its gain is then measured on, without promising the luck of the draw.
+"""Picking one of many candidates on the same items that its gain is then measured on, without
+promising the luck of the draw.
 
-The best of many looks better than it is. Setting half of the items aside to measure the gain would be honest, and wasteful. The
-same is had from the resamples: they give noise ε that varies as the scores X themselves do. A choice made on X + τε knows nothing
-of X − ε/τ, which is what a choice made on one part of the items knows of the other part. So:
+The best of many looks better than it is. Setting half of the items aside to measure the gain would
+be honest, and wasteful. The same is had from the resamples: they give noise ε that varies as the
+scores X themselves do. A choice made on X + τε knows nothing of X − ε/τ, which is what a choice
+made on one part of the items knows of the other part. So:
 
-- the choice is the best of X + τε, for one ε drawn by the seed. It is made only if it leads what it would replace by more than
-  the largest lead that 95 % of resamples of equal candidates show (all candidates at once): else nothing changes;
-- the gain is the mean of X − ε/τ over those ε under which the same choice is made: unbiased, given that it was made;
-- the interval inverts the distribution of the gain given that the choice was made (Tian & Taylor 2018): 95 % of the intervals of
+- the choice is the best of X + τε, for one ε drawn by the seed. It is made only if it leads what it
+  would replace by more than
+  the largest lead that 95 % of resamples of equal candidates show (all candidates at once): else
+  nothing changes;
+- the gain is the mean of X − ε/τ over those ε under which the same choice is made: unbiased, given
+  that it was made;
+- the interval inverts the distribution of the gain given that the choice was made (Tian & Taylor
+  2018): 95 % of the intervals of
   choices that were made hold the true gain.
 
-Where every ε leads to the same choice, this is the plain difference with its plain interval. `benchmarks/simulate.py` has bias,
-coverage and false moves, before and after.
+Where every ε leads to the same choice, this is the plain difference with its plain interval.
+`benchmarks/simulate.py` has bias, coverage and false moves, before and after.
 """
 
 from __future__ import annotations
@@ -26,7 +32,8 @@ from layerscope.core.candidates import Place, ScoredCandidates
 from layerscope.core.statistics import Interval
 
 NOISE = 0.5
-"""τ: the noise of a choice in units of the scores' own. More of it leaves more to measure the gain by, and chooses worse."""
+"""τ: the noise of a choice in units of the scores' own. More of it leaves more to measure the gain
+by, and chooses worse."""
 
 LEVEL = 0.05
 """How often candidates that are all equal may be taken for better than what one has."""
@@ -82,18 +89,29 @@ class Picking:
         same[0] = True  # the choice itself
         noise = self._noise[a] - self._noise[b]
         value = lead if same.all() else lead - float(noise[same].mean()) / NOISE
-        # how likely the choice is, had the lead been another one; what is not correlated with the lead stays
+        # how likely the choice is, had the lead been another one; what is not correlated with the
+        # lead stays
         along = self._moves @ moves / (len(moves) - 1) / error**2
-        steps = np.linspace(-_REACH, _REACH, _GRID if self._noise.shape[1] == _NOISES else _FEWER[1])
-        chance = np.array([(self._choose((score + along * error * step)[:, None] + noisy) == at).mean() for step in steps])
+        steps = np.linspace(
+            -_REACH, _REACH, _GRID if self._noise.shape[1] == _NOISES else _FEWER[1]
+        )
+        chance = np.array(
+            [
+                (self._choose((score + along * error * step)[:, None] + noisy) == at).mean()
+                for step in steps
+            ]
+        )
         fine = np.linspace(-_REACH, _REACH, 1601)
         weight = np.log(np.maximum(np.interp(fine, steps, chance), _TINY))
 
         def below(center: float) -> float:
-            """Probability of a smaller lead than observed, if the true lead is `center` standard errors away."""
+            """Probability of a smaller lead than observed, if the true lead is `center` standard
+            errors away."""
             density = weight - 0.5 * (fine - center) ** 2
             density = np.exp(density - density.max())
-            return float(density[fine < 0].sum() + 0.5 * density[fine == 0].sum()) / float(density.sum())
+            return float(density[fine < 0].sum() + 0.5 * density[fine == 0].sum()) / float(
+                density.sum()
+            )
 
         low, high = (lead + error * _solve(below, goal) for goal in (0.975, 0.025))
         return Interval(value, min(low, value), max(high, value)), 1 - below(-lead / error)
@@ -119,9 +137,11 @@ def pick(
 ) -> Picking:
     """Pick one of the allowed candidates, or keep what it would replace.
 
-    `replaced` says, for each candidate, what is kept if it does not clearly beat it. `also`: further places that gains will be
-    asked about. `rule` chooses from the scores of `Picking.places`, the best by default; only allowed ones are to be chosen.
-    `forced`: the choice is made whatever it gains. Without draws no lead is known to be more than luck: nothing else moves.
+    `replaced` says, for each candidate, what is kept if it does not clearly beat it. `also`:
+    further places that gains will be asked about. `rule` chooses from the scores of
+    `Picking.places`, the best by default; only allowed ones are to be chosen. `forced`: the choice
+    is made whatever it gains. Without draws no lead is known to be more than luck: nothing else
+    moves.
 
     >>> rng = np.random.default_rng(0)
     >>> items = rng.normal(size=(3, 400)) + [[0.0], [0.5], [0.0]]
@@ -135,19 +155,36 @@ def pick(
     places = list(dict.fromkeys([*open_to, *kept, *also]))
     back = np.array([places.index(place) for place in kept])
     score = np.array([scored.score[place] for place in places])
-    draws = np.zeros((len(places), 2)) if scored.draws is None else np.stack([scored.draws[place] for place in places])
+    draws = (
+        np.zeros((len(places), 2))
+        if scored.draws is None
+        else np.stack([scored.draws[place] for place in places])
+    )
     draws = draws[:, np.isfinite(draws).all(axis=0)]
     moves = draws - draws.mean(axis=1, keepdims=True)
     rng = np.random.default_rng([seed, len(places)])
-    noise = moves @ rng.standard_normal((moves.shape[1], _FEWER[0] if rule else _NOISES)) / math.sqrt(moves.shape[1] - 1)
-    noise = np.asfortranarray(noise)  # the candidates of a noise side by side: the best is looked for among them
-    # one limit for all, not one by each candidate's own error: those whose error came out too small would be picked
+    noise = (
+        moves
+        @ rng.standard_normal((moves.shape[1], _FEWER[0] if rule else _NOISES))
+        / math.sqrt(moves.shape[1] - 1)
+    )
+    noise = np.asfortranarray(
+        noise
+    )  # the candidates of a noise side by side: the best is looked for among them
+    # one limit for all, not one by each candidate's own error: those whose error came out too small
+    # would be picked
     leads = moves[: len(open_to)] - moves[back]
-    needed = float(np.quantile(leads.max(axis=0), 1 - LEVEL)) * math.sqrt(1 + NOISE**2) if scored.draws is not None else math.inf
+    needed = (
+        float(np.quantile(leads.max(axis=0), 1 - LEVEL)) * math.sqrt(1 + NOISE**2)
+        if scored.draws is not None
+        else math.inf
+    )
 
     def choose(values: np.ndarray) -> np.ndarray:
         own = values[: len(open_to)]
-        best = own.argmax(axis=0) if rule is None else np.array([rule(column) for column in values.T])
+        best = (
+            own.argmax(axis=0) if rule is None else np.array([rule(column) for column in values.T])
+        )
         if forced:
             return best
         noises = np.arange(values.shape[1])

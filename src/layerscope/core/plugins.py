@@ -1,7 +1,8 @@
 """Registries: the built-in files of a folder, and what other packages add through entry points.
 
-Adding a metric, family, study, task, judge, export format, page section, pooling or template is adding one file. Inside the
-package the file goes into the registry's folder; outside it, a package declares an entry point in the registry's group:
+Adding a metric, family, study, task, judge, export format, page section, pooling or template is
+adding one file. Inside the package the file goes into the registry's folder; outside it, a package
+declares an entry point in the registry's group:
 
     [project.entry-points."layerscope.metrics"]
     my_metric = "my_package.my_metric:MyMetric"
@@ -29,8 +30,8 @@ class PluginError(LayerscopeError):
 class Registry(Generic[T]):
     """Things of one kind by name.
 
-    `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module, `name` tells what a thing
-    is called, and `check` refuses what is not of the kind.
+    `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module,
+    `name` tells what a thing is called, and `check` refuses what is not of the kind.
 
     >>> numbers = Registry("number", "example.numbers", name=str, check=lambda x: isinstance(x, int))
     >>> numbers.add(7)
@@ -58,14 +59,17 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def add(self, thing: T) -> T:
-        """Make a thing known; also usable as a class decorator. Two things of one name are an error."""
+        """Make a thing known; also usable as a class decorator. Two things of one name are an
+        error."""
         if not self._check(thing):
             raise PluginError(f"{thing!r} is not a {self.kind}.")
         name = self._name(thing)
         known = self._things.get(name)
         same = _origin(known) == _origin(thing) if isinstance(thing, type) else known == thing
         if known is not None and not same:
-            raise PluginError(f"two {self.kind}s are called {name!r}: {_origin(known)} and {_origin(thing)}. Rename one of them.")
+            raise PluginError(
+                f"two {self.kind}s are called {name!r}: {_origin(known)} and {_origin(thing)}. Rename one of them."
+            )
         self._things[name] = thing
         return thing
 
@@ -84,17 +88,28 @@ class Registry(Generic[T]):
             self._load_point(point)
 
     def _load_point(self, point: EntryPoint) -> None:
-        """A package that cannot be loaded must not stop the others: it is reported when its thing is asked for."""
-        source = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+        """A package that cannot be loaded must not stop the others: it is reported when its thing
+        is asked for."""
+        source = (
+            f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+        )
         try:
             loaded = point.load()
-            things = [loaded] if self._check(loaded) else self._find(loaded) if self._find is not None else []
+            things = (
+                [loaded]
+                if self._check(loaded)
+                else self._find(loaded)
+                if self._find is not None
+                else []
+            )
             if not things:  # neither a thing of the kind nor a module that holds some
                 raise PluginError(f"{point.value} is not a {self.kind}")
             for thing in things:
                 self._sources[self._name(self.add(thing))] = source
         except Exception as error:
-            self._broken[point.name] = f"the {self.kind} {point.name!r} of {source} cannot be used: {error}"
+            self._broken[point.name] = (
+                f"the {self.kind} {point.name!r} of {source} cannot be used: {error}"
+            )
 
     @property
     def broken(self) -> dict[str, str]:
@@ -129,7 +144,8 @@ class Registry(Generic[T]):
 
 
 def entry_points(group: str) -> Iterable[EntryPoint]:
-    """What installed packages offer to a group. Imported here: `layerscope --help` asks for none."""
+    """What installed packages offer to a group. Imported here: `layerscope --help` asks for
+    none."""
     from importlib import metadata
 
     return metadata.entry_points(group=group)

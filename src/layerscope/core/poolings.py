@@ -1,7 +1,7 @@
 """The poolings: every way in which the states of a text's tokens become one vector.
 
-This file is all there is to a pooling. What is captured, stored, named, offered and exported follows from its definition; another
-package adds one through the entry point `layerscope.poolings`.
+This file is all there is to a pooling. What is captured, stored, named, offered and exported
+follows from its definition; another package adds one through the entry point `layerscope.poolings`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ SINK = "sink"
 
 @dataclass(frozen=True)
 class Pooling:
-    """One vector from the states of a text's tokens: one token's state, a weighted mean, or any function of them.
+    """One vector from the states of a text's tokens: one token's state, a weighted mean, or any
+    function of them.
 
-    Exactly one of `position`, `weight` and `pool` is given. `weight` gives the weight of a token from its place in the text,
-    counted from 1 (an array or tensor of places in, their weights or one number out). `pool` takes states (B, T, D) and a mask
-    (B, T) of the tokens to read, and returns (B, D); what is masked out may hold anything. `summary` is a few words for the
-    documentation. `sentence_transformers` and `llama_cpp` are what the pooling is called there; without such a name it cannot be
-    exported there. `tried` says whether `improve` offers it, if it can be exported.
+    Exactly one of `position`, `weight` and `pool` is given. `weight` gives the weight of a token
+    from its place in the text, counted from 1 (an array or tensor of places in, their weights or
+    one number out). `pool` takes states (B, T, D) and a mask (B, T) of the tokens to read, and
+    returns (B, D); what is masked out may hold anything. `summary` is a few words for the
+    documentation. `sentence_transformers` and `llama_cpp` are what the pooling is called there;
+    without such a name it cannot be exported there. `tried` says whether `improve` offers it, if it
+    can be exported.
     """
 
     name: str
@@ -42,9 +45,13 @@ class Pooling:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name == SINK:
-            raise ValueError(f"{self.name!r} cannot name a pooling: use letters, digits and _, and not {SINK!r}.")
+            raise ValueError(
+                f"{self.name!r} cannot name a pooling: use letters, digits and _, and not {SINK!r}."
+            )
         if sum(way is not None for way in (self.position, self.weight, self.pool)) != 1:
-            raise ValueError(f"pooling {self.name!r}: give exactly one of position, weight and pool.")
+            raise ValueError(
+                f"pooling {self.name!r}: give exactly one of position, weight and pool."
+            )
 
     @property
     def needs_cls(self) -> bool:
@@ -55,7 +62,8 @@ class Pooling:
     def kept_without_sink(self) -> tuple[str, ...]:
         """What is kept to have it without the sink token; nothing where there is no such thing.
 
-        A weighted mean follows from the one with the sink and the sink's state. Others are computed without it.
+        A weighted mean follows from the one with the sink and the sink's state. Others are computed
+        without it.
         """
         if self.position is not None:
             return ()
@@ -66,13 +74,24 @@ def _is_pooling(thing: Any) -> bool:
     return isinstance(thing, Pooling)
 
 
-POOLINGS: Registry[Pooling] = Registry("pooling", "layerscope.poolings", name=lambda pooling: pooling.name, check=_is_pooling)
+POOLINGS: Registry[Pooling] = Registry(
+    "pooling", "layerscope.poolings", name=lambda pooling: pooling.name, check=_is_pooling
+)
 
 for _pooling in (
-    Pooling("mean", weight=lambda place: 1.0, sentence_transformers="mean_tokens", llama_cpp="MEAN"),
-    Pooling("wmean", "later tokens weigh more", weight=lambda place: place, sentence_transformers="weightedmean_tokens"),
+    Pooling(
+        "mean", weight=lambda place: 1.0, sentence_transformers="mean_tokens", llama_cpp="MEAN"
+    ),
+    Pooling(
+        "wmean",
+        "later tokens weigh more",
+        weight=lambda place: place,
+        sentence_transformers="weightedmean_tokens",
+    ),
     Pooling("last", position="last", sentence_transformers="lasttoken", llama_cpp="LAST"),
-    Pooling("cls", "encoders", position="first", sentence_transformers="cls_token", llama_cpp="CLS"),
+    Pooling(
+        "cls", "encoders", position="first", sentence_transformers="cls_token", llama_cpp="CLS"
+    ),
     Pooling(
         "max",
         pool=lambda states, span: states.masked_fill(~span.unsqueeze(-1), -math.inf).amax(1),

@@ -1,7 +1,8 @@
 """The kinds of runs, how any finished run is opened, and where the views of each kind live.
 
-A kind is one row: its class and its views, as "module:name" strings that are imported when they are first used. So a run can
-plot itself although drawing lives several floors above it. Another package adds a kind through an entry point:
+A kind is one row: its class and its views, as "module:name" strings that are imported when they are
+first used. So a run can plot itself although drawing lives several floors above it. Another package
+adds a kind through an entry point:
 
     [project.entry-points."layerscope.runs"]
     my_kind = "my_package.runs:MY_KIND"  # a RunKind
@@ -20,7 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from layerscope.core.plugins import Registry
 from layerscope.core.untrusted import exists, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError, clean_values, one_line
+from layerscope.errors import (
+    LayerscopeError,
+    RunFolderError,
+    UnknownNameError,
+    clean_values,
+    one_line,
+)
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -100,13 +107,21 @@ for _name, _target, _views in (
             "choose": "layerscope.selection.choose:select",
         },
     ),
-    ("evaluation", "layerscope.evaluation.run:Evaluation", {"print": f"{_SECTIONS}.evaluation:print_evaluation"}),
+    (
+        "evaluation",
+        "layerscope.evaluation.run:Evaluation",
+        {"print": f"{_SECTIONS}.evaluation:print_evaluation"},
+    ),
     (
         "probe",
         "layerscope.probing.run:ProbeRun",
         {"plot": f"{_SECTIONS}.probe:plot_probes", "print": f"{_SECTIONS}.probe:print_probes"},
     ),
-    ("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
+    (
+        "study",
+        "layerscope.studies.run:StudyRun",
+        {"print": "layerscope.studies.terminal:print_study"},
+    ),
     (
         "improve",
         "layerscope.improving.result:Improved",
@@ -144,7 +159,13 @@ def view(kind: str, name: str) -> Callable[..., Any]:
     return run_kinds.get(kind).view(name)
 
 
-_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in "0123456789¹²³")}
+_RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{i}" for port in ("com", "lpt") for i in "0123456789¹²³"),
+}
 
 
 def is_reserved(name: str) -> bool:
@@ -153,7 +174,8 @@ def is_reserved(name: str) -> bool:
 
 
 def on_disk(name: str) -> str:
-    """What a disk may take a name for: some tell neither capitals nor ways to write an accent apart."""
+    """What a disk may take a name for: some tell neither capitals nor ways to write an accent
+    apart."""
     return unicodedata.normalize("NFC", name.casefold())
 
 
@@ -163,12 +185,18 @@ def folder_name(text: str) -> str:
     >>> folder_name("org/my model@v1"), folder_name("NUL.txt"), folder_name("..")
     ('my-model-v1', '_NUL.txt', '-')
     """
-    plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text).rstrip(".") or "-"
+    plain = (
+        "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text).rstrip(
+            "."
+        )
+        or "-"
+    )
     return f"_{plain}" if is_reserved(plain) else plain
 
 
 def load_run(path: str | Path) -> AnyRun:
-    """Open any finished run by its folder: a profile, an evaluation, probes, a study, a sweep or an improvement.
+    """Open any finished run by its folder: a profile, an evaluation, probes, a study, a sweep or an
+    improvement.
 
     run = layerscope.load_run("runs/smollm2-135m--lee--applied")
     run.kind, run.summary(), run.tables()
@@ -196,7 +224,15 @@ def explain_damage(what: str) -> Iterator[None]:
         yield
     except LayerscopeError:
         raise
-    except (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        OSError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise RunFolderError(
             f"{what} is damaged ({type(error).__name__}: {error}). "
             "Run its command again with overwrite=True, or restore the folder."
@@ -209,7 +245,9 @@ def explain_damage_in(folders: Sequence[str | Path]) -> Iterator[None]:
     if not folders:
         yield
         return
-    with explain_damage(f"{'the run in' if len(folders) == 1 else 'a run among'} {', '.join(map(str, folders))}"):
+    with explain_damage(
+        f"{'the run in' if len(folders) == 1 else 'a run among'} {', '.join(map(str, folders))}"
+    ):
         yield
 
 
@@ -219,7 +257,10 @@ class NewerVersionError(RunFolderError):
 
 def refuse_newer(facts: dict[str, Any], where: Path) -> None:
     """Raise where a manifest, or the marker of an export, is of a later version than this."""
-    told, own = (re.match(r"(\d{1,6})\.(\d{1,6})", str(version)) for version in (facts.get("layerscope"), VERSION))
+    told, own = (
+        re.match(r"(\d{1,6})\.(\d{1,6})", str(version))
+        for version in (facts.get("layerscope"), VERSION)
+    )
     if told and own and tuple(map(int, told.groups())) > tuple(map(int, own.groups())):
         raise NewerVersionError(
             f"{where} was written by layerscope {one_line(str(facts['layerscope']))[:40]}, and this is {VERSION}. "
@@ -233,19 +274,25 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
     if not exists(folder):
         return None
     if not folder.is_dir():
-        raise RunFolderError(f"{folder} is a file; a run is a folder. Give the folder that the command wrote.")
+        raise RunFolderError(
+            f"{folder} is a file; a run is a folder. Give the folder that the command wrote."
+        )
     file = folder / MANIFEST
     try:
         if not file.exists():
             return None
         found = read_json(file, error=RunFolderError)
         if matches_checksum(found) is False:
-            raise RunFolderError("its content does not match its checksum: it was damaged or edited")
+            raise RunFolderError(
+                "its content does not match its checksum: it was damaged or edited"
+            )
         refuse_newer(found, folder)
     except NewerVersionError:
         raise
     except (RunFolderError, OSError) as error:
-        raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another one.") from error
+        raise RunFolderError(
+            f"{file} cannot be read ({error}). Delete the folder or choose another one."
+        ) from error
     try:
         cleaned: dict[str, Any] = clean_values(found, _SHOWN)
     except RecursionError as error:
@@ -260,12 +307,31 @@ _MODEL = {"model.name": str, "model.n_blocks": int}
 # What every view takes for granted: a folder may be a stranger's, and be edited.
 _NEEDED: dict[str, dict[str, type]] = {
     "profile": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
-    "evaluation": {**_MODEL, "conventions.readouts": list, "tasks": dict, "counts": dict, "warnings": list},
+    "evaluation": {
+        **_MODEL,
+        "conventions.readouts": list,
+        "tasks": dict,
+        "counts": dict,
+        "warnings": list,
+    },
     "probe": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
     "study": {"study": str, "conventions": dict, "verdict": list, "warnings": list},
     "improve": {**_MODEL, "conventions": dict, "evidence": dict, "texts": dict, "warnings": list},
 }
-_SHOWN = ("name", "title", "label", "job", "model", "corpus", "study", "task", "classes", "site", "readout", "about")
+_SHOWN = (
+    "name",
+    "title",
+    "label",
+    "job",
+    "model",
+    "corpus",
+    "study",
+    "task",
+    "classes",
+    "site",
+    "readout",
+    "about",
+)
 
 
 def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, Any]:
@@ -275,13 +341,18 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
         raise RunFolderError(no_run(Path(path)))
     actual = str(manifest.get("kind"))
     if kind is not None and actual != kind:
-        raise RunFolderError(f"{path} holds a run of kind {actual!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
+        raise RunFolderError(
+            f"{path} holds a run of kind {actual!r}, not {kind!r}. `layerscope.load_run` opens any kind."
+        )
     if manifest.get("status") != "complete":
-        raise RunFolderError(f"the {actual} run in {path} is not finished. Run the same command again: it resumes.")
+        raise RunFolderError(
+            f"the {actual} run in {path} is not finished. Run the same command again: it resumes."
+        )
     told = manifest.get("model")
     model: dict[str, Any] = told if isinstance(told, dict) else {}
     for name, most in _MOST.items():
-        # tables with a row per layer are made from these: a number of ten digits would ask for all memory
+        # tables with a row per layer are made from these: a number of ten digits would ask for all
+        # memory
         value = model.get(name)
         if isinstance(value, (int, float)) and not 0 <= value <= most:
             raise RunFolderError(

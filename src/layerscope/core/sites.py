@@ -1,7 +1,8 @@
 """Sites and layers: the names of the places in a network where states are read.
 
-`embed` is layer 0 (the input of the first block), `block.k` is layer k + 1 (the output of block k, counted from 0). Inside
-a block: `block.k.norm1`, `attn`, `mid`, `norm2`, `mlp`. A `*` stands for every block.
+`embed` is layer 0 (the input of the first block), `block.k` is layer k + 1 (the output of block k,
+counted from 0). Inside a block: `block.k.norm1`, `attn`, `mid`, `norm2`, `mlp`. A `*` stands for
+every block.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _INSIDE = re.compile(r"block\.\d+\.(\w+)")
 
 @dataclass(frozen=True)
 class Site:
-    """One place in one model. `layer` is the number of blocks up to and including this one; `depth` runs from 0 to 1."""
+    """One place in one model. `layer` is the number of blocks up to and including this one; `depth`
+    runs from 0 to 1."""
 
     name: str
     layer: int
@@ -34,7 +36,8 @@ class Site:
 
     @property
     def in_stream(self) -> bool:
-        """Whether this is a state of the residual stream, to which a final norm can apply (not a branch or a norm)."""
+        """Whether this is a state of the residual stream, to which a final norm can apply (not a
+        branch or a norm)."""
         return self.part in (None, "mid")
 
 

@@ -1,4 +1,5 @@
-"""Statistics in one place: ranks, Spearman's ρ, average precision, Student's t, resampling, and p-values of many tests.
+"""Statistics in one place: ranks, Spearman's ρ, average precision, Student's t, resampling, and
+p-values of many tests.
 
 Needs numpy only. Everything random takes a seed. What is undefined is NaN, never a guess.
 """
@@ -18,7 +19,8 @@ Array = NDArray[np.float64]
 Seed = int | Sequence[int]
 
 Z95 = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in standard deviations."""
+"""The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in standard
+deviations."""
 
 INTERVAL = ("ci_low", "ci_high")
 """The columns of a table that hold a value's 95 % interval."""
@@ -26,7 +28,8 @@ INTERVAL = ("ci_low", "ci_high")
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval. The bounds are NaN where none is known; `n` is how many items it rests on, 0 if not said.
+    """A value with its 95 % interval. The bounds are NaN where none is known; `n` is how many items
+    it rests on, 0 if not said.
 
     >>> print(Interval(0.5, 0.25, 0.75, n=12))
     +0.50 (+0.25 to +0.75)
@@ -39,7 +42,8 @@ class Interval:
 
     @classmethod
     def from_row(cls, row: Any, value: str = "value", prefix: str = "") -> Self:
-        """The value of a table's row (a mapping or series) with its interval, whose columns may have a prefix."""
+        """The value of a table's row (a mapping or series) with its interval, whose columns may
+        have a prefix."""
         found = [row.get(name) for name in (value, *(prefix + end for end in INTERVAL))]
         middle, low, high = (math.nan if number is None else float(number) for number in found)
         return cls(middle, low, high)
@@ -56,17 +60,21 @@ class Interval:
 
     @property
     def sign(self) -> int:
-        """1 or −1 where the interval lies above or below zero, 0 where it contains zero or is not known."""
+        """1 or −1 where the interval lies above or below zero, 0 where it contains zero or is not
+        known."""
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
     @property
     def sd(self) -> float:
-        """The standard deviation of a normal error with this interval; NaN where the bounds are not known."""
+        """The standard deviation of a normal error with this interval; NaN where the bounds are not
+        known."""
         return (self.high - self.low) / (2 * Z95)
 
     def scaled(self, factor: float) -> Interval:
         """In another unit, such as points (× 100)."""
-        low, high = sorted((factor * self.low, factor * self.high)) if self.known else (math.nan, math.nan)
+        low, high = (
+            sorted((factor * self.low, factor * self.high)) if self.known else (math.nan, math.nan)
+        )
         return Interval(factor * self.value, low, high, self.n)
 
     def format(self, digits: int = 2, signed: bool = True) -> str:
@@ -87,7 +95,8 @@ class Interval:
 
 
 def mean_ranks(values: ArrayLike) -> Array:
-    """Ranks from 1 along the last axis; ties share their mean. A row with an undefined value has no ranks (NaN).
+    """Ranks from 1 along the last axis; ties share their mean. A row with an undefined value has no
+    ranks (NaN).
 
     >>> mean_ranks([10.0, 20.0, 20.0, 30.0]).tolist()
     [1.0, 2.5, 2.5, 4.0]
@@ -96,8 +105,12 @@ def mean_ranks(values: ArrayLike) -> Array:
     n = array.shape[-1]
     order = np.argsort(array, axis=-1)
     ordered = np.take_along_axis(array, order, -1)
-    starts = np.concatenate([np.ones((*array.shape[:-1], 1), bool), ordered[..., 1:] != ordered[..., :-1]], axis=-1)[..., :n]
-    ends = np.concatenate([starts[..., 1:], np.ones((*array.shape[:-1], 1), bool)], axis=-1)[..., :n]
+    starts = np.concatenate(
+        [np.ones((*array.shape[:-1], 1), bool), ordered[..., 1:] != ordered[..., :-1]], axis=-1
+    )[..., :n]
+    ends = np.concatenate([starts[..., 1:], np.ones((*array.shape[:-1], 1), bool)], axis=-1)[
+        ..., :n
+    ]
     place = np.arange(n)
     first = np.maximum.accumulate(np.where(starts, place, 0), axis=-1)
     last = np.minimum.accumulate(np.where(ends, place, n)[..., ::-1], axis=-1)[..., ::-1]
@@ -109,14 +122,16 @@ def mean_ranks(values: ArrayLike) -> Array:
 def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
     """Spearman's ρ along the last axis; NaN where a series is constant or has an undefined value.
 
-    With `weights` (draws, n): x (rows, n) against y (n,) under each weighting, (rows, draws). An item that counts twice is two
-    equal items.
+    With `weights` (draws, n): x (rows, n) against y (n,) under each weighting, (rows, draws). An
+    item that counts twice is two equal items.
 
     >>> float(spearman([1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]))
     1.0
     """
     if weights is not None:
-        return _weighted_spearman(np.atleast_2d(np.asarray(x, np.float64)), np.asarray(y, np.float64), weights)
+        return _weighted_spearman(
+            np.atleast_2d(np.asarray(x, np.float64)), np.asarray(y, np.float64), weights
+        )
     a, b = mean_ranks(x), mean_ranks(y)
     a, b = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
     size = np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
@@ -125,19 +140,27 @@ def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
 
 
 def _weighted_spearman(rows: Array, y: Array, weights: Array) -> Array:
-    """An item of weight c takes c places, equal values take theirs together: ranks are the middles of these runs of places."""
-    each = np.ascontiguousarray(weights.T)  # (n, draws): whole rows are moved into the order of values
+    """An item of weight c takes c places, equal values take theirs together: ranks are the middles
+    of these runs of places."""
+    each = np.ascontiguousarray(
+        weights.T
+    )  # (n, draws): whole rows are moved into the order of values
     total, cubes, room = each.sum(0), np.einsum("nb,nb,nb->b", each, each, each), _room(each)
 
     def placed(values: Array) -> tuple[NDArray[Any], Array, Array]:
-        """The order of values; in it, ranks and half a weight more; 12 × the weighted squares of ranks seen from their mean."""
+        """The order of values; in it, ranks and half a weight more; 12 × the weighted squares of
+        ranks seen from their mean."""
         order = np.argsort(values)
         places, several = _running(each, order, room), cubes
         starts = np.flatnonzero(np.append(True, values[order][1:] != values[order][:-1]))
         sizes = np.diff(np.append(starts, len(values)))
         if len(tied := np.flatnonzero(np.repeat(sizes, sizes) > 1)):
             first, sizes = starts[sizes > 1], sizes[sizes > 1]
-            below, above, own = places[first] - each[order[first]], places[first + sizes - 1], each[order[tied]]
+            below, above, own = (
+                places[first] - each[order[first]],
+                places[first + sizes - 1],
+                each[order[tied]],
+            )
             several = cubes - (own * own * own).sum(0) + ((above - below) ** 3).sum(0)
             places[tied] = np.repeat((below + above) / 2, sizes, axis=0) + own / 2
         return order, places, total**3 - several
@@ -161,7 +184,8 @@ _TRIANGLE = np.tri(16)  # a block: its product with rows are their running total
 
 
 def _room(rows: Array) -> Array:
-    """Memory for rows and for their running totals, a whole block more: new memory for each would take longer than to fill it."""
+    """Memory for rows and for their running totals, a whole block more: new memory for each would
+    take longer than to fill it."""
     return np.empty((2, len(rows) + len(_TRIANGLE), rows.shape[1]))
 
 
@@ -170,7 +194,8 @@ def _taken(rows: Array, chosen: NDArray[Any], out: Array) -> Array:
 
 
 def _running(rows: Array, order: NDArray[Any], room: Array) -> Array:
-    """Running totals of rows in an order, by products of blocks: `np.cumsum` takes longer, and holds other threads up."""
+    """Running totals of rows in an order, by products of blocks: `np.cumsum` takes longer, and
+    holds other threads up."""
     n, block = len(order), len(_TRIANGLE)
     _taken(rows, order, room[0])
     room[0, n : n + block] = 0
@@ -181,8 +206,9 @@ def _running(rows: Array, order: NDArray[Any], room: Array) -> Array:
 
 
 def average_precision(scores: Array, relevant: Array, weights: Array | None = None) -> Array:
-    """Area under precision over recall of a ranking by `scores` (n,), ties taken together; NaN where nothing is relevant
-    or a score is undefined. With `weights` (draws, n): of scores (rows, n) under each weighting, (rows, draws).
+    """Area under precision over recall of a ranking by `scores` (n,), ties taken together; NaN
+    where nothing is relevant or a score is undefined. With `weights` (draws, n): of scores (rows,
+    n) under each weighting, (rows, draws).
 
     >>> float(average_precision(np.array([0.9, 0.8, 0.1]), np.array([1.0, 0.0, 1.0])))  # (1/1 + 2/3) / 2
     0.8333333333333333
@@ -199,10 +225,18 @@ def average_precision(scores: Array, relevant: Array, weights: Array | None = No
         edge = np.append(np.diff(row[order]) != 0, True)
         ends = np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))][found]
         before = _taken(_running(each, order[: ends[-1] + 1], room), ends, seen)
-        hits = _taken(_running(right, order[found], room), np.searchsorted(found, ends, side="right") - 1, room[0])
-        precision = np.divide(hits, before, out=hits, where=before > 0)  # where nothing was seen, nothing was hit
+        hits = _taken(
+            _running(right, order[found], room),
+            np.searchsorted(found, ends, side="right") - 1,
+            room[0],
+        )
+        precision = np.divide(
+            hits, before, out=hits, where=before > 0
+        )  # where nothing was seen, nothing was hit
         with np.errstate(invalid="ignore"):
-            out[i] = np.einsum("nb,nb->b", precision, _taken(right, order[found], room[1])) / right.sum(0)
+            out[i] = np.einsum(
+                "nb,nb->b", precision, _taken(right, order[found], room[1])
+            ) / right.sum(0)
     return np.asarray(out[0, 0]) if weights is None else out
 
 
@@ -240,7 +274,8 @@ def student_quantile(p: float, df: int) -> float:
 
 
 def student_interval(values: ArrayLike, fewest: int = 2) -> Interval:
-    """The mean of a few numbers (one per seed, one per task) with Student's 95 % interval; none for fewer than `fewest`.
+    """The mean of a few numbers (one per seed, one per task) with Student's 95 % interval; none for
+    fewer than `fewest`.
 
     >>> print(student_interval([1.0, 2.0, 3.0]))
     +2.00 (-0.48 to +4.48)
@@ -258,13 +293,18 @@ def bootstrap_rows(count: int, draws: int, seed: Seed) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, count, (draws, count))
 
 
-def bootstrap_weights(count: int, draws: int, seed: Seed, groups: np.ndarray | None = None) -> Array:
-    """How often each item counts in each resample (draws, count). Items of a group are drawn among themselves."""
+def bootstrap_weights(
+    count: int, draws: int, seed: Seed, groups: np.ndarray | None = None
+) -> Array:
+    """How often each item counts in each resample (draws, count). Items of a group are drawn among
+    themselves."""
     rng = np.random.default_rng(seed)
     weights = np.zeros((draws, count))
     for group in [None] if groups is None else np.unique(groups):
         members = np.arange(count) if group is None else np.flatnonzero(groups == group)
-        weights[:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), draws)
+        weights[:, members] = rng.multinomial(
+            len(members), np.full(len(members), 1 / len(members)), draws
+        )
     return weights
 
 
@@ -278,9 +318,11 @@ def percentile_interval(value: float, drawn: Array, n: int = 0) -> Interval:
 
 
 def jackknife_error(left_out: Sequence[float]) -> float:
-    """The standard error from the values without each fold; NaN if one is undefined, or if there are fewer than three.
+    """The standard error from the values without each fold; NaN if one is undefined, or if there
+    are fewer than three.
 
-    With two folds each value rests on the other fold alone, which says nothing about how the whole varies.
+    With two folds each value rests on the other fold alone, which says nothing about how the whole
+    varies.
     """
     folds = len(left_out)
     if folds < 3 or not all(math.isfinite(v) for v in left_out):
@@ -290,36 +332,45 @@ def jackknife_error(left_out: Sequence[float]) -> float:
 
 
 def holm(p: ArrayLike) -> Array:
-    """Holm's adjusted p-values: rejecting those below α keeps the chance of one false finding below α."""
+    """Holm's adjusted p-values: rejecting those below α keeps the chance of one false finding below
+    α."""
     values = np.asarray(p, float)
     order = np.argsort(values)
     adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
+    adjusted[order] = np.minimum(
+        np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0
+    )
     return adjusted
 
 
 def min_p(observed: Array, nulls: Array) -> Array:
-    """Westfall and Young's step-down adjusted p-values of several statistics (m,), from their values under a null (m, draws).
+    """Westfall and Young's step-down adjusted p-values of several statistics (m,), from their
+    values under a null (m, draws).
 
-    Larger is stronger. Draws are common to all: statistics that move together are not paid for as if they were independent.
+    Larger is stronger. Draws are common to all: statistics that move together are not paid for as
+    if they were independent.
 
     >>> drawn = np.random.default_rng(0).normal(size=999)
     >>> one, other = min_p(np.array([2.5, 2.5]), np.stack([drawn, drawn]))  # twice the same test is one test
     >>> bool(one == other < holm([one, one])[0])
     True
     """
-    # what was observed is ranked as one draw more: ranked apart, it would be the only one that can come first of all
+    # what was observed is ranked as one draw more: ranked apart, it would be the only one that can
+    # come first of all
     both = np.column_stack([observed, nulls])
     ranks = np.stack([both.shape[1] - np.searchsorted(np.sort(row), row - 1e-12) for row in both])
     order = np.argsort(ranks[:, 0], kind="stable")
-    smallest = np.minimum.accumulate(ranks[order][::-1], axis=0)[::-1]  # of each statistic and those with a larger p
+    smallest = np.minimum.accumulate(ranks[order][::-1], axis=0)[
+        ::-1
+    ]  # of each statistic and those with a larger p
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate((smallest <= smallest[:, :1]).mean(axis=1))
     return adjusted
 
 
 def benjamini_hochberg(p: ArrayLike) -> Array:
-    """Benjamini and Hochberg's adjusted p-values: of the findings below α, at most a share α is expected to be false."""
+    """Benjamini and Hochberg's adjusted p-values: of the findings below α, at most a share α is
+    expected to be false."""
     values = np.asarray(p, float)
     order = np.argsort(values)[::-1]
     adjusted = np.empty_like(values)

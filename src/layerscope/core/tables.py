@@ -16,23 +16,46 @@ class WideTable:
         """Layers down, what was measured across."""
         raise NotImplementedError
 
-    def to_latex(self, *, digits: int = 2, caption: str | None = None, label: str | None = None, **options: Any) -> str:
-        """The wide table in LaTeX (booktabs). `options` go to `wide`: `run.to_latex(metrics=["curvature"])`."""
+    def to_latex(
+        self,
+        *,
+        digits: int = 2,
+        caption: str | None = None,
+        label: str | None = None,
+        **options: Any,
+    ) -> str:
+        """The wide table in LaTeX (booktabs). `options` go to `wide`:
+        `run.to_latex(metrics=["curvature"])`."""
         table = self.wide(**options)
-        shown = table.rename(columns=lambda name: str(name).replace("_", " ")) if table.columns.nlevels == 1 else table
+        shown = (
+            table.rename(columns=lambda name: str(name).replace("_", " "))
+            if table.columns.nlevels == 1
+            else table
+        )
         try:
-            return shown.to_latex(float_format=f"%.{digits}f", na_rep="--", escape=True, caption=caption, label=label)
+            return shown.to_latex(
+                float_format=f"%.{digits}f", na_rep="--", escape=True, caption=caption, label=label
+            )
         except ImportError as error:  # pandas formats through jinja2, which comes with torch but not with every torch
-            raise LayerscopeError(f"pandas needs jinja2 to write LaTeX ({error}). Run: pip install jinja2") from None
+            raise LayerscopeError(
+                f"pandas needs jinja2 to write LaTeX ({error}). Run: pip install jinja2"
+            ) from None
 
 
 def plain_columns(table: pd.DataFrame) -> pd.DataFrame:
-    """A table without pandas' nullable columns, whose missing values cannot be compared; numbers with gaps become floats."""
-    nullable = [name for name in table.columns if isinstance(table[name].dtype, pd.api.extensions.ExtensionDtype)]
+    """A table without pandas' nullable columns, whose missing values cannot be compared; numbers
+    with gaps become floats."""
+    nullable = [
+        name
+        for name in table.columns
+        if isinstance(table[name].dtype, pd.api.extensions.ExtensionDtype)
+    ]
     changes: dict[Any, Any] = {}
     for name in nullable:
         column = table[name]
-        if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
+        if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(
+            column.dtype
+        ):
             changes[name] = column.astype(object).where(column.notna(), None)
         else:
             changes[name] = column.astype(float) if column.isna().any() else column.to_numpy()
@@ -40,15 +63,25 @@ def plain_columns(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
-    """Where a curve over layers is lowest and highest; undefined values are left out; empty where all are undefined."""
-    known = [(float(value), int(layer)) for layer, value in zip(layers, values, strict=True) if value == value]
+    """Where a curve over layers is lowest and highest; undefined values are left out; empty where
+    all are undefined."""
+    known = [
+        (float(value), int(layer))
+        for layer, value in zip(layers, values, strict=True)
+        if value == value
+    ]
     if not known:
         return {}
-    ends = {"lowest": min(known, key=lambda point: point[0]), "highest": max(known, key=lambda point: point[0])}
+    ends = {
+        "lowest": min(known, key=lambda point: point[0]),
+        "highest": max(known, key=lambda point: point[0]),
+    }
     return {name: {"layer": layer, "value": value} for name, (value, layer) in ends.items()}
 
 
-def pivot(rows: pd.DataFrame, column: str | list[str], index: str = "layer", value: str = "value") -> pd.DataFrame:
+def pivot(
+    rows: pd.DataFrame, column: str | list[str], index: str = "layer", value: str = "value"
+) -> pd.DataFrame:
     """A tidy table as a wide one; the columns keep the order in which they first come."""
     table = rows.pivot_table(index=index, columns=column, values=value, aggfunc="first", sort=False)
     return table.sort_index()

@@ -1,6 +1,7 @@
 """The templates: what can be put around a text before a model reads it.
 
-This file is all there is to a template; another package adds one through the entry point `layerscope.templates`.
+This file is all there is to a template; another package adds one through the entry point
+`layerscope.templates`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ SLOT = "{text}"
 class Template:
     """A named pattern with `{text}` in it.
 
-    `plain` reads every token of the text. A template with the text twice (`echo`) reads the second copy, which has seen the
-    first; any other template (`one-word`) reads the whole sequence. `read_by` names the poolings that make sense for it, where
-    not all do. The rest says who offers it: `in_all` the readouts `all` of `evaluate`, `tried` `improve` where it has no labels
-    to tell more templates apart, `with_labels` where it has, `searched` where queries find documents; one for `queries` is read
-    before these alone. `asks` says in a few words what it does, to begin a sentence with.
+    `plain` reads every token of the text. A template with the text twice (`echo`) reads the second
+    copy, which has seen the first; any other template (`one-word`) reads the whole sequence.
+    `read_by` names the poolings that make sense for it, where not all do. The rest says who offers
+    it: `in_all` the readouts `all` of `evaluate`, `tried` `improve` where it has no labels to tell
+    more templates apart, `with_labels` where it has, `searched` where queries find documents; one
+    for `queries` is read before these alone. `asks` says in a few words what it does, to begin a
+    sentence with.
     """
 
     name: str
@@ -43,14 +46,24 @@ class Template:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """The poolings that make sense for it, the default one first; the first token is the text's only in plain text."""
+        """The poolings that make sense for it, the default one first; the first token is the text's
+        only in plain text."""
         if self.read_by:
             return self.read_by
-        return tuple(name for name, pooling in POOLINGS.all().items() if self.pattern == SLOT or not pooling.needs_cls)
+        return tuple(
+            name
+            for name, pooling in POOLINGS.all().items()
+            if self.pattern == SLOT or not pooling.needs_cls
+        )
 
 
 def _is_template(thing: Any) -> bool:
-    return isinstance(thing, Template) and thing.copies > 0 and "/" not in thing.name and thing.name not in ("all", "default")
+    return (
+        isinstance(thing, Template)
+        and thing.copies > 0
+        and "/" not in thing.name
+        and thing.name not in ("all", "default")
+    )
 
 
 TEMPLATES: Registry[Template] = Registry(
@@ -74,12 +87,14 @@ _DEMONSTRATIONS = (
 
 
 def _demonstrated(count: int) -> str:
-    shown = [_ONE_WORD.replace(SLOT, text) + f'{word}".\n' for text, word in _DEMONSTRATIONS[:count]]
+    shown = [
+        _ONE_WORD.replace(SLOT, text) + f'{word}".\n' for text, word in _DEMONSTRATIONS[:count]
+    ]
     return "".join(shown) + _ONE_WORD
 
 
-# A judge without labels chooses better among the few that are tried than among more: some others (topic, intent) please an
-# encoder without serving every task.
+# A judge without labels chooses better among the few that are tried than among more: some others
+# (topic, intent) please an encoder without serving every task.
 BUILT_IN = (
     Template("plain", SLOT, in_all=True, tried=True, searched=True),
     Template("instruct", "Instruct: Given a question, retrieve texts that answer it\nQuery: {text}",

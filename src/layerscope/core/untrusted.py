@@ -1,6 +1,8 @@
-"""JSON that somebody else wrote, or a disk has damaged: read with limits, and refused with one clear error.
+"""JSON that somebody else wrote, or a disk has damaged: read with limits, and refused with one
+clear error.
 
-A file that layerscope writes for itself carries a checksum under `CHECKSUM`, so that a changed number is noticed.
+A file that layerscope writes for itself carries a checksum under `CHECKSUM`, so that a changed
+number is noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def exists(path: str | Path) -> bool:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name from a file is that of something in its own folder: not a path, not `..`, not empty.
+    """Whether a name from a file is that of something in its own folder: not a path, not `..`, not
+    empty.
 
     >>> [is_plain_name(name) for name in ("shards", "../shards", "..", "", 1)]
     [True, False, False, False, False]
@@ -47,7 +50,8 @@ def json_problem(error: Exception) -> str:
 
 
 def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = DataError) -> Any:
-    """The value of a JSON text. `where` names it in the error: bad syntax, bad UTF-8, endless nesting or numbers."""
+    """The value of a JSON text. `where` names it in the error: bad syntax, bad UTF-8, endless
+    nesting or numbers."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -55,11 +59,19 @@ def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = 
         raise error(f"{where}{line} is not readable JSON: {json_problem(problem)}.") from problem
 
 
-def read_json(path: Path, *, expect: type = dict, error: type[LayerscopeError] = DataError, most_bytes: int = MOST_BYTES) -> Any:
+def read_json(
+    path: Path,
+    *,
+    expect: type = dict,
+    error: type[LayerscopeError] = DataError,
+    most_bytes: int = MOST_BYTES,
+) -> Any:
     """The value of a JSON file that holds an object (or what `expect` says)."""
     try:
         facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):  # reading a pipe would wait for ever
+        if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(
+            facts.st_mode
+        ):  # reading a pipe would wait for ever
             raise error(f"{path} is not a file but a pipe or a device.")
         size = facts.st_size
         if size > most_bytes:
@@ -69,25 +81,35 @@ def read_json(path: Path, *, expect: type = dict, error: type[LayerscopeError] =
         raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     value = parse_json(content, path, error)
     if not isinstance(value, expect):
-        wanted = "a JSON object" if expect is dict else "a JSON list" if expect is list else expect.__name__
+        wanted = (
+            "a JSON object"
+            if expect is dict
+            else "a JSON list"
+            if expect is list
+            else expect.__name__
+        )
         raise error(f"{path} is not {wanted} but {_named(value)}.")
     return value
 
 
 def checksum(value: dict[str, Any]) -> str:
-    """The checksum of a JSON object, whatever its layout and whether or not it holds its checksum already."""
+    """The checksum of a JSON object, whatever its layout and whether or not it holds its checksum
+    already."""
     bare = {name: inner for name, inner in value.items() if name != CHECKSUM}
     text = json.dumps(bare, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def matches_checksum(value: dict[str, Any]) -> bool | None:
-    """Whether a JSON object is as it was written; None where it says nothing (it is of an earlier version)."""
+    """Whether a JSON object is as it was written; None where it says nothing (it is of an earlier
+    version)."""
     return checksum(value) == value[CHECKSUM] if CHECKSUM in value else None
 
 
 def _named(value: Any) -> str:
-    return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), type(value).__name__)
+    return {dict: "an object", list: "a list", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )
 
 
 def sha256_of(path: Path) -> str:

@@ -1,4 +1,5 @@
-"""When a dip in a curve over layers is a valley: one detector with one threshold (docs/decisions/when-a-dip-is-a-valley.md)."""
+"""When a dip in a curve over layers is a valley: one detector with one threshold
+(docs/decisions/when-a-dip-is-a-valley.md)."""
 
 from __future__ import annotations
 
@@ -11,16 +12,19 @@ from layerscope.core.candidates import DRAWS
 from layerscope.core.statistics import Z95, Array, Interval
 
 LEAST_SHARE = 0.05
-"""The least depth of a valley, as a share of its lower shoulder. Published models have at most 3 % or at least 8 %."""
+"""The least depth of a valley, as a share of its lower shoulder. Published models have at most 3 %
+or at least 8 %."""
 
 
 @dataclass(frozen=True)
 class Valley:
-    """The deepest dip of a curve below the lower of its two shoulders (the highest points before and after it).
+    """The deepest dip of a curve below the lower of its two shoulders (the highest points before
+    and after it).
 
-    `place` and `shoulder_place` are positions along the curve. `depth` is in the curve's unit; its bounds are NaN where the noise
-    of the curve is not known. `noise` is the share of the shoulder that noise alone reaches in 95 % of cases; `probability` the
-    chance that the dip is at least `LEAST_SHARE` deep, the dips of noise taken off; `clear` whether to call it a valley.
+    `place` and `shoulder_place` are positions along the curve. `depth` is in the curve's unit; its
+    bounds are NaN where the noise of the curve is not known. `noise` is the share of the shoulder
+    that noise alone reaches in 95 % of cases; `probability` the chance that the dip is at least
+    `LEAST_SHARE` deep, the dips of noise taken off; `clear` whether to call it a valley.
     """
 
     place: int
@@ -43,12 +47,18 @@ class Valley:
 
 
 def find_valley(
-    curve: np.ndarray, *, low: np.ndarray | None = None, high: np.ndarray | None = None, samples: np.ndarray | None = None
+    curve: np.ndarray,
+    *,
+    low: np.ndarray | None = None,
+    high: np.ndarray | None = None,
+    samples: np.ndarray | None = None,
 ) -> Valley | None:
-    """The deepest dip of a curve; None where the curve has fewer than three points or an undefined one.
+    """The deepest dip of a curve; None where the curve has fewer than three points or an undefined
+    one.
 
-    What is known about noise: `samples` (items, points), whose mean the curve is, compares the two layers item by item; else
-    `low` and `high` are the 95 % bounds of each point, taken as independent, which is careful.
+    What is known about noise: `samples` (items, points), whose mean the curve is, compares the two
+    layers item by item; else `low` and `high` are the 95 % bounds of each point, taken as
+    independent, which is careful.
 
     >>> found = find_valley(np.array([4.0, 3.0, 5.0]))
     >>> found.place, found.share, found.clear
@@ -73,7 +83,8 @@ def find_valley(
 
 
 def dips(curves: Array) -> tuple[Array, Array]:
-    """At every point of curves along the last axis: the lower of its two shoulders, and how far the point lies below it."""
+    """At every point of curves along the last axis: the lower of its two shoulders, and how far the
+    point lies below it."""
     left = np.maximum.accumulate(curves, axis=-1)
     right = np.maximum.accumulate(curves[..., ::-1], axis=-1)[..., ::-1]
     shoulder = np.minimum(left, right)
@@ -89,9 +100,15 @@ def deepest_share(curves: Array) -> Array:
 
 
 def _noise(
-    values: Array, low: np.ndarray | None, high: np.ndarray | None, samples: np.ndarray | None, place: int, lower: int
+    values: Array,
+    low: np.ndarray | None,
+    high: np.ndarray | None,
+    samples: np.ndarray | None,
+    place: int,
+    lower: int,
 ) -> tuple[Array | None, tuple[float, float]]:
-    """Deviations of the whole curve (draws, points), and the bounds of the depth; None and NaN where nothing is known."""
+    """Deviations of the whole curve (draws, points), and the bounds of the depth; None and NaN
+    where nothing is known."""
     depth = float(values[lower] - values[place])
     rng = np.random.default_rng(0)
     if samples is not None and len(samples) > 1:
@@ -102,7 +119,9 @@ def _noise(
         drawn = rng.standard_normal((DRAWS, len(values))) * np.sqrt(np.maximum(scale, 0.0))
         return drawn @ axes.T, (depth - reach, depth + reach)
     if low is not None and high is not None:
-        sd = np.nan_to_num(np.maximum(np.asarray(high, float) - np.asarray(low, float), 0.0)) / (2 * Z95)
+        sd = np.nan_to_num(np.maximum(np.asarray(high, float) - np.asarray(low, float), 0.0)) / (
+            2 * Z95
+        )
         if sd.any():
             reach = Z95 * math.hypot(float(sd[place]), float(sd[lower]))
             return rng.standard_normal((DRAWS, len(values))) * sd, (depth - reach, depth + reach)
@@ -110,7 +129,8 @@ def _noise(
 
 
 def _against(values: Array, noise: Array | None) -> tuple[float, float]:
-    """The probability of a dip of the least depth, and the share that noise alone reaches in 95 % of cases.
+    """The probability of a dip of the least depth, and the share that noise alone reaches in 95 %
+    of cases.
 
     Noise makes dips of its own, so what it makes of a flat curve is taken off.
     """

@@ -1,4 +1,5 @@
-"""Do the metrics say where the scores are? Associations across layers, with what chance alone would give.
+"""Do the metrics say where the scores are? Associations across layers, with what chance alone would
+give.
 
 from layerscope import atlas, correlate
 tables = atlas.correlation_tables("Pythia-410m")
@@ -10,4 +11,12 @@ over_models({name: correlate(t.metrics, t.scores) for name, t in tables_by_model
 from layerscope.correlation.pooled import ModelCorrelations, over_models
 from layerscope.correlation.study import Correlations, Tables, correlate, from_runs, same_tasks
 
-__all__ = ["Correlations", "ModelCorrelations", "Tables", "correlate", "from_runs", "over_models", "same_tasks"]
+__all__ = [
+    "Correlations",
+    "ModelCorrelations",
+    "Tables",
+    "correlate",
+    "from_runs",
+    "over_models",
+    "same_tasks",
+]

@@ -1,7 +1,9 @@
-"""Measures of association between two curves over layers, what chance gives for curves as smooth, and the bootstrap: numpy only.
+"""Measures of association between two curves over layers, what chance gives for curves as smooth,
+and the bootstrap: numpy only.
 
-Every measure here is one of Daniels' generalized correlations: turn each series into a matrix over pairs of points, a and b, and
-take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix:
+Every measure here is one of Daniels' generalized correlations: turn each series into a matrix over
+pairs of points, a and b, and take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the
+matrix:
 
 | measure | a_ij | value |
 |---|---|---|
@@ -10,11 +12,12 @@ take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix
 | `spearman` | differences of ranks (or the centered ranks themselves, which give the same Γ with fewer numbers) | Γ = ρ |
 | `kendall` | signs of differences | Γ = τ-b |
 
-Neighboring layers are alike. Two curves that have nothing to do with each other then agree far more often than shuffled points
-do, and shuffling the layers is the wrong null. Curves of one network also share a shape, whatever they measure: they bend in the
-middle, and the last layer is apart. Chance is what surrogate curves give instead, which keep the shape of the scores' curve
-(`kept_shape`) and are as smooth about it, drawn in two ways (`NULLS`), against the metric's own. The larger of the two p-values
-counts.
+Neighboring layers are alike. Two curves that have nothing to do with each other then agree far more
+often than shuffled points do, and shuffling the layers is the wrong null. Curves of one network
+also share a shape, whatever they measure: they bend in the middle, and the last layer is apart.
+Chance is what surrogate curves give instead, which keep the shape of the scores' curve
+(`kept_shape`) and are as smooth about it, drawn in two ways (`NULLS`), against the metric's own.
+The larger of the two p-values counts.
 """
 
 from __future__ import annotations
@@ -67,7 +70,12 @@ def _u_centered(x: Array) -> Array:
     d = _distances(x)
     n = d.shape[-1]
     row = d.sum(axis=-1, keepdims=True)
-    centered = d - row / (n - 2) - np.swapaxes(row, -1, -2) / (n - 2) + row.sum(axis=-2, keepdims=True) / ((n - 1) * (n - 2))
+    centered = (
+        d
+        - row / (n - 2)
+        - np.swapaxes(row, -1, -2) / (n - 2)
+        + row.sum(axis=-2, keepdims=True) / ((n - 1) * (n - 2))
+    )
     centered[..., np.arange(n), np.arange(n)] = 0.0
     return centered
 
@@ -113,7 +121,9 @@ def association(measure: str, x: Array, y: Array) -> float:
     1.0
     """
     kind = MEASURES[measure]
-    value = kind.finish(_gamma(kind.matrix(np.asarray(x, float)), kind.matrix(np.asarray(y, float))))
+    value = kind.finish(
+        _gamma(kind.matrix(np.asarray(x, float)), kind.matrix(np.asarray(y, float)))
+    )
     return float(value)
 
 
@@ -124,8 +134,10 @@ def _gamma(a: Array, b: Array) -> Array:
     return np.where(size > 0, product / np.where(size > 0, size, 1.0), np.nan)
 
 
-# --- what chance gives: curves as smooth as the scores', with nothing to do with the metric. One null for the command, the page
-# and the atlas. ---------------------------------------------------------------------------------------------------------------
+# --- what chance gives: curves as smooth as the scores', with nothing to do with the metric. One
+#   null for the command, the page
+# and the atlas.
+# ---------------------------------------------------------------------------------------------------------------
 
 SURROGATES = 999  # of each kind
 
@@ -136,7 +148,8 @@ def _random_phase(ys: Array, count: int, rng: np.random.Generator) -> Array:
     lines = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
     spectra = np.fft.rfft(ys - lines)
     middle = spectra.mean(0)
-    # phases are drawn for the mean of the curves; each curve keeps its own phases relative to the mean's
+    # phases are drawn for the mean of the curves; each curve keeps its own phases relative to the
+    # mean's
     own = spectra * np.exp(-1j * np.angle(middle))
     waves = own * np.exp(2j * np.pi * rng.random((count, n // 2 + 1)))[:, None]
     waves[..., 0] = 0.0
@@ -159,9 +172,11 @@ NULLS: dict[str, Callable[[Array, int, np.random.Generator], Array]] = {
 
 
 def kept_shape(ys: Array) -> Array:
-    """What surrogates keep of curves (k, n), but for their last layer: the way from the first layer on, and one bend.
+    """What surrogates keep of curves (k, n), but for their last layer: the way from the first layer
+    on, and one bend.
 
-    The bend is the half and the whole wave over the depth that fit best: a valley, and whether it comes early or late.
+    The bend is the half and the whole wave over the depth that fit best: a valley, and whether it
+    comes early or late.
     """
     n = ys.shape[-1]
     line = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
@@ -170,11 +185,13 @@ def kept_shape(ys: Array) -> Array:
 
 
 def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> dict[str, Array]:
-    """Curves with the shape of `y` and as smooth about it, by kind of null: (count, n) each. The last layer stays as it is.
+    """Curves with the shape of `y` and as smooth about it, by kind of null: (count, n) each. The
+    last layer stays as it is.
 
-    Random phase keeps the spectrum about the shape, permuted increments keep the steps between neighbors.
-    Several curves (k, n), such as those of a model's tasks, are drawn together, (count, k, n) each: all are shifted by the same
-    phases, or have their steps in the same order, so that they stay as alike as they are (Prichard & Theiler 1994).
+    Random phase keeps the spectrum about the shape, permuted increments keep the steps between
+    neighbors. Several curves (k, n), such as those of a model's tasks, are drawn together, (count,
+    k, n) each: all are shifted by the same phases, or have their steps in the same order, so that
+    they stay as alike as they are (Prichard & Theiler 1994).
 
     >>> sorted((kind, curves.shape) for kind, curves in surrogate_curves([0.0, 1.0, 3.0, 2.0, 4.0], 10).items())
     [('permuted increments', (10, 5)), ('random phase', (10, 5))]
@@ -190,7 +207,8 @@ def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> di
 
 
 def null_values(measure: str, xs: Array, curves: Array) -> Array:
-    """The measure of each row of `xs` with each of `curves`: one row per x, one column per curve."""
+    """The measure of each row of `xs` with each of `curves`: one row per x, one column per
+    curve."""
     kind = MEASURES[measure]
     a = kind.matrix(np.asarray(xs, float))
     flat = a.reshape(len(a), -1)
@@ -206,7 +224,8 @@ def null_values(measure: str, xs: Array, curves: Array) -> Array:
 
 @dataclass(frozen=True)
 class Chance:
-    """What chance gives for one pair of curves. `p` is the larger p-value of the two nulls, which is what counts.
+    """What chance gives for one pair of curves. `p` is the larger p-value of the two nulls, which
+    is what counts.
 
     `mean` and `limit` (95 %) are of the null that reaches further, in size for signed measures.
     """
@@ -219,25 +238,32 @@ class Chance:
     @property
     def columns(self) -> dict[str, float]:
         """As columns of a table."""
-        by_null = {"p_phase": self.p_by_null["random phase"], "p_increments": self.p_by_null["permuted increments"]}
+        by_null = {
+            "p_phase": self.p_by_null["random phase"],
+            "p_increments": self.p_by_null["permuted increments"],
+        }
         return {"p": self.p, **by_null, "null_mean": self.mean, "null_95": self.limit}
 
 
 def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) -> list[Chance]:
-    """Each observed value beside what each null gave for it: one row per value, one column per draw."""
+    """Each observed value beside what each null gave for it: one row per value, one column per
+    draw."""
     kind = MEASURES[measure]
     value = kind.strength(np.atleast_1d(np.asarray(observed, float)))[:, None]
     p, mean, limit = {}, {}, {}
     for name, drawn in nulls.items():
         null = kind.strength(drawn)
-        # the share at least as strong, the observed curve included; equal values differ in their last bits
+        # the share at least as strong, the observed curve included; equal values differ in their
+        # last bits
         p[name] = (1 + (null >= value - 1e-12).sum(axis=1)) / (1 + null.shape[1])
         mean[name], limit[name] = null.mean(axis=1), np.quantile(null, 0.95, axis=1)
     out = []
     for i in range(len(value)):
         widest = max(limit, key=lambda name: float(limit[name][i]))
         by_null = {name: float(each[i]) for name, each in p.items()}
-        out.append(Chance(max(by_null.values()), by_null, float(mean[widest][i]), float(limit[widest][i])))
+        out.append(
+            Chance(max(by_null.values()), by_null, float(mean[widest][i]), float(limit[widest][i]))
+        )
     return out
 
 
@@ -248,8 +274,11 @@ POWER_DRAWS = 100
 """Curves behind a power."""
 
 
-def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]], level: float = 0.05) -> float:
-    """The p-value that a metric needs where several are tested: the smallest of all is below it in 5 % of draws."""
+def corrected_level(
+    measure: str, nulls: Sequence[Mapping[str, Array]], level: float = 0.05
+) -> float:
+    """The p-value that a metric needs where several are tested: the smallest of all is below it in
+    5 % of draws."""
     kind = MEASURES[measure]
     levels = []
     for name in NULLS:
@@ -260,35 +289,50 @@ def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]], level: f
 
 
 def related_curves(rest: Array, y: Array) -> Array:
-    """Curves with `RELATED` as their correlation with `y`, made of it and what given curves (count, n) do not share with it."""
+    """Curves with `RELATED` as their correlation with `y`, made of it and what given curves (count,
+    n) do not share with it."""
     goal = (y - y.mean()) / y.std()
     rest = rest - rest.mean(axis=1, keepdims=True)
-    rest = rest - np.outer(rest @ goal / len(goal), goal)  # else it would add to the correlation, or take from it
+    rest = rest - np.outer(
+        rest @ goal / len(goal), goal
+    )  # else it would add to the correlation, or take from it
     return RELATED * goal + math.sqrt(1 - RELATED**2) * rest / rest.std(axis=1, keepdims=True)
 
 
-def found_at(measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0) -> Array:
-    """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of `x`, are found at a level."""
+def found_at(
+    measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0
+) -> Array:
+    """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of
+    `x`, are found at a level."""
     mixed = related_curves(surrogate_curves(x, POWER_DRAWS, seed + 1)["random phase"], y)
     values = [association(measure, one, y) for one in mixed]
-    found = compare_with(measure, values, {kind: null_values(measure, mixed, drawn) for kind, drawn in curves.items()})
+    found = compare_with(
+        measure,
+        values,
+        {kind: null_values(measure, mixed, drawn) for kind, drawn in curves.items()},
+    )
     return np.array([chance.p <= level for chance in found])
 
 
 def bootstrap_interval(
     measure: str, x: Array, y: Array, draws: int = 2000, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float] | None:
-    """Bias-corrected percentile interval over resampled points, or None if most resamples are undefined.
+    """Bias-corrected percentile interval over resampled points, or None if most resamples are
+    undefined.
 
-    Repeated points push distance correlation up; Efron's (1981) correction takes the shift out. It is held within
-    `_MOST_SHIFT`: beyond that the interval would shrink to a point at the edge of what was drawn.
+    Repeated points push distance correlation up; Efron's (1981) correction takes the shift out. It
+    is held within `_MOST_SHIFT`: beyond that the interval would shrink to a point at the edge of
+    what was drawn.
     """
     kind = MEASURES[measure]
     n = len(x)
     rows = bootstrap_rows(n, draws, seed)
     x, y = np.asarray(x, float), np.asarray(y, float)
     step = max(1, _CHUNK // (n * n))
-    parts = [kind.finish(_gamma(kind.matrix(x[r]), kind.matrix(y[r]))) for r in np.array_split(rows, -(-draws // step))]
+    parts = [
+        kind.finish(_gamma(kind.matrix(x[r]), kind.matrix(y[r])))
+        for r in np.array_split(rows, -(-draws // step))
+    ]
     drawn = np.concatenate(parts)
     drawn = drawn[np.isfinite(drawn)]
     if len(drawn) < draws / 2:

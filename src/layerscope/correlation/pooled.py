@@ -1,16 +1,18 @@
-"""Inference over tasks and over models: what a correlation per task and per model amounts to when taken together.
+"""Inference over tasks and over models: what a correlation per task and per model amounts to when
+taken together.
 
 **Over the tasks of one model.** The tasks of a model are not independent trials: all are read from the same layers, and their
-curves are alike. The mean of the tasks' correlations is therefore compared with the same mean under surrogates that are drawn for
-all tasks together and leave them as alike as they are (`maths.surrogate_curves`). This says whether the metric goes with the
-scores *in this model*.
+curves are alike. The mean of the tasks' correlations is therefore compared with the same mean under
+surrogates that are drawn for all tasks together and leave them as alike as they are
+(`maths.surrogate_curves`). This says whether the metric goes with the scores *in this model*.
 
 **Over models.** Only models are independent trials, and models of one family are not. Each model gives one number per metric: the
-place of its mean correlation among its surrogates, as a normal score z. Under either null z has mean 0, whatever the number of
-layers and the smoothness; of the two nulls the z nearer to zero counts. A t-test over families (the mean z of each family's
-models is one observation) then asks whether z differs from 0 *in models like these*: two-sided for signed measures, upwards for
-distance correlation. Holm's correction is over the metrics, for each measure. (Over tasks, and over the layer means, metrics are
-corrected by their common draws: `min_p`.)
+place of its mean correlation among its surrogates, as a normal score z. Under either null z has
+mean 0, whatever the number of layers and the smoothness; of the two nulls the z nearer to zero
+counts. A t-test over families (the mean z of each family's models is one observation) then asks
+whether z differs from 0 *in models like these*: two-sided for signed measures, upwards for distance
+correlation. Holm's correction is over the metrics, for each measure. (Over tasks, and over the
+layer means, metrics are corrected by their common draws: `min_p`.)
 """
 
 from __future__ import annotations
@@ -34,7 +36,18 @@ LEAST_SPREAD = 0.25  # of normal scores: those beyond every surrogate are equal,
 TASK_COLUMNS = [
     "metric", "measure", "value", "p", "p_adjusted", "p_phase", "p_increments", "z", "null_mean", "null_95", "layers", "tasks",
 ]  # fmt: skip
-MODEL_COLUMNS = ["metric", "measure", "value", "z", "t", "p", "p_adjusted", "same_sign", "models", "families"]
+MODEL_COLUMNS = [
+    "metric",
+    "measure",
+    "value",
+    "z",
+    "t",
+    "p",
+    "p_adjusted",
+    "same_sign",
+    "models",
+    "families",
+]
 
 
 @dataclass
@@ -63,14 +76,17 @@ class TaskPool:
             "measure": measure,
             "value": mean,
             **chance.columns,
-            "z": normal_score(mean, [null[0] for null in nulls.values()], maths.MEASURES[measure].signed),
+            "z": normal_score(
+                mean, [null[0] for null in nulls.values()], maths.MEASURES[measure].signed
+            ),
             "layers": self.layers,
             "tasks": self.tasks,
         }
 
 
 def normal_score(value: float, nulls: list[Array], signed: bool) -> float:
-    """Where a value lies among the draws of each null, as a normal score; of several, the one nearer to zero.
+    """Where a value lies among the draws of each null, as a normal score; of several, the one
+    nearer to zero.
 
     Of a signed measure, scores of different signs cancel to 0. Of the others, the lowest counts.
 
@@ -95,17 +111,28 @@ def largest(found: Sequence[TaskPool]) -> TaskPool | None:
 def over_tasks(pools: Mapping[tuple[str, str], list[TaskPool]]) -> pd.DataFrame:
     """One row per metric and measure: the mean over tasks."""
     known = {key: best for key, found in pools.items() if (best := largest(found)) is not None}
-    nulls = {key: {name: total / best.tasks for name, total in best.nulls.items()} for key, best in known.items()}
-    return adjusted_together(pd.DataFrame([best.row(*key) for key, best in known.items()], columns=TASK_COLUMNS), nulls)
+    nulls = {
+        key: {name: total / best.tasks for name, total in best.nulls.items()}
+        for key, best in known.items()
+    }
+    return adjusted_together(
+        pd.DataFrame([best.row(*key) for key, best in known.items()], columns=TASK_COLUMNS), nulls
+    )
 
 
-def adjusted_together(table: pd.DataFrame, nulls: Mapping[tuple[str, str], Mapping[str, Array]]) -> pd.DataFrame:
-    """The same table with p corrected over the metrics of each measure by their common draws: the larger p of the two nulls."""
+def adjusted_together(
+    table: pd.DataFrame, nulls: Mapping[tuple[str, str], Mapping[str, Array]]
+) -> pd.DataFrame:
+    """The same table with p corrected over the metrics of each measure by their common draws: the
+    larger p of the two nulls."""
     for name, group in table.groupby("measure"):
         kind = maths.MEASURES[str(name)]
         found = [nulls[str(metric), str(name)] for metric in group["metric"]]
         value = kind.strength(group["value"].to_numpy(float))
-        by_null = [min_p(value, kind.strength(np.stack([each[null] for each in found]))) for null in maths.NULLS]
+        by_null = [
+            min_p(value, kind.strength(np.stack([each[null] for each in found])))
+            for null in maths.NULLS
+        ]
         table.loc[group.index, "p_adjusted"] = np.max(by_null, axis=0)
     return table.astype({"p_adjusted": float})
 
@@ -119,16 +146,19 @@ def adjusted(table: pd.DataFrame, adjust: Callable[[Array], Array] = holm) -> pd
 
 def as_records(parts: Mapping[str, pd.DataFrame]) -> dict[str, list[dict[Any, Any]]]:
     """Tables as plain values for JSON."""
-    return {name: part.astype(object).where(part.notna(), None).to_dict(orient="records") for name, part in parts.items()}
+    return {
+        name: part.astype(object).where(part.notna(), None).to_dict(orient="records")
+        for name, part in parts.items()
+    }
 
 
 @dataclass
 class ModelCorrelations:
     """What `over_models` returns. `table`: one row per metric and measure, over families of models.
 
-    `value` is the mean over families of the mean correlation over tasks, `z` the mean normal score, `t` and `p` the test that it
-    is 0, `same_sign` the share of models whose z has the sign of the mean. `models`: the rows it rests on. `undefined` says what
-    could not be tested and why.
+    `value` is the mean over families of the mean correlation over tasks, `z` the mean normal score,
+    `t` and `p` the test that it is 0, `same_sign` the share of models whose z has the sign of the
+    mean. `models`: the rows it rests on. `undefined` says what could not be tested and why.
     """
 
     table: pd.DataFrame
@@ -137,17 +167,27 @@ class ModelCorrelations:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**as_records({"over_models": self.table, "models": self.models}), "undefined": self.undefined}
+        return {
+            **as_records({"over_models": self.table, "models": self.models}),
+            "undefined": self.undefined,
+        }
 
 
-def over_models(found: Mapping[str, Any], families: Mapping[str, str] | None = None) -> ModelCorrelations:
-    """A test over models: `found` is what `correlate` gave for each, `families` says which belong together (default: none do)."""
+def over_models(
+    found: Mapping[str, Any], families: Mapping[str, str] | None = None
+) -> ModelCorrelations:
+    """A test over models: `found` is what `correlate` gave for each, `families` says which belong
+    together (default: none do)."""
     parts = [
         each.over_tasks.assign(model=name, family=(families or {}).get(name, name))
         for name, each in found.items()
         if not each.over_tasks.empty
     ]
-    models = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*TASK_COLUMNS, "model", "family"])
+    models = (
+        pd.concat(parts, ignore_index=True)
+        if parts
+        else pd.DataFrame(columns=[*TASK_COLUMNS, "model", "family"])
+    )
     rows, undefined = [], []
     for (metric, measure), mine in models.groupby(["metric", "measure"], sort=False):
         means = mine.groupby("family")[["value", "z"]].mean()
@@ -166,12 +206,15 @@ def over_models(found: Mapping[str, Any], families: Mapping[str, str] | None = N
 
 
 def t_test(values: Array, two_sided: bool = True) -> tuple[float, float]:
-    """Student's t of a mean normal score against 0, and its p-value: of both sides, or of a mean above 0.
+    """Student's t of a mean normal score against 0, and its p-value: of both sides, or of a mean
+    above 0.
 
     >>> t, p = t_test(np.array([1.0, 2.0, 3.0]))
     >>> round(t, 3), round(p, 4)
     (3.464, 0.0742)
     """
-    t = float(values.mean()) / (max(float(values.std(ddof=1)), LEAST_SPREAD) / math.sqrt(len(values)))
+    t = float(values.mean()) / (
+        max(float(values.std(ddof=1)), LEAST_SPREAD) / math.sqrt(len(values))
+    )
     above = 1 - student_cdf(t, len(values) - 1)
     return t, min(1.0, 2 * min(above, 1 - above)) if two_sided else above

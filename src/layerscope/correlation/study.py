@@ -1,4 +1,5 @@
-"""Metrics against scores across layers, from two tables or from two runs: one point per layer, and within each task."""
+"""Metrics against scores across layers, from two tables or from two runs: one point per layer, and
+within each task."""
 
 from __future__ import annotations
 
@@ -32,9 +33,11 @@ MIN_SHARE = 0.6  # a layer takes part if at least this share of the tasks was sc
 
 
 def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFrame:
-    """The rows of layers with at least `min_share` of the tasks, and of tasks present at all of those layers.
+    """The rows of layers with at least `min_share` of the tasks, and of tasks present at all of
+    those layers.
 
-    `table` has `task` and `layer`. A mean over "whatever tasks are there" moves when a hard task is missing; this one does not.
+    `table` has `task` and `layer`. A mean over "whatever tasks are there" moves when a hard task is
+    missing; this one does not.
     """
     present = table.groupby("layer")["task"].nunique()
     layers = present.index[present >= min_share * table["task"].nunique()]
@@ -45,7 +48,8 @@ def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFram
 
 @dataclass
 class Tables:
-    """Metrics and scores of one model, ready for `correlate`; what they are, and what a reader must know."""
+    """Metrics and scores of one model, ready for `correlate`; what they are, and what a reader must
+    know."""
 
     metrics: pd.DataFrame
     scores: pd.DataFrame
@@ -54,11 +58,15 @@ class Tables:
 
 
 def from_runs(
-    runs: Profile | Sequence[Profile], evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep"
+    runs: Profile | Sequence[Profile],
+    evaluation: Evaluation,
+    readout: str = DEFAULT_READOUT,
+    sink: str = "keep",
 ) -> Tables:
     """A profile's curves and an evaluation's scores, of the same model.
 
-    Several profiles are each of one task's own texts (`layerscope profile --task`): a task then has its own values.
+    Several profiles are each of one task's own texts (`layerscope profile --task`): a task then has
+    its own values.
     """
     profiles = list(runs) if isinstance(runs, Sequence) else [runs]
     other = ModelIdentity.of(evaluation.manifest["model"])
@@ -74,23 +82,41 @@ def from_runs(
     scores = from_scores(evaluation, readout)
     reading = Reading.of(profiles[0].manifest)
     norms = {"metrics": str(reading.final_norm), "scores": Readout.parse(readout).final_norm}
-    facts = {"model": profiles[0].name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
+    facts = {
+        "model": profiles[0].name,
+        "source": "runs",
+        "readout": readout,
+        "sink": sink,
+        "final_norm": norms,
+    }
     if family := profiles[0].manifest["model"].get("family"):
-        facts["family"] = str(family)  # models of one architecture are one unit of a test over models
-    tasks = [run.manifest.get("corpus", {}).get("task") for run in profiles]  # None: texts of no task
+        facts["family"] = str(
+            family
+        )  # models of one architecture are one unit of a test over models
+    tasks = [
+        run.manifest.get("corpus", {}).get("task") for run in profiles
+    ]  # None: texts of no task
     notes = []
     if tasks[0] is not None:
         facts["metrics_on"] = "each task's own texts"
         if left := sorted(set(scores["task"]) - set(map(str, tasks))):
-            notes.append(f"no profile of the texts of {', '.join(left)}: left out. `layerscope profile --task TASK` makes one.")
+            notes.append(
+                f"no profile of the texts of {', '.join(left)}: left out. `layerscope profile --task TASK` makes one."
+            )
     if reading.differs_from(norms["scores"]):
         notes.append(
             f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
-            "different vector in the two. Profile with final_norm=" + norms["scores"] + " to compare like with like."
+            "different vector in the two. Profile with final_norm="
+            + norms["scores"]
+            + " to compare like with like."
         )
     _check_profiles(profiles, tasks)
-    parts = [_curves(run, sink).assign(task=task) for run, task in zip(profiles, tasks, strict=True)]
-    columns = ["metric", "layer", "value"] if tasks[0] is None else ["metric", "task", "layer", "value"]
+    parts = [
+        _curves(run, sink).assign(task=task) for run, task in zip(profiles, tasks, strict=True)
+    ]
+    columns = (
+        ["metric", "layer", "value"] if tasks[0] is None else ["metric", "task", "layer", "value"]
+    )
     return Tables(pd.concat(parts, ignore_index=True)[columns], scores, facts, notes)
 
 
@@ -111,9 +137,13 @@ def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) ->
             "several profiles are taken only if each is of one task's texts (`layerscope profile --task TASK`)."
         )
     if twice := sorted({str(task) for task in tasks if tasks.count(task) > 1}):
-        raise LayerscopeError(f"there is more than one profile of the texts of {', '.join(twice)}: give one of each task.")
+        raise LayerscopeError(
+            f"there is more than one profile of the texts of {', '.join(twice)}: give one of each task."
+        )
     if len({Reading.of(run.manifest).final_norm for run in profiles}) > 1:
-        raise LayerscopeError("the profiles differ in final_norm: the same layer is a different vector in them.")
+        raise LayerscopeError(
+            "the profiles differ in final_norm: the same layer is a different vector in them."
+        )
 
 
 def _curves(run: Profile, sink: str) -> pd.DataFrame:
@@ -125,24 +155,42 @@ def _curves(run: Profile, sink: str) -> pd.DataFrame:
 
 @dataclass
 class Correlations(WideTable):
-    """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
+    """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean
+    over tasks).
 
-    `tasks`: the same within each task. Both hold value, its interval, what unrelated curves as smooth as the scores' give
-    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted; `layers` has the value
-    and the adjusted p without the last layer besides. `over_tasks`: the mean of the tasks' correlations with its p, all tasks
-    together (see `pooled`); `over_models` needs it. `undefined` says which pairs have no correlation and why.
+    `tasks`: the same within each task. Both hold value, its interval, what unrelated curves as
+    smooth as the scores' give (null_mean, null_95), p by each null (p_phase, p_increments), p (the
+    larger of the two) and p_adjusted; `layers` has the value and the adjusted p without the last
+    layer besides. `over_tasks`: the mean of the tasks' correlations with its p, all tasks together
+    (see `pooled`); `over_models` needs it. `undefined` says which pairs have no correlation and
+    why.
     """
 
     layers: pd.DataFrame
     tasks: pd.DataFrame
     undefined: list[dict[str, str]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    over_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=pooled.TASK_COLUMNS))
+    over_tasks: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=pooled.TASK_COLUMNS)
+    )
 
     def within(self) -> pd.DataFrame:
-        """Per metric and measure over the single tasks: how many, median, middle half, and the share with adjusted p < 0.05."""
+        """Per metric and measure over the single tasks: how many, median, middle half, and the
+        share with adjusted p < 0.05."""
         if self.tasks.empty:
-            return pd.DataFrame(columns=["metric", "measure", "tasks", "median", "q25", "q75", "null_mean", "positive", "beyond"])
+            return pd.DataFrame(
+                columns=[
+                    "metric",
+                    "measure",
+                    "tasks",
+                    "median",
+                    "q25",
+                    "q75",
+                    "null_mean",
+                    "positive",
+                    "beyond",
+                ]
+            )
         groups = self.tasks.groupby(["metric", "measure"], sort=False)
         return groups.agg(
             tasks=("value", "size"),
@@ -166,7 +214,12 @@ class Correlations(WideTable):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        parts = {"layers": self.layers, "over_tasks": self.over_tasks, "within": self.within(), "tasks": self.tasks}
+        parts = {
+            "layers": self.layers,
+            "over_tasks": self.over_tasks,
+            "within": self.within(),
+            "tasks": self.tasks,
+        }
         return {**self.facts, **pooled.as_records(parts), "undefined": self.undefined}
 
 
@@ -186,21 +239,28 @@ def correlate(
 
     Give either runs (or their folders) or tables:
 
-    - Runs: a profile (or a list of profiles, each of one task's own texts) and an evaluation of the same model. `readout` and
+    - Runs: a profile (or a list of profiles, each of one task's own texts) and an evaluation of the
+      same model. `readout` and
       `sink` select the scores and values to use.
-    - Tables: `metrics` with the columns metric, layer, value, and `task` if each task has its own values (None or absent: the
+    - Tables: `metrics` with the columns metric, layer, value, and `task` if each task has its own
+      values (None or absent: the
       same for all tasks); `scores` with task, layer, score. Only layers that are in both are used.
 
-    Neighboring layers are alike, so shuffling them is not a valid null. Instead the metric's curve is compared with `surrogates`
-    random curves of each of two kinds, random phase and permuted increments that keep the scores' shape and are as smooth.
-    `p` is the larger of the two p-values. `p_adjusted` is corrected over the metrics: by their common draws for the layer means
-    and for the mean over tasks, by Benjamini and Hochberg's method over all metrics and tasks within tasks. The report and the
-    atlas use the same null and the same numbers.
+    Neighboring layers are alike, so shuffling them is not a valid null. Instead the metric's curve
+    is compared with `surrogates` random curves of each of two kinds, random phase and permuted
+    increments that keep the scores' shape and are as smooth. `p` is the larger of the two p-values.
+    `p_adjusted` is corrected over the metrics: by their common draws for the layer means and for
+    the mean over tasks, by Benjamini and Hochberg's method over all metrics and tasks within tasks.
+    The report and the atlas use the same null and the same numbers.
     """
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
         tables = from_runs(*_runs(metrics, scores), readout, sink)
-        metrics, scores, facts = tables.metrics, tables.scores, {**tables.facts, "notes": tables.notes}
+        metrics, scores, facts = (
+            tables.metrics,
+            tables.scores,
+            {**tables.facts, "notes": tables.notes},
+        )
     for name in measures:
         if name not in maths.MEASURES:
             raise UnknownNameError("measure", name, maths.MEASURES)
@@ -209,19 +269,36 @@ def correlate(
             f"surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals to mean anything; given: "
             f"{surrogates} and {bootstrap}."
         )
-    for table, columns in ((metrics, {"metric", "layer", "value"}), (scores, {"task", "layer", "score"})):
+    for table, columns in (
+        (metrics, {"metric", "layer", "value"}),
+        (scores, {"task", "layer", "score"}),
+    ):
         if missing := columns - set(table.columns):
-            raise LayerscopeError(f"a table lacks {', '.join(sorted(missing))}; it has {', '.join(map(str, table.columns))}.")
+            raise LayerscopeError(
+                f"a table lacks {', '.join(sorted(missing))}; it has {', '.join(map(str, table.columns))}."
+            )
     job = _Job(tuple(measures), surrogates, bootstrap, seed)
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
     both = _pairs(metrics, scores)
-    points = {name: _layer_points(both[both["metric"] == name]) for name in map(str, metrics["metric"].unique())}
+    points = {
+        name: _layer_points(both[both["metric"] == name])
+        for name in map(str, metrics["metric"].unique())
+    }
     layers = job.all_layer_means(points)
     rows = list(job.single_tasks(both)) if within else []
-    settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
-    settings |= {"power_at": maths.RELATED, "power": {m: job.power(m) for m in measures} if len(layers) else {}}
-    # the last layer is often apart, and may make or hide a relation alone: the same test without it stands beside
+    settings = {
+        "null": list(maths.NULLS),
+        "surrogates": surrogates,
+        "bootstrap": bootstrap,
+        "seed": seed,
+    }
+    settings |= {
+        "power_at": maths.RELATED,
+        "power": {m: job.power(m) for m in measures} if len(layers) else {},
+    }
+    # the last layer is often apart, and may make or hide a relation alone: the same test without it
+    # stands beside
     inner = _Job(job.measures, surrogates, bootstrap, seed, inner=True).all_layer_means(points)
     beside = inner.set_index(["metric", "measure"])[["value", "p_adjusted"]].set_axis(
         ["value_without_last", "p_without_last"], axis=1
@@ -237,7 +314,11 @@ def correlate(
 
 def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
     """The runs, in either order, opened where folders were given."""
-    given = [each for part in (profile, evaluation) for each in (part if isinstance(part, list | tuple) else [part])]
+    given = [
+        each
+        for part in (profile, evaluation)
+        for each in (part if isinstance(part, list | tuple) else [part])
+    ]
     runs = [load_run(x) if isinstance(x, str | Path) else x for x in given]
     profiles = [run for run in runs if run.kind == "profile"]
     evaluations = [run for run in runs if run.kind == "evaluation"]
@@ -250,18 +331,43 @@ def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
     return profiles, evaluations[0]  # type: ignore[return-value]
 
 
-_COLUMNS = ["metric", "measure", "task", "value", *INTERVAL, "p", "p_adjusted", "p_phase", "p_increments"]
+_COLUMNS = [
+    "metric",
+    "measure",
+    "task",
+    "value",
+    *INTERVAL,
+    "p",
+    "p_adjusted",
+    "p_phase",
+    "p_increments",
+]
 _COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
 
 
 class _Job:
     """The measures, the seeds, and a record of what was undefined."""
 
-    def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int, inner: bool = False) -> None:
-        self.measures, self.surrogates, self.bootstrap, self.seed, self.inner = measures, surrogates, bootstrap, seed, inner
+    def __init__(
+        self,
+        measures: tuple[str, ...],
+        surrogates: int,
+        bootstrap: int,
+        seed: int,
+        inner: bool = False,
+    ) -> None:
+        self.measures, self.surrogates, self.bootstrap, self.seed, self.inner = (
+            measures,
+            surrogates,
+            bootstrap,
+            seed,
+            inner,
+        )
         self.undefined: list[dict[str, str]] = []
         self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
-        self.nulls: dict[tuple[str, str], dict[str, maths.Array]] = {}  # by metric and measure, of the layer means
+        self.nulls: dict[
+            tuple[str, str], dict[str, maths.Array]
+        ] = {}  # by metric and measure, of the layer means
         self.curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = {}
 
     def all_layer_means(self, points: Mapping[str, tuple[pd.DataFrame, int]]) -> pd.DataFrame:
@@ -269,7 +375,9 @@ class _Job:
         rows = [row for name, given in points.items() for row in self.layer_means(name, *given)]
         return pooled.adjusted_together(pd.DataFrame(rows, columns=_COLUMNS), self.nulls)
 
-    def layer_means(self, metric: str, points: pd.DataFrame, tasks: int) -> Iterable[dict[str, Any]]:
+    def layer_means(
+        self, metric: str, points: pd.DataFrame, tasks: int
+    ) -> Iterable[dict[str, Any]]:
         """One point per layer, without the last where this job is about the others."""
         points = points.iloc[:-1] if self.inner else points
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
@@ -281,23 +389,38 @@ class _Job:
                 yield row
 
     def power(self, measure: str) -> dict[str, float]:
-        """How often curves like each metric's that do go with the scores would be found, after the correction for all metrics."""
-        level = maths.corrected_level(measure, [found for (_, m), found in self.nulls.items() if m == measure])
-        return {name: float(maths.found_at(measure, *given, level, self.seed).mean()) for name, given in self.curves.items()}
+        """How often curves like each metric's that do go with the scores would be found, after the
+        correction for all metrics."""
+        level = maths.corrected_level(
+            measure, [found for (_, m), found in self.nulls.items() if m == measure]
+        )
+        return {
+            name: float(maths.found_at(measure, *given, level, self.seed).mean())
+            for name, given in self.curves.items()
+        }
 
     def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
-        """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
+        """Every metric against each task's own scores. Tasks known at the same layers share their
+        surrogates' draws."""
         by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
         wanted = product(both["task"].unique(), both["metric"].unique())
         both = both.sort_values("layer")
-        rows_of = both.groupby(["task", "metric"]).indices  # arrays from here on: there are hundreds of small groups
-        at, values, scores = both["layer"].to_numpy(), both["value"].to_numpy(float), both["score"].to_numpy(float)
+        rows_of = both.groupby(
+            ["task", "metric"]
+        ).indices  # arrays from here on: there are hundreds of small groups
+        at, values, scores = (
+            both["layer"].to_numpy(),
+            both["value"].to_numpy(float),
+            both["score"].to_numpy(float),
+        )
         for task, metric in wanted:
             if (task, metric) in rows_of:
                 mine = rows_of[task, metric][~np.isnan(values[rows_of[task, metric]])]
                 x, y = values[mine], scores[mine]
                 if self._defined(metric, x, y, str(task)):
-                    by_layers.setdefault(tuple(at[mine]), {}).setdefault(str(task), (y, {}))[1][metric] = x
+                    by_layers.setdefault(tuple(at[mine]), {}).setdefault(str(task), (y, {}))[1][
+                        metric
+                    ] = x
         for layers, tasks in by_layers.items():
             ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
@@ -306,7 +429,9 @@ class _Job:
                 xs = np.stack(list(found.values()))
                 own_curves = {kind: drawn[:, i] for kind, drawn in curves.items()}
                 for row, nulls in self._compare(list(found), xs, ys[i], own_curves, task, 1):
-                    pool = pools.setdefault((row["metric"], row["measure"]), pooled.TaskPool(len(layers)))
+                    pool = pools.setdefault(
+                        (row["metric"], row["measure"]), pooled.TaskPool(len(layers))
+                    )
                     pool.add(row["value"], nulls)
                     yield row
             for key, pool in pools.items():
@@ -316,38 +441,60 @@ class _Job:
         """Whether the two curves have a correlation; if not, why is recorded."""
         reason = maths.undefined_because(x, y, MIN_LAYERS)
         if reason:
-            self.undefined.append({"metric": metric, "task": task or "mean over tasks", "reason": reason})
+            self.undefined.append(
+                {"metric": metric, "task": task or "mean over tasks", "reason": reason}
+            )
         return reason is None
 
     def _compare(
-        self, names: list[str], xs: maths.Array, y: maths.Array, curves: dict[str, maths.Array], task: str | None, tasks: int
+        self,
+        names: list[str],
+        xs: maths.Array,
+        y: maths.Array,
+        curves: dict[str, maths.Array],
+        task: str | None,
+        tasks: int,
     ) -> Iterable[tuple[dict[str, Any], dict[str, maths.Array]]]:
-        """Metrics at the same layers with one curve of scores: a row each, and the values of the surrogates."""
+        """Metrics at the same layers with one curve of scores: a row each, and the values of the
+        surrogates."""
         for measure in self.measures:
             values = [maths.association(measure, x, y) for x in xs]
             nulls = {kind: maths.null_values(measure, xs, drawn) for kind, drawn in curves.items()}
             chances = maths.compare_with(measure, values, nulls)
             for k, (metric, value, chance) in enumerate(zip(names, values, chances, strict=True)):
-                row = {"metric": metric, "measure": measure, "task": task, "value": value, "layers": len(y), "tasks": tasks}
-                if task is None:  # single tasks are many: their spread is what matters, and they get no interval of their own
+                row = {
+                    "metric": metric,
+                    "measure": measure,
+                    "task": task,
+                    "value": value,
+                    "layers": len(y),
+                    "tasks": tasks,
+                }
+                if (
+                    task is None
+                ):  # single tasks are many: their spread is what matters, and they get no interval of their own
                     ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
                     row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
                 yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}
 
 
 def _layer_points(both: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """A metric's points, one per layer: means over the same tasks on both sides; and how many tasks these are."""
+    """A metric's points, one per layer: means over the same tasks on both sides; and how many tasks
+    these are."""
     both = same_tasks(both.dropna(subset=["value"]))
     return both.groupby("layer")[["value", "score"]].mean().sort_index(), both["task"].nunique()
 
 
 def _pairs(metrics: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Each task's scores by layer beside a metric's values there, empty where it has none. A metric without tasks is for all."""
+    """Each task's scores by layer beside a metric's values there, empty where it has none. A metric
+    without tasks is for all."""
     own = scores.groupby(["task", "layer"], sort=False)["score"].mean().reset_index()
     parts = []
     for metric, mine in metrics.groupby("metric", sort=False):
         per_task = "task" in mine and mine["task"].notna().any()
-        means = mine.groupby(["task", "layer"] if per_task else ["layer"])["value"].mean().reset_index()
+        means = (
+            mine.groupby(["task", "layer"] if per_task else ["layer"])["value"].mean().reset_index()
+        )
         known = own[own["task"].isin(means["task"])] if per_task else own
         parts.append(known.merge(means, how="left").assign(metric=str(metric)))
     nothing = pd.DataFrame(columns=["task", "layer", "score", "value", "metric"])

@@ -1,6 +1,7 @@
 """Texts to profile a model on: corpora, filters and augmented views.
 
-Corpora are imported when they are first used: the processes that make views do without them, and a GPU waits for those.
+Corpora are imported when they are first used: the processes that make views do without them, and a
+GPU waits for those.
 """
 
 from __future__ import annotations

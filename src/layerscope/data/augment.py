@@ -1,7 +1,9 @@
-"""Noisy copies ("views") of a text: word split, then random character edit, then keyboard-neighbor substitution.
+"""Noisy copies ("views") of a text: word split, then random character edit, then keyboard-neighbor
+substitution.
 
-Each step touches 30 % of the words, and in the last two 30 % of a touched word's characters. What comes out depends on
-the text, the seed and the number of the view alone: not on the order of the texts, the batch or the machine.
+Each step touches 30 % of the words, and in the last two 30 % of a touched word's characters. What
+comes out depends on the text, the seed and the number of the view alone: not on the order of the
+texts, the batch or the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ AUGMENTERS = ("builtin", "nlpaug")
 MAX_VIEWS = 16
 DEFAULT_STRENGTH = 0.3
 STREAM = "layerscope-augment-1"
-"""Names what the random stream is used for; it changes whenever the same seed would give other views."""
+"""Names what the random stream is used for; it changes whenever the same seed would give other
+views."""
 
 _MIN_LETTERS = 4
 _MAX_CHARACTERS = 10
@@ -41,9 +44,16 @@ def _keyboard() -> dict[str, str]:
     near: dict[str, str] = {}
     for row, keys in enumerate(_KEYS):
         for column, key in enumerate(keys):
-            places = [(row, column - 1), (row, column + 1), (row - 1, column), (row - 1, column + 1)]
+            places = [
+                (row, column - 1),
+                (row, column + 1),
+                (row - 1, column),
+                (row - 1, column + 1),
+            ]
             places += [(row + 1, column - 1), (row + 1, column)]
-            near[key] = "".join(_KEYS[r][c] for r, c in places if 0 <= r < len(_KEYS) and 0 <= c < len(_KEYS[r]))
+            near[key] = "".join(
+                _KEYS[r][c] for r, c in places if 0 <= r < len(_KEYS) and 0 <= c < len(_KEYS[r])
+            )
     return near | {key.upper(): near[key].upper() for key in string.ascii_lowercase}
 
 
@@ -53,17 +63,20 @@ _NEIGHBORS = _keyboard()
 def augment(text: str, *, seed: int, view: int, strength: float = DEFAULT_STRENGTH) -> str:
     """One noisy copy of a text: the same for the same arguments, on every machine.
 
-    `strength` is the share of words, and of characters in a touched word (ten at most), that each step changes. Words of
-    four letters and more are split; for the other two steps words are drawn among those too, or among all if there are
-    none so long. Whitespace and punctuation stay, and a text that is not blank never becomes blank; one without letters
-    or digits comes back as it is.
+    `strength` is the share of words, and of characters in a touched word (ten at most), that each
+    step changes. Words of four letters and more are split; for the other two steps words are drawn
+    among those too, or among all if there are none so long. Whitespace and punctuation stay, and a
+    text that is not blank never becomes blank; one without letters or digits comes back as it is.
 
     >>> augment("Layers in the middle often hold more.", seed=0, view=0)
     'yLae rs in the mid dle ocren h9bj mnofwe.'
     """
     if not 0 <= strength <= 1:
-        raise InvalidValueError(f"strength is {strength!r}; it must be a share from 0 to 1 (0.3 in the paper).")
-    # Only random() is used: of the methods of Random it alone is promised to stay the same between Python versions.
+        raise InvalidValueError(
+            f"strength is {strength!r}; it must be a share from 0 to 1 (0.3 in the paper)."
+        )
+    # Only random() is used: of the methods of Random it alone is promised to stay the same between
+    # Python versions.
     draw = random.Random(stream_key(text, seed, view, strength)).random
     foreign, words, long = _looked_at(text)
     parts = list(words)
@@ -88,11 +101,16 @@ def views(text: str, n: int, seed: int, strength: float = DEFAULT_STRENGTH) -> l
 
 
 def make_views(
-    texts: Iterable[str], n_views: int, seed: int, augmenter: str = "builtin", strength: float = DEFAULT_STRENGTH
+    texts: Iterable[str],
+    n_views: int,
+    seed: int,
+    augmenter: str = "builtin",
+    strength: float = DEFAULT_STRENGTH,
 ) -> list[list[str]]:
     """For every text its `n_views` views, 2 to 16.
 
-    `augmenter="nlpaug"` takes the pipeline of the authors' released code with its defaults instead (extra `augment`).
+    `augmenter="nlpaug"` takes the pipeline of the authors' released code with its defaults instead
+    (extra `augment`).
 
     >>> made = make_views(["Layers in the middle often hold more."], 2, seed=0)
     >>> len(made), len(made[0]), made[0][0] != made[0][1]
@@ -104,7 +122,9 @@ def make_views(
     if augmenter == "builtin":
         return [views(text, n_views, seed, strength) for text in texts]
     if strength != DEFAULT_STRENGTH:
-        raise InvalidValueError(f"strength is {strength!r}, but nlpaug runs with its defaults. Leave it out, or use 'builtin'.")
+        raise InvalidValueError(
+            f"strength is {strength!r}, but nlpaug runs with its defaults. Leave it out, or use 'builtin'."
+        )
     return [[nlpaug_view(text, seed=seed, view=view) for view in range(n_views)] for text in texts]
 
 
@@ -117,7 +137,9 @@ def stream_key(text: str, seed: int, view: int, strength: float) -> int:
 
 def _check_count(n: int, least: int) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= MAX_VIEWS:
-        raise InvalidValueError(f"the number of views is {n!r}; it must be a whole number from {least} to {MAX_VIEWS}.")
+        raise InvalidValueError(
+            f"the number of views is {n!r}; it must be a whole number from {least} to {MAX_VIEWS}."
+        )
 
 
 _Draw = Callable[[], float]
@@ -129,17 +151,22 @@ _WORDS_KEPT = 2**14  # most words of a text come again in its other views
 def _looked_at(text: str) -> tuple[str, Sequence[str], Sequence[tuple[int, Sequence[int]]]]:
     """What is the same for all views of a text.
 
-    Its letters beyond ASCII; its words at even places, with the whitespace between them at odd ones; the places of its long
-    words, and where in each the letters are.
+    Its letters beyond ASCII; its words at even places, with the whitespace between them at odd
+    ones; the places of its long words, and where in each the letters are.
     """
-    foreign = "" if text.isascii() else "".join(sorted({c for c in text if c.isalnum() and not c.isascii()}))
+    foreign = (
+        ""
+        if text.isascii()
+        else "".join(sorted({c for c in text if c.isalnum() and not c.isascii()}))
+    )
     parts = _SPACES.split(text)
     return foreign, parts, _long(_usable(parts, _letters))
 
 
 @lru_cache(maxsize=_WORDS_KEPT)
 def _letters(word: str) -> Sequence[int]:
-    """Where a word has letters or digits. A combining mark is neither, so it stays with the letter before it."""
+    """Where a word has letters or digits. A combining mark is neither, so it stays with the letter
+    before it."""
     return range(len(word)) if word.isalnum() else [i for i, c in enumerate(word) if c.isalnum()]
 
 
@@ -151,7 +178,9 @@ def _keys(word: str) -> Sequence[int]:
     return [i for i, c in enumerate(word) if c in _NEIGHBORS]
 
 
-def _usable(parts: Sequence[str], find: Callable[[str], Sequence[int]]) -> list[tuple[int, Sequence[int]]]:
+def _usable(
+    parts: Sequence[str], find: Callable[[str], Sequence[int]]
+) -> list[tuple[int, Sequence[int]]]:
     """The places of words that have characters to change, and where in each they are."""
     return [(place, spots) for place in range(0, len(parts), 2) if (spots := find(parts[place]))]
 
@@ -163,9 +192,11 @@ def _long(usable: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, Sequen
 def _chosen_words(
     parts: Sequence[str], find: Callable[[str], Sequence[int]], strength: float, draw: _Draw
 ) -> list[tuple[int, Sequence[int]]]:
-    """The words that a step changes: their places, and where in each the characters are that it may change."""
+    """The words that a step changes: their places, and where in each the characters are that it may
+    change."""
     usable = _usable(parts, find)
-    # The share is one of all words, the draw is among the long ones, as in nlpaug: "a" and "of" stay readable.
+    # The share is one of all words, the draw is among the long ones, as in nlpaug: "a" and "of"
+    # stay readable.
     return _sample(_long(usable) or usable, _share(strength, len(usable)), draw)
 
 
@@ -190,7 +221,8 @@ def _split(word: str, spots: Sequence[int], draw: _Draw) -> str:
 
 
 def _edit(word: str, spots: Sequence[int], strength: float, foreign: str, draw: _Draw) -> str:
-    """Substitute, insert, delete or swap characters. At least one letter or digit is left, so no word vanishes."""
+    """Substitute, insert, delete or swap characters. At least one letter or digit is left, so no
+    word vanishes."""
     kind = int(draw() * 4)
     count = min(_share(strength, len(spots)), _MAX_CHARACTERS)
     chars = list(word)
@@ -235,10 +267,12 @@ def _mistype(word: str, spots: Sequence[int], strength: float, draw: _Draw) -> s
 
 
 def nlpaug_view(text: str, *, seed: int, view: int) -> str:
-    """One view by the three augmenters of nlpaug that the paper's released code uses, with their defaults.
+    """One view by the three augmenters of nlpaug that the paper's released code uses, with their
+    defaults.
 
-    The same whatever was drawn before, and without a trace in the global random streams. nlpaug touches at most ten words of a
-    text in each step, however long it is; the built-in augmenter has no such limit.
+    The same whatever was drawn before, and without a trace in the global random streams. nlpaug
+    touches at most ten words of a text in each step, however long it is; the built-in augmenter has
+    no such limit.
     """
     import numpy as np
 
@@ -276,7 +310,8 @@ _MOST_WORKERS = 16
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """What is wanted of texts: `count` views each; with a fast `tokenizer` (serialized), their token ids up to `max_length`."""
+    """What is wanted of texts: `count` views each; with a fast `tokenizer` (serialized), their
+    token ids up to `max_length`."""
 
     count: int
     seed: int
@@ -305,20 +340,32 @@ def answer_views(request: ViewRequest, texts: list[str]) -> Any:
     if request.tokenizer is None:
         return request.views(texts)
     rows = request.ids(texts)
-    return [len(row) for row in rows], array("i", [token for row in rows for token in row]).tobytes()
+    return [len(row) for row in rows], array(
+        "i", [token for row in rows for token in row]
+    ).tobytes()
 
 
 class ViewPool(Closing):
-    """Makes views of texts in `workers` child processes; with fewer than two, or if they fail, in this one. A context.
+    """Makes views of texts in `workers` child processes; with fewer than two, or if they fail, in
+    this one. A context.
 
-    With a tokenizer, `make_ids` gives the views' token ids. What comes out is what `make_views` gives.
+    With a tokenizer, `make_ids` gives the views' token ids. What comes out is what `make_views`
+    gives.
     """
 
     def __init__(self, request: ViewRequest, workers: int | None = None) -> None:
-        count = min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers  # the GPU's host has work too
+        count = (
+            min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers
+        )  # the GPU's host has work too
         # a tokenizer's own threads would only get in the way of the other workers
         quiet = {"TOKENIZERS_PARALLELISM": "false"}
-        self.pool = WorkerPool(answer_views, request, count if request.augmenter == "builtin" else 0, quiet, ["tokenizers"])
+        self.pool = WorkerPool(
+            answer_views,
+            request,
+            count if request.augmenter == "builtin" else 0,
+            quiet,
+            ["tokenizers"],
+        )
 
     @property
     def request(self) -> ViewRequest:
@@ -343,7 +390,11 @@ class ViewPool(Closing):
         import numpy as np
 
         answers = self.pool.map(self._parts(texts))
-        return [ids for sizes, flat in answers for ids in np.split(np.frombuffer(flat, dtype=np.int32), np.cumsum(sizes)[:-1])]
+        return [
+            ids
+            for sizes, flat in answers
+            for ids in np.split(np.frombuffer(flat, dtype=np.int32), np.cumsum(sizes)[:-1])
+        ]
 
     def _parts(self, texts: Sequence[str]) -> list[list[str]]:
         """Requests, several for every worker: a GPU waits for the last of them."""

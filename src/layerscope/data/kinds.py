@@ -27,9 +27,9 @@ from layerscope.errors import DataError, LayerscopeError
 class ItemKind:
     """One kind of items.
 
-    `open(data, offline=…, **options)` reads what a user names; `options` are those of `DataOptions` that it takes. `settings`
-    are defaults for reading them, `refused` the settings that make no sense for them, each with what to say. `augmenters` make
-    their views, the default one first.
+    `open(data, offline=…, **options)` reads what a user names; `options` are those of `DataOptions`
+    that it takes. `settings` are defaults for reading them, `refused` the settings that make no
+    sense for them, each with what to say. `augmenters` make their views, the default one first.
     """
 
     name: str
@@ -49,7 +49,10 @@ class ItemKind:
             raise LayerscopeError(
                 f"augmenter {augmenter!r} is for texts; views of {self.name} are made by {' or '.join(self.augmenters)}."
             )
-        return {**given, **{name: given.get(name) or value for name, value in self.settings.items()}}
+        return {
+            **given,
+            **{name: given.get(name) or value for name, value in self.settings.items()},
+        }
 
 
 item_kinds: Registry[ItemKind] = Registry(
@@ -72,13 +75,17 @@ item_kinds.add(
 
 item_kinds.add(
     ItemKind(
-        "sounds", load_sounds, ("limit",), refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."}
+        "sounds",
+        load_sounds,
+        ("limit",),
+        refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."},
     )
 )
 
 
 def get_kind(name: str) -> ItemKind:
-    """The kind of that name. One that is not registered has no settings, and its items are given as an object."""
+    """The kind of that name. One that is not registered has no settings, and its items are given as
+    an object."""
     return item_kinds.get(name) if name in item_kinds else ItemKind(name, _not_by_name, ())
 
 
@@ -86,15 +93,22 @@ def _not_by_name(data: Any, **options: Any) -> Items:
     raise DataError(f"{data!r} cannot be opened by name. Give the items as an object.")
 
 
-def open_items(data: Any, kind: str, options: DataOptions | None = None, offline: bool = False) -> Items:
-    """The items of a run: opened from what the user names, or those that were given as an object."""
+def open_items(
+    data: Any, kind: str, options: DataOptions | None = None, offline: bool = False
+) -> Items:
+    """The items of a run: opened from what the user names, or those that were given as an
+    object."""
     given = (options or DataOptions()).given()
     known = get_kind(kind)
-    loader = {"texts": "load_corpus", "images": "load_images", "sounds": "load_sounds"}.get(kind, "what reads them")
+    loader = {"texts": "load_corpus", "images": "load_images", "sounds": "load_sounds"}.get(
+        kind, "what reads them"
+    )
     for name in given:
         if name not in known.options and kind in item_kinds:
             owner = "texts" if name == "text_filter" else "data that have several splits"
             raise DataError(f"{name} is for {owner}; leave it out for {kind}.")
         if is_items(data):
-            raise DataError(f"{name} goes with {kind} that are yet to be read: pass it to {loader} instead.")
+            raise DataError(
+                f"{name} goes with {kind} that are yet to be read: pass it to {loader} instead."
+            )
     return data if is_items(data) else known.open(data, offline=offline, **given)

@@ -20,8 +20,15 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open, b"]\0\0": lzma.open,
 }  # fmt: skip
 _STREAMS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-# what only unpacking would tell the size of; the last are streams that begin with something to be passed over
-_UNCOUNTED = {b"7z\xbc\xaf'\x1c": "7z", b"Rar!": "rar", b"\x89HDF": "HDF5", b"VTXF": "Vortex", b"TsFile": "TsFile"}
+# what only unpacking would tell the size of; the last are streams that begin with something to be
+# passed over
+_UNCOUNTED = {
+    b"7z\xbc\xaf'\x1c": "7z",
+    b"Rar!": "rar",
+    b"\x89HDF": "HDF5",
+    b"VTXF": "Vortex",
+    b"TsFile": "TsFile",
+}
 _UNCOUNTED |= {bytes([0x50 + number]) + b"\x2a\x4d\x18": "zstd or lz4" for number in range(16)}
 # files that are unpacked in their turn where they lie in an archive
 _INNER = (
@@ -31,7 +38,8 @@ _INNER = (
 
 
 def check_published(path: os.PathLike[str]) -> None:
-    """Refuse a file of a dataset, before another library unpacks it, that takes more than its size allows.
+    """Refuse a file of a dataset, before another library unpacks it, that takes more than its size
+    allows.
 
     A file can be of several kinds at once: it is held to the bound as each of them."""
     import pyarrow as pa
@@ -41,9 +49,13 @@ def check_published(path: os.PathLike[str]) -> None:
         start = stream.read(8)
         stream.seek(-min(8, stream.seek(0, os.SEEK_END)), os.SEEK_END)
         end = stream.read()
-    uncounted = [kind for magic, kind in _UNCOUNTED.items() if start.startswith(magic)] + ["Lance"] * (end[-4:] == b"LANC")
+    uncounted = [kind for magic, kind in _UNCOUNTED.items() if start.startswith(magic)] + [
+        "Lance"
+    ] * (end[-4:] == b"LANC")
     if uncounted:
-        raise DataError(f"{path} is packed as {uncounted[0]}, which layerscope does not unpack. Unpack it, and give its files.")
+        raise DataError(
+            f"{path} is packed as {uncounted[0]}, which layerscope does not unpack. Unpack it, and give its files."
+        )
     if end[-6:] == b"ARROW1" or start[:4] == b"\xff" * 4 or str(path).endswith(".arrow"):
         raise DataError(
             f"{path} is an Arrow file, and what it unpacks to cannot be counted. Read the dataset with `datasets`, and give that."
@@ -56,8 +68,12 @@ def check_published(path: os.PathLike[str]) -> None:
             if start.startswith(magic):
                 _check_packed(path, magic)
         if zipfile.is_zipfile(path):  # with other bytes before it, too
-            with zipfile.ZipFile(path) as archive:  # reading a member ends at the size that it declares
-                _check_members(path, ((one.filename, one.file_size, True) for one in archive.infolist()))
+            with zipfile.ZipFile(
+                path
+            ) as archive:  # reading a member ends at the size that it declares
+                _check_members(
+                    path, ((one.filename, one.file_size, True) for one in archive.infolist())
+                )
         elif str(path).endswith(".zip"):
             raise DataError(f"{path} is not a zip file. Download it again.")
         if tarfile.is_tarfile(path):
@@ -66,7 +82,9 @@ def check_published(path: os.PathLike[str]) -> None:
     except (
         pa.ArrowException, OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError
     ) as error:  # fmt: skip
-        raise DataError(f"{path} is damaged, or not whole ({one_line(str(error))}). Download it again.") from error
+        raise DataError(
+            f"{path} is damaged, or not whole ({one_line(str(error))}). Download it again."
+        ) from error
 
 
 def _check_packed(path: os.PathLike[str], magic: bytes) -> None:
@@ -74,7 +92,11 @@ def _check_packed(path: os.PathLike[str], magic: bytes) -> None:
     import pyarrow as pa
 
     size, unpacked = os.stat(path).st_size, 0
-    with _PACKED[magic](path) if magic in _PACKED else pa.input_stream(str(path), compression=_STREAMS[magic]) as stream:
+    with (
+        _PACKED[magic](path)
+        if magic in _PACKED
+        else pa.input_stream(str(path), compression=_STREAMS[magic]) as stream
+    ):
         while part := stream.read(2**20):
             unpacked += len(part)
             check_unpacked(unpacked, size, path)
@@ -92,6 +114,8 @@ def _check_members(path: os.PathLike[str], members: Iterator[tuple[str, int, boo
     for name, length, plain in members:
         if not plain or name.lower().endswith(_INNER):
             what = "is packed itself" if plain else "is a link, a pipe or a device"
-            raise DataError(f"{path} holds {clean_name(name)!r}, which {what}. Unpack it, and give its files.")
+            raise DataError(
+                f"{path} holds {clean_name(name)!r}, which {what}. Unpack it, and give its files."
+            )
         unpacked += max(0, length)
         check_unpacked(unpacked, size, path)

@@ -1,4 +1,5 @@
-"""Reading texts and tables out of files: `.txt`, `.jsonl`, `.json`, `.csv`, `.tsv` (each also `.gz`) and `.parquet`."""
+"""Reading texts and tables out of files: `.txt`, `.jsonl`, `.json`, `.csv`, `.tsv` (each also
+`.gz`) and `.parquet`."""
 
 from __future__ import annotations
 
@@ -55,11 +56,18 @@ class Records:
 
     def cell(self, row: Mapping[str, Any], column: str, text: object) -> object:
         """The text of a row, or the whole of it."""
-        return Row(text, {name: value for name, value in row.items() if name != column}) if self.whole else text
+        return (
+            Row(text, {name: value for name, value in row.items() if name != column})
+            if self.whole
+            else text
+        )
 
 
-def read_file(path: Path, *, column: str | None = None, encoding: str | None = None, whole: bool = False) -> Records:
-    """The records of one file. Its format is told by its suffix; nothing is read until the records are."""
+def read_file(
+    path: Path, *, column: str | None = None, encoding: str | None = None, whole: bool = False
+) -> Records:
+    """The records of one file. Its format is told by its suffix; nothing is read until the records
+    are."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes[-1:] == [".gz"]
     suffix = (suffixes[:-1] if packed else suffixes)[-1:]
@@ -71,7 +79,11 @@ def read_file(path: Path, *, column: str | None = None, encoding: str | None = N
         )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
-    facts: dict[str, Any] = {"path": str(path.resolve()), "format": kind[1:], "encoding": codec(encoding)}
+    facts: dict[str, Any] = {
+        "path": str(path.resolve()),
+        "format": kind[1:],
+        "encoding": codec(encoding),
+    }
     unit = "row" if kind == ".parquet" else "line"
     records = Records(iter(()), str(path), unit, facts, whole)
     records.items = _READERS[kind](path, column, records)
@@ -84,20 +96,27 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}). Copy or download it again.") from error
+        raise DataError(
+            f"{path} is not a whole gzip file ({error}). Copy or download it again."
+        ) from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}. Check the file and its rights.") from error
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}. Check the file and its rights."
+        ) from error
 
 
 def codec(encoding: str | None) -> str:
     try:
         return codecs.lookup(encoding or "utf-8").name
     except LookupError as error:
-        raise DataError(f"unknown encoding {encoding!r}. Valid: utf-8, latin-1, cp1252, utf-16 and so on.") from error
+        raise DataError(
+            f"unknown encoding {encoding!r}. Valid: utf-8, latin-1, cp1252, utf-16 and so on."
+        ) from error
 
 
 def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are part of a text."""
+    """Decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are part
+    of a text."""
     packed = path.suffix.lower() == ".gz"
     with _readable(path), gzip.open(path, "rb") if packed else path.open("rb") as stream:
         size = path.stat().st_size if packed else None
@@ -139,7 +158,9 @@ def _other(lines: Iterable[str], path: Path, encoding: str) -> Iterator[str]:
 
 def _read_txt(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
     if column is not None:
-        raise DataError(f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out.")
+        raise DataError(
+            f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out."
+        )
     for number, line in enumerate(text_lines(path, records.facts["encoding"]), 1):
         yield number, line.rstrip("\r\n")
 
@@ -151,13 +172,20 @@ def _read_json(path: Path, column: str | None, records: Records) -> Iterator[tup
         if isinstance(value, dict):
             here = f"{path}, {records.unit} {number}"
             if chosen is None:
-                # An explicit column may hold null in the first record, so only its being there is asked for.
-                is_text = {key: isinstance(item, str) or key == column for key, item in value.items()}
+                # An explicit column may hold null in the first record, so only its being there is
+                # asked for.
+                is_text = {
+                    key: isinstance(item, str) or key == column for key, item in value.items()
+                }
                 inner = _inner(value, column) if column else None
-                chosen = records.facts["column"] = column if column and inner else choose_column(column, is_text, here)
+                chosen = records.facts["column"] = (
+                    column if column and inner else choose_column(column, is_text, here)
+                )
             found = (value[chosen],) if chosen in value else _inner(value, chosen)
             if found is None:
-                raise DataError(f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}.")
+                raise DataError(
+                    f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
+                )
             yield number, records.cell(value, chosen, found[0])
         elif (column is not None or chosen is not None) and value != "":
             raise DataError(
@@ -168,7 +196,8 @@ def _read_json(path: Path, column: str | None, records: Records) -> Iterator[tup
 
 
 def _inner(value: Any, name: str) -> tuple[Any] | None:
-    """What an object holds under a name such as `doc.text`, which leads into objects inside it; None where nothing is there."""
+    """What an object holds under a name such as `doc.text`, which leads into objects inside it;
+    None where nothing is there."""
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
             return None
@@ -184,15 +213,23 @@ def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
         try:
             values = json.loads("".join(itertools.chain(head, lines)))
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it.") from error
+            raise DataError(
+                f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it."
+            ) from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path} is not valid JSON: {json_problem(error)}. Correct it.") from error
+            raise DataError(
+                f"{path} is not valid JSON: {json_problem(error)}. Correct it."
+            ) from error
         yield from enumerate(values, 1)
         return
-    yield from json_lines(itertools.chain(head, lines), path, "JSON string or object (or the whole file one list)")
+    yield from json_lines(
+        itertools.chain(head, lines), path, "JSON string or object (or the whole file one list)"
+    )
 
 
-def json_lines(lines: Iterable[str], path: Path, expected: str = "JSON object") -> Iterator[tuple[int, object]]:
+def json_lines(
+    lines: Iterable[str], path: Path, expected: str = "JSON object"
+) -> Iterator[tuple[int, object]]:
     """The value of every line, with its number; an empty text for a blank line."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -212,7 +249,9 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if isinstance(value, dict):
             yield number, value
         elif value != "":
-            raise DataError(f"{path}, line {number} is {type(value).__name__}; every line must be a JSON object.")
+            raise DataError(
+                f"{path}, line {number} is {type(value).__name__}; every line must be a JSON object."
+            )
 
 
 def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
@@ -223,7 +262,8 @@ def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tupl
     preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
     # Every CSV value is a string; only a guess has to tell texts from numbers.
     is_text = {
-        name: column is not None or any(len(row) > i and _is_words(row[i]) for _, row in preview) for i, name in enumerate(header)
+        name: column is not None or any(len(row) > i and _is_words(row[i]) for _, row in preview)
+        for i, name in enumerate(header)
     }
     if not preview:
         is_text = dict.fromkeys(header, True)
@@ -231,10 +271,17 @@ def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tupl
     index = header.index(chosen)
     for number, row in itertools.chain(preview, rows):
         text = row[index] if index < len(row) else ""
-        yield number, records.cell(dict(zip(header, row, strict=False)), chosen, text) if records.whole else text
+        yield (
+            number,
+            records.cell(dict(zip(header, row, strict=False)), chosen, text)
+            if records.whole
+            else text,
+        )
 
 
-def csv_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(
+    path: Path, encoding: str = "utf-8", delimiter: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """The fields of every row, with its line: as many as the header has, except in a blank row."""
     delimiter = delimiter or csv_delimiter(path, encoding)
     reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
@@ -250,15 +297,25 @@ def csv_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) 
                 )
             yield reader.line_num, row
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes.") from error
+        raise DataError(
+            f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes."
+        ) from error
 
 
 def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
-    """The delimiter: the suffix's default, unless only another one splits header and rows consistently."""
-    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))  # a field takes eight times its length while it is read
+    """The delimiter: the suffix's default, unless only another one splits header and rows
+    consistently."""
+    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever
+    # raised.
+    csv.field_size_limit(
+        max(csv.field_size_limit(), 1 << 26)
+    )  # a field takes eight times its length while it is read
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-    head = list(itertools.islice((line for line in text_lines(path, encoding) if line.strip()), CSV_PREVIEW_ROWS))
+    head = list(
+        itertools.islice(
+            (line for line in text_lines(path, encoding) if line.strip()), CSV_PREVIEW_ROWS
+        )
+    )
     widths: dict[str, list[int]] = {}
     for delimiter in DELIMITERS:
         rows = []
@@ -266,15 +323,24 @@ def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
             for row in csv.reader(head, delimiter=delimiter, strict=True):
                 rows.append(len(row))
         except csv.Error as error:
-            if "unexpected end" not in str(error):  # a quote in the middle of a field: it is not this one, or reading will say
+            if "unexpected end" not in str(
+                error
+            ):  # a quote in the middle of a field: it is not this one, or reading will say
                 continue
         if rows and rows[0] > 1 and (delimiter == usual or max(rows[1:], default=2) > 1):
-            widths[delimiter] = rows[:-1] if len(head) == CSV_PREVIEW_ROWS else rows  # the last may go on in the next line
-    # where several split the header, the rows tell; a single one is taken, and a row that does not fit is an error later
-    even = [delimiter for delimiter, rows in widths.items() if len(widths) == 1 or len(set(rows)) == 1]
+            widths[delimiter] = (
+                rows[:-1] if len(head) == CSV_PREVIEW_ROWS else rows
+            )  # the last may go on in the next line
+    # where several split the header, the rows tell; a single one is taken, and a row that does not
+    # fit is an error later
+    even = [
+        delimiter for delimiter, rows in widths.items() if len(widths) == 1 or len(set(rows)) == 1
+    ]
     if len(widths) > 1 and len(even) != 1 and not (usual in widths and not even):
         given = " or by ".join(map(repr, widths))
-        raise DataError(f"{path}: its fields may be separated by {given}. Put fields that hold them in double quotes.")
+        raise DataError(
+            f"{path}: its fields may be separated by {given}. Put fields that hold them in double quotes."
+        )
     found = even[0] if even else usual
     if found != usual:
         _say_delimiter(path, found)
@@ -300,20 +366,35 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
 
     def is_string(kind: Any) -> bool:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+        return bool(
+            pa.types.is_string(kind)
+            or pa.types.is_large_string(kind)
+            or pa.types.is_string_view(kind)
+        )
 
     try:
         with _readable(path), pq.ParquetFile(path) as table:
-            chosen = choose_column(column, {f.name: is_string(f.type) for f in table.schema_arrow}, str(path))
+            chosen = choose_column(
+                column, {f.name: is_string(f.type) for f in table.schema_arrow}, str(path)
+            )
             records.facts["column"] = chosen
             del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
             number = 0
-            for batch in parquet_batches(table, path, table.schema_arrow.names if records.whole else [chosen]):
+            for batch in parquet_batches(
+                table, path, table.schema_arrow.names if records.whole else [chosen]
+            ):
                 for row in batch.to_pylist() if records.whole else batch.column(0).to_pylist():
                     number += 1
                     yield number, records.cell(row, chosen, row[chosen]) if records.whole else row
-    except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:  # ValueError: strings that are not UTF-8
-        raise DataError(f"{path} is not a readable parquet file: {error}. Write or download it again.") from error
+    except (
+        pa.ArrowException,
+        ValueError,
+        OverflowError,
+        MemoryError,
+    ) as error:  # ValueError: strings that are not UTF-8
+        raise DataError(
+            f"{path} is not a readable parquet file: {error}. Write or download it again."
+        ) from error
 
 
 def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
@@ -336,7 +417,13 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
         preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
         holds = dict.fromkeys(header, False)
         for _, row in preview:
-            holds.update({name: True for i, name in zip(places, header, strict=True) if isinstance(_at(row, i), str)})
+            holds.update(
+                {
+                    name: True
+                    for i, name in zip(places, header, strict=True)
+                    if isinstance(_at(row, i), str)
+                }
+            )
         if column in holds:
             holds[column] = True
         chosen = records.facts["column"] = choose_column(column, holds, str(path))
@@ -347,7 +434,9 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
     except (DataError, GeneratorExit):
         raise
     except Exception as error:  # of many kinds, from files that can say anything
-        raise DataError(f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv.") from error
+        raise DataError(
+            f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv."
+        ) from error
 
 
 def _header(names: list[str], path: Path) -> list[str]:
@@ -377,7 +466,8 @@ SUFFIXES = tuple(_READERS)
 
 
 def choose_column(given: str | None, columns: Mapping[str, bool], where: str) -> str:
-    """The column to read: the one given, else one with a usual name, else the only one that holds text.
+    """The column to read: the one given, else one with a usual name, else the only one that holds
+    text.
 
     `columns` says of each column whether it holds strings.
 
@@ -393,7 +483,9 @@ def choose_column(given: str | None, columns: Mapping[str, bool], where: str) ->
             raise DataError(f"{where} has no column {given!r}.{guess} Columns: {listed}.")
         if given not in strings:
             texts = ", ".join(repr(name) for name in strings) or "none"
-            raise DataError(f"{where}: column {given!r} does not hold text. Columns that do: {texts}.")
+            raise DataError(
+                f"{where}: column {given!r} does not hold text. Columns that do: {texts}."
+            )
         return given
     by_name = {name.strip().lower(): name for name in reversed(strings)}
     for name in PREFERRED_COLUMNS:
@@ -421,18 +513,33 @@ def read_table(table: Any, names: list[str], column: str | None, whole: bool = F
     """The texts of one column of a table in memory; what is missing there is null."""
 
     def values(name: str) -> Iterator[object]:
-        return (None if is_missing(value) and not isinstance(value, str) else value for value in table[name])
+        return (
+            None if is_missing(value) and not isinstance(value, str) else value
+            for value in table[name]
+        )
 
     def holds_text(name: str) -> bool:
         if name == column:
             return True
-        some = [value for value in itertools.islice(values(name), CSV_PREVIEW_ROWS) if value is not None]
+        some = [
+            value for value in itertools.islice(values(name), CSV_PREVIEW_ROWS) if value is not None
+        ]
         return bool(some) and isinstance(some[0], str)
 
-    chosen = choose_column(column, {name: holds_text(name) for name in names}, f"the given {type(table).__name__}")
-    records = Records(iter(()), f"the given {type(table).__name__}", "row", {"column": chosen}, whole)
-    rows = (dict(zip(names, row, strict=True)) for row in zip(*map(values, names), strict=True)) if whole else None
-    records.items = enumerate(values(chosen) if rows is None else (records.cell(row, chosen, row[chosen]) for row in rows))
+    chosen = choose_column(
+        column, {name: holds_text(name) for name in names}, f"the given {type(table).__name__}"
+    )
+    records = Records(
+        iter(()), f"the given {type(table).__name__}", "row", {"column": chosen}, whole
+    )
+    rows = (
+        (dict(zip(names, row, strict=True)) for row in zip(*map(values, names), strict=True))
+        if whole
+        else None
+    )
+    records.items = enumerate(
+        values(chosen) if rows is None else (records.cell(row, chosen, row[chosen]) for row in rows)
+    )
     return records
 
 
@@ -447,7 +554,11 @@ def is_missing(value: Any) -> bool:
     >>> [is_missing(value) for value in (None, float("nan"), " ", 0, "no")]
     [True, True, True, False, False]
     """
-    return value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip())
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    )
 
 
 def as_label(value: Any, where: str) -> str:
@@ -462,9 +573,13 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
     name = path.name.lower().removesuffix(".gz")
     suffix = next((ending for ending in TABLE_SUFFIXES if name.endswith(ending)), None)
     if suffix is None:
-        raise DataError(f"{path} is not a table that can be read. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz.")
+        raise DataError(
+            f"{path} is not a table that can be read. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz."
+        )
     if not path.is_file():
-        raise DataError(f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}.")
+        raise DataError(
+            f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
+        )
     columns, rows = _json_rows(path) if suffix in (".jsonl", ".ndjson") else _csv_rows(path)
     if not rows:
         raise DataError(f"{path} holds no examples.")
@@ -472,7 +587,11 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
 
 
 def _csv_rows(path: Path) -> tuple[list[str], Rows]:
-    filled = ((number, fields) for number, fields in csv_rows(path) if any(field.strip() for field in fields))
+    filled = (
+        (number, fields)
+        for number, fields in csv_rows(path)
+        if any(field.strip() for field in fields)
+    )
     header = _header([name.strip() for name in next(filled, (0, []))[1]], path)
     return header, [(number, dict(zip(header, fields, strict=True))) for number, fields in filled]
 

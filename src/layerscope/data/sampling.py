@@ -1,4 +1,5 @@
-"""A random sample of a stream of texts, in one pass and little memory, however many texts there are."""
+"""A random sample of a stream of texts, in one pass and little memory, however many texts there
+are."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ from layerscope.errors import DataError
 class Draw:
     """Distinct texts of a stream in random order, at most as many as were asked for.
 
-    `read` counts all usable texts, `distinct` those that differ. `fingerprint` says which texts the stream holds, whatever
-    their order. `keys` holds a sorted number for each distinct text, so that a later pass can leave out copies.
+    `read` counts all usable texts, `distinct` those that differ. `fingerprint` says which texts the
+    stream holds, whatever their order. `keys` holds a sorted number for each distinct text, so that
+    a later pass can leave out copies.
     """
 
     texts: tuple[str, ...]
@@ -32,8 +34,8 @@ class Draw:
 def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
     """The `size` distinct texts whose hash with the seed is lowest, lowest first.
 
-    The draw depends on the seed and on which texts there are, not on their order or their copies, and a smaller draw is the
-    beginning of a larger one.
+    The draw depends on the seed and on which texts there are, not on their order or their copies,
+    and a smaller draw is the beginning of a larger one.
 
     >>> draw_texts(["b", "a", "b", "c"], 2).texts == draw_texts(["c", "b", "a"], 3).texts[:2]
     True
@@ -57,21 +59,29 @@ def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
             heapq.heappush(lowest, (rank, text))
         else:
             members.remove(heapq.heapreplace(lowest, (rank, text))[1])
-    distinct = np.unique(np.frombuffer(keys, dtype=np.uint64)) if keys else np.empty(0, dtype=np.uint64)
+    distinct = (
+        np.unique(np.frombuffer(keys, dtype=np.uint64)) if keys else np.empty(0, dtype=np.uint64)
+    )
     fingerprint = hashlib.sha256(f"{len(keys)}|{total % 2**256:x}".encode()).hexdigest()
     ordered = tuple(text for _, text in sorted(lowest, reverse=True))
     return Draw(ordered, len(keys), len(distinct), fingerprint, distinct)
 
 
-def distinct_texts(stream: Iterable[str], keys: np.ndarray, without: Iterable[str] = ()) -> Iterator[str]:
+def distinct_texts(
+    stream: Iterable[str], keys: np.ndarray, without: Iterable[str] = ()
+) -> Iterator[str]:
     """Every text of a stream once, in the order of the stream; `keys` are those of its draw."""
     seen = np.zeros(len(keys), dtype=bool)
-    seen[np.searchsorted(keys, np.array([content_key(text) for text in without], dtype=np.uint64))] = True
+    seen[
+        np.searchsorted(keys, np.array([content_key(text) for text in without], dtype=np.uint64))
+    ] = True
     for text in stream:
         key = content_key(text)
         place = int(np.searchsorted(keys, np.uint64(key)))
         if place == len(keys) or int(keys[place]) != key:
-            raise DataError(f"the texts changed while they were read: {text[:60]!r} is new. Run the same command again.")
+            raise DataError(
+                f"the texts changed while they were read: {text[:60]!r} is new. Run the same command again."
+            )
         if not seen[place]:
             seen[place] = True
             yield text

@@ -11,13 +11,15 @@ from pathlib import Path
 from layerscope.errors import DataError
 
 _SPEC = re.compile(
-    r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII
+    r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?",
+    re.ASCII,
 )
 
 
 @dataclass(frozen=True)
 class HubSpec:
-    """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the usual ones."""
+    """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the
+    usual ones."""
 
     repo: str
     config: str | None = None
@@ -36,15 +38,21 @@ def parse_hub_spec(text: str) -> HubSpec | None:
     HubSpec(repo='Salesforce/wikitext', config='wikitext-103-raw-v1', split='test', revision=None)
     """
     match = _SPEC.fullmatch(text)
-    return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
+    return (
+        HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"])
+        if match
+        else None
+    )
 
 
 def locate(
     spec: str | os.PathLike[str], catalogued: Container[str], suffixes: tuple[str, ...] = ()
 ) -> str | Path | HubSpec | None:
-    """What a spec names: a catalogued name (a text), what lies on this machine (a path), a hub dataset, or nothing.
+    """What a spec names: a catalogued name (a text), what lies on this machine (a path), a hub
+    dataset, or nothing.
 
-    What ends like a file, or lies in a folder that exists, is not looked for on the hub; `hub:org/name` always is.
+    What ends like a file, or lies in a folder that exists, is not looked for on the hub;
+    `hub:org/name` always is.
     """
     text = os.fspath(spec)
     if isinstance(spec, str) and text in catalogued:
@@ -52,7 +60,9 @@ def locate(
     named = isinstance(spec, str) and text.startswith("hub:")
     hub = parse_hub_spec(text.removeprefix("hub:")) if isinstance(spec, str) else None
     if named and hub is None:
-        raise DataError(f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split.")
+        raise DataError(
+            f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split."
+        )
     path = Path(text).expanduser()
     try:
         found, folder = path.exists(), path.parent.is_dir()
@@ -60,4 +70,8 @@ def locate(
         found, folder = False, False
     if found and not named:
         return path
-    return hub if named or not (folder or text.lower().removesuffix(".gz").endswith(suffixes)) else None
+    return (
+        hub
+        if named or not (folder or text.lower().removesuffix(".gz").endswith(suffixes))
+        else None
+    )

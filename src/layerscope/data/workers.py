@@ -1,8 +1,10 @@
-"""Child processes that answer requests, so that a GPU, or a model, does not wait for one core of Python.
+"""Child processes that answer requests, so that a GPU, or a model, does not wait for one core of
+Python.
 
-The workers are plain child processes: no fork of a process that uses a GPU, nothing that a script without a `__main__` guard
-could trip over, and nothing imported from the current folder. A worker that dies, or cannot be started, costs time but no
-result: its requests are answered in this process. Workers end with the process that started them, even if that is killed.
+The workers are plain child processes: no fork of a process that uses a GPU, nothing that a script
+without a `__main__` guard could trip over, and nothing imported from the current folder. A worker
+that dies, or cannot be started, costs time but no result: its requests are answered in this
+process. Workers end with the process that started them, even if that is killed.
 docs/decisions/worker-processes.md says why this is not a pool of the standard library or of joblib.
 """
 
@@ -45,11 +47,13 @@ class WorkerError(LayerscopeError):
 
 
 class WorkerPool(Closing):
-    """Answers requests with `answer(setup, request)`, a function of a module, in `workers` child processes. A context.
+    """Answers requests with `answer(setup, request)`, a function of a module, in `workers` child
+    processes. A context.
 
-    With fewer than two workers everything is answered in this process. `setup` is sent to the workers once; it may be set until
-    the first request is made. They start in the background, right away. Where `imports` names all that they need beyond
-    layerscope, they are forks of one process that has imported it.
+    With fewer than two workers everything is answered in this process. `setup` is sent to the
+    workers once; it may be set until the first request is made. They start in the background, right
+    away. Where `imports` names all that they need beyond layerscope, they are forks of one process
+    that has imported it.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class WorkerPool(Closing):
         start = partial(self._open_nursery, imports or ()) if forked else self._start_all
         self._starter = threading.Thread(target=start, name="layerscope-start-workers")
         self._starter.start()
-        self._threads = ThreadPoolExecutor(max(1, self.count), thread_name_prefix="layerscope-workers")
+        self._threads = ThreadPoolExecutor(
+            max(1, self.count), thread_name_prefix="layerscope-workers"
+        )
 
     def _start_all(self) -> None:
         for _ in range(self.count):
@@ -82,17 +88,23 @@ class WorkerPool(Closing):
                 child = subprocess.Popen(_command("main()"), stdin=pipe, stdout=pipe, env=variables)  # noqa: S603 - our own
                 self._started.append(child)
             except Exception as error:
-                log.warning("a worker process could not be started (%s); its work is done in this process", error)
+                log.warning(
+                    "a worker process could not be started (%s); its work is done in this process",
+                    error,
+                )
             self._free.put(child)  # a thread that waits for a worker must hear that there is none
 
     def _open_nursery(self, imports: Sequence[str]) -> None:
         try:
-            self._nursery = Nursery(self.count, self._environment, [self.answer.__module__, *imports])
+            self._nursery = Nursery(
+                self.count, self._environment, [self.answer.__module__, *imports]
+            )
         except Exception as error:
             self._give_up(self.count, error)
 
     def _fork_all(self) -> None:
-        """Have the workers forked by the first thread that asks for one: by then the setup is known."""
+        """Have the workers forked by the first thread that asks for one: by then the setup is
+        known."""
         self._starter.join()
         if self._nursery is None or not self._first.acquire(blocking=False):
             return
@@ -107,7 +119,11 @@ class WorkerPool(Closing):
             self._give_up(left, error)
 
     def _give_up(self, count: int, error: Exception) -> None:
-        log.warning("%d worker processes could not be started (%s); their work is done in this process", count, error)
+        log.warning(
+            "%d worker processes could not be started (%s); their work is done in this process",
+            count,
+            error,
+        )
         for _ in range(count):
             self._free.put(None)
 
@@ -146,7 +162,10 @@ class WorkerPool(Closing):
             good, found = _receive(worker.stdout)
         except (OSError, EOFError, pickle.PickleError, AttributeError, TypeError) as error:
             if not getattr(self._thread, "warned", False):
-                log.warning("a worker process stopped (%s); its work is done in this process", error or type(error).__name__)
+                log.warning(
+                    "a worker process stopped (%s); its work is done in this process",
+                    error or type(error).__name__,
+                )
                 self._thread.warned = True
             self._thread.worker = None
             return self.answer(self.setup, request)
@@ -159,7 +178,10 @@ class WorkerPool(Closing):
             self._fork_all()
             self._thread.worker = self._free.get()
             if self._thread.worker is not None and self._nursery is None:
-                _send(self._thread.worker.stdin, (self.answer.__module__, self.answer.__qualname__, self.setup))
+                _send(
+                    self._thread.worker.stdin,
+                    (self.answer.__module__, self.answer.__qualname__, self.setup),
+                )
         if self._thread.worker is None:
             raise OSError("there is none")
         return self._thread.worker
@@ -167,19 +189,31 @@ class WorkerPool(Closing):
 
 def _command(call: str, *options: str) -> list[str]:
     # -P: the current folder is not on the path, so that a user's random.py is not imported
-    return [sys.executable, *options, "-P", "-c", f"from layerscope.data import workers; workers.{call}"]
+    return [
+        sys.executable,
+        *options,
+        "-P",
+        "-c",
+        f"from layerscope.data import workers; workers.{call}",
+    ]
 
 
 def _variables(environment: dict[str, str], more: Iterable[str] = ()) -> dict[str, str]:
-    paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")]), *more]
+    paths = [
+        str(Path(__file__).resolve().parents[2]),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+        *more,
+    ]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
 
 class Nursery:
-    """One process that imports what workers need, is sent their setup, and forks them: it starts while a GPU waits for the views.
+    """One process that imports what workers need, is sent their setup, and forks them: it starts
+    while a GPU waits for the views.
 
-    A dozen processes that import the same on a machine with as many cores take several times as long. Nothing has been started
-    in it that a fork could break: no GPU, no threads. It ends its workers when this process lets go of it, or ends.
+    A dozen processes that import the same on a machine with as many cores take several times as
+    long. Nothing has been started in it that a fork could break: no GPU, no threads. It ends its
+    workers when this process lets go of it, or ends.
     """
 
     def __init__(self, count: int, environment: dict[str, str], imports: Sequence[str]) -> None:
@@ -192,9 +226,12 @@ class Nursery:
         both = list(zip(pipes[::2], pipes[1::2], strict=True))  # of each worker: requests, answers
         theirs = [(requests[0], answers[1]) for requests, answers in both]
         self._ours = iter([(requests[1], answers[0]) for requests, answers in both])
-        # -S: without `site`, which finds installed packages and runs what they hook into Python's start: often half of it
+        # -S: without `site`, which finds installed packages and runs what they hook into Python's
+        #   start: often half of it
         command = _command(f"run_nursery({list(imports)!r}, {theirs!r})", "-S")
-        installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        installed = [
+            path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
+        ]
         try:
             self.process = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -215,7 +252,9 @@ class Nursery:
 
     def next_worker(self) -> Worker:
         """The next worker, as soon as it is forked."""
-        requests, answers = (os.fdopen(end, mode) for end, mode in zip(next(self._ours), ("wb", "rb"), strict=True))
+        requests, answers = (
+            os.fdopen(end, mode) for end, mode in zip(next(self._ours), ("wb", "rb"), strict=True)
+        )
         try:
             return ForkedWorker(int(_receive(self.process.stdout)), requests, answers)
         except BaseException:
@@ -257,7 +296,8 @@ class ForkedWorker:
     def wait(self) -> None:
         """Until it has ended, for two seconds at most.
 
-        Its parent ignores the signal that it ended, so that it is gone at once. If that parent was killed, it may stay listed.
+        Its parent ignores the signal that it ended, so that it is gone at once. If that parent was
+        killed, it may stay listed.
         """
         end = time.monotonic() + _LONGEST_WAIT
         while self.poll() is None and time.monotonic() < end:
@@ -268,7 +308,8 @@ Worker = subprocess.Popen[bytes] | ForkedWorker
 
 
 def run_nursery(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
-    """The main program of a nursery: `pipes` are the ends for each worker's requests and answers."""
+    """The main program of a nursery: `pipes` are the ends for each worker's requests and
+    answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended workers need not be waited for
     numbers = os.fdopen(os.dup(1), "wb")
@@ -282,7 +323,9 @@ def run_nursery(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> Non
     except EOFError:
         return
     answer = getattr(importlib.import_module(module), name)
-    with suppress(Exception):  # what the first answer takes long to make, a tokenizer, is made once for all
+    with suppress(
+        Exception
+    ):  # what the first answer takes long to make, a tokenizer, is made once for all
         answer(setup, [])
     born = []
     for i, (requests, answers) in enumerate(pipes):
@@ -307,7 +350,9 @@ def run_nursery(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> Non
             os.wait()
 
 
-def answer_all(answer: Callable[[Any, Any], Any], setup: Any, requests: IO[bytes], answers: IO[bytes]) -> None:
+def answer_all(
+    answer: Callable[[Any, Any], Any], setup: Any, requests: IO[bytes], answers: IO[bytes]
+) -> None:
     """Answer requests until there are no more."""
     while True:
         try:
@@ -323,7 +368,9 @@ def answer_all(answer: Callable[[Any, Any], Any], setup: Any, requests: IO[bytes
 
 def main() -> None:
     """The main program of a worker. The first message names the function and holds its setup."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which then ends it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the process that started this one, which then ends it
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     with suppress(EOFError):

@@ -1,4 +1,5 @@
-"""Vectors of texts: of all layers at once, of a million texts in a file, found by a question, compared between models."""
+"""Vectors of texts: of all layers at once, of a million texts in a file, found by a question,
+compared between models."""
 
 from layerscope.embedding.comparing import ModelComparison, compare_models
 from layerscope.embedding.encoding import encode

@@ -1,4 +1,5 @@
-"""How texts become vectors: a folder read as it says itself, or layers of a model under a readout. Here or by workers."""
+"""How texts become vectors: a folder read as it says itself, or layers of a model under a readout.
+Here or by workers."""
 
 from __future__ import annotations
 
@@ -43,11 +44,16 @@ def _layers(layers: Layers, blocks: int, model: str) -> list[int]:
         return pick_layers(None, blocks, model)
     given = [-1] if layers is None else [*layers] if isinstance(layers, Iterable) else [layers]
     wanted = pick_layers(given, blocks, model)
-    return wanted if isinstance(layers, set) else list(dict.fromkeys(int(layer) % (blocks + 1) for layer in given))
+    return (
+        wanted
+        if isinstance(layers, set)
+        else list(dict.fromkeys(int(layer) % (blocks + 1) for layer in given))
+    )
 
 
 class Encoder(Work[slice, list[np.ndarray]]):
-    """What encodes texts, under the names of its columns. Before `open` it can be sent to workers."""
+    """What encodes texts, under the names of its columns. Before `open` it can be sent to
+    workers."""
 
     under_way = 2
     names: tuple[str, ...]
@@ -77,12 +83,16 @@ class Encoder(Work[slice, list[np.ndarray]]):
 
     def vectors(self, engine: Engine, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         """The vectors of texts, by whatever engine there is."""
-        vectors = self._there(engine, texts, advance) if engine.remote else self._locally(texts, advance)
+        vectors = (
+            self._there(engine, texts, advance) if engine.remote else self._locally(texts, advance)
+        )
         for name, rows in zip(self.names, vectors, strict=True):
             wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
             if len(wrong):
                 shown = repr(texts[wrong[0]][:60])
-                raise LayerscopeError(f"{len(wrong)} of {len(rows)} vectors ({name}) are not finite; the first is of {shown}.")
+                raise LayerscopeError(
+                    f"{len(wrong)} of {len(rows)} vectors ({name}) are not finite; the first is of {shown}."
+                )
         return vectors
 
     def say_cuts(self, cut: int, of: int) -> None:
@@ -90,7 +100,12 @@ class Encoder(Work[slice, list[np.ndarray]]):
         if cut:
             most = self.facts["max_length"]
             limit = f"than {most} tokens" if most else "than the folder reads"
-            log.warning("%s of %s texts are longer %s, and were cut; max_length= sets the limit", f"{cut:,}", f"{of:,}", limit)
+            log.warning(
+                "%s of %s texts are longer %s, and were cut; max_length= sets the limit",
+                f"{cut:,}",
+                f"{of:,}",
+                limit,
+            )
 
     def _locally(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         if not self._here:
@@ -101,10 +116,14 @@ class Encoder(Work[slice, list[np.ndarray]]):
 
     def _there(self, engine: Engine, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         self.texts = PackedTexts(texts)
-        spans = [slice(start, min(start + _SPAN, len(texts))) for start in range(0, len(texts), _SPAN)]
+        spans = [
+            slice(start, min(start + _SPAN, len(texts))) for start in range(0, len(texts), _SPAN)
+        ]
         found = dict(engine.run(self, spans, advance))
         self.cut += sum(int(one[-1]) for one in found.values())
-        return [np.concatenate([found[i][k] for i in range(len(spans))]) for k in range(len(self.names))]
+        return [
+            np.concatenate([found[i][k] for i in range(len(spans))]) for k in range(len(self.names))
+        ]
 
 
 class FolderEncoder(Encoder):
@@ -112,7 +131,9 @@ class FolderEncoder(Encoder):
 
     names = (VECTOR,)
 
-    def __init__(self, folder: Path, facts: dict[str, Any], batch_size: int | None = None, **to: Any) -> None:
+    def __init__(
+        self, folder: Path, facts: dict[str, Any], batch_size: int | None = None, **to: Any
+    ) -> None:
         super().__init__(batch_size)
         self.folder, self.facts, self.to = folder, facts, to
 
@@ -123,7 +144,9 @@ class FolderEncoder(Encoder):
             self._model.max_seq_length = min(most, self._model.max_seq_length or most)
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
-        self.cut += self._too_long(texts, (getattr(self._model, "prompts", None) or {}).get(self.prompt, ""))
+        self.cut += self._too_long(
+            texts, (getattr(self._model, "prompts", None) or {}).get(self.prompt, "")
+        )
         encode = self._model.encode_query if self.prompt == QUERY else self._model.encode_document
         given: dict[str, Any] = {"batch_size": self.batch_size or 32, "show_progress_bar": False}
         found = np.asarray(encode(list(texts), **given), dtype=np.float32)
@@ -131,12 +154,21 @@ class FolderEncoder(Encoder):
         return [found]
 
     def _too_long(self, texts: Sequence[str], prompt: str) -> int:
-        """How many texts have more tokens than are read. A token has a byte at least: short texts need no look."""
+        """How many texts have more tokens than are read. A token has a byte at least: short texts
+        need no look."""
         most, tokenizer = self._model.max_seq_length, self._model.tokenizer
         if most is None or not callable(tokenizer):
             return 0
-        long = [prompt + text for text in texts if len((prompt + text).encode("utf-8", "replace")) + _SPECIAL > most]
-        found = tokenizer(long, truncation=False, padding=False, verbose=False)["input_ids"] if long else []
+        long = [
+            prompt + text
+            for text in texts
+            if len((prompt + text).encode("utf-8", "replace")) + _SPECIAL > most
+        ]
+        found = (
+            tokenizer(long, truncation=False, padding=False, verbose=False)["input_ids"]
+            if long
+            else []
+        )
         return sum(len(ids) > most for ids in found)
 
 
@@ -149,11 +181,20 @@ class LayerEncoder(Encoder):
     ) -> None:  # fmt: skip
         super().__init__(batch_size)
         if readout.centering == HEAD or readout.sink == "drop":
-            raise LayerscopeError(f"the readout {readout.name} needs what `improve` fits. Encode with the folder that it wrote.")
+            raise LayerscopeError(
+                f"the readout {readout.name} needs what `improve` fits. Encode with the folder that it wrote."
+            )
         self._model: LoadedModel | None = model if recipe is None else None
-        self.recipe, self.layers, self.readout, self.width = recipe, list(layers), readout, model.width
+        self.recipe, self.layers, self.readout, self.width = (
+            recipe,
+            list(layers),
+            readout,
+            model.width,
+        )
         self.memory = 0 if recipe is None else recipe.memory
-        self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
+        self.max_length = (
+            max_length if model.max_length is None else min(max_length, model.max_length)
+        )
         self.names = (VECTOR,) if len(layers) == 1 else tuple(f"layer_{layer}" for layer in layers)
         self.facts = {
             "model": {"name": model.name, **model_key(model.identity)},
@@ -168,7 +209,14 @@ class LayerEncoder(Encoder):
         order = {site.layer: i for i, site in enumerate(sites)}
         self._order = [order[layer] for layer in self.layers]
         kinds = list(self.readout.kinds)
-        self._encoder = TextEncoder(model, get_template(self.readout.template), sites, kinds, self.max_length, self.batch_size)
+        self._encoder = TextEncoder(
+            model,
+            get_template(self.readout.template),
+            sites,
+            kinds,
+            self.max_length,
+            self.batch_size,
+        )
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
         vectors, numbers = self._encoder.run(self._encoder.read(texts), advance)
@@ -180,7 +228,8 @@ def open_encoder(
     command: Any, model: Any, tokenizer: Any = None, *, layers: Layers = None, readout: str | Readout | None = None,
     max_length: int | None = None,
 ) -> Encoder:  # fmt: skip
-    """How a model reads texts. Without layers and a readout, a sentence encoder reads them as it says itself.
+    """How a model reads texts. Without layers and a readout, a sentence encoder reads them as it
+    says itself.
 
     `command` is an open `Command`.
     """
@@ -190,18 +239,32 @@ def open_encoder(
     if isinstance(model, str | Path) and layers is None and readout is None:
         source = find_source(model, command.offline, command.loading)
         if source.pipeline is not None:
-            return _folder_encoder(source, {"tokenizer": tokenizer, **command.loading}, max_length, batch)
+            return _folder_encoder(
+                source, {"tokenizer": tokenizer, **command.loading}, max_length, batch
+            )
     loaded = command.load(model, tokenizer)
     if loaded.kind != "texts" or loaded.tokenizer is None:
-        raise LayerscopeError(f"{loaded.name} reads no texts{'' if loaded.kind == 'texts' else f' but {loaded.kind}'}.")
+        raise LayerscopeError(
+            f"{loaded.name} reads no texts{'' if loaded.kind == 'texts' else f' but {loaded.kind}'}."
+        )
     chosen = readout if isinstance(readout, Readout) else Readout.parse(readout or "plain/mean")
     return LayerEncoder(
-        loaded, command.recipe, _layers(layers, loaded.n_blocks, loaded.name), chosen.check(), max_length or MAX_LENGTH, batch
+        loaded,
+        command.recipe,
+        _layers(layers, loaded.n_blocks, loaded.name),
+        chosen.check(),
+        max_length or MAX_LENGTH,
+        batch,
     )
 
 
-def _folder_encoder(source: Source, given: dict[str, Any], max_length: int | None, batch: int | None) -> FolderEncoder:
-    root, takes = source.pipeline.resolve(), ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")  # type: ignore[union-attr]
+def _folder_encoder(
+    source: Source, given: dict[str, Any], max_length: int | None, batch: int | None
+) -> FolderEncoder:
+    root, takes = (
+        source.pipeline.resolve(),  # type: ignore[union-attr]
+        ("dtype", "device", "revision", "trust_remote_code", "allow_pickle"),
+    )
     other = next((name for name, value in given.items() if value and name not in takes), None)
     if other is not None:
         raise InvalidValueError(
@@ -209,7 +272,12 @@ def _folder_encoder(source: Source, given: dict[str, Any], max_length: int | Non
         )
     dtype, device = pick_dtype(given.get("dtype", "auto")), given.get("device")
     to = {} if device is None else {"device": pick_device(device)}
-    files = {file for kind in ("*.safetensors", "*.json", "*.txt", "*.model") for file in root.rglob(kind) if file.is_file()}
+    files = {
+        file
+        for kind in ("*.safetensors", "*.json", "*.txt", "*.model")
+        for file in root.rglob(kind)
+        if file.is_file()
+    }
     facts = {
         "model": {"name": source.name, "sha256": files_sha256(files.union(source.weights))},
         "max_length": max_length, "dtype": str(dtype),

@@ -39,28 +39,55 @@ def encode(
 ) -> np.ndarray | pd.DataFrame | Path:
     """Vectors of texts: of one layer (texts, D), or of several in one pass (layers, texts, D).
 
-    - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is left out.
-    - `layers`: a number, numbers, or `all`. None: the last layer, or what a sentence encoder's folder does itself.
+    - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is
+      left out.
+    - `layers`: a number, numbers, or `all`. None: the last layer, or what a sentence encoder's
+      folder does itself.
     - `max_length`: in tokens; None: 256, or what the folder says.
-    - `readout`: how a text becomes one vector; one that centers subtracts the mean over these texts.
-    - `frame`: return a table instead: the text, the other columns, and a column of vectors per layer.
+    - `readout`: how a text becomes one vector; one that centers subtracts the mean over these
+      texts.
+    - `frame`: return a table instead: the text, the other columns, and a column of vectors per
+      layer.
     - `out`: write that table to a parquet file of any length and return its path (see `embed`).
 
         vectors = layerscope.encode("smollm2-135m", texts, layers=[10, 20])
         vectors[0].shape  # layer 10: (texts, 576)
     """
-    shared: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    shared: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     if out is not None:
-        given = {"layers": layers, "readout": readout, "column": column, "max_length": max_length, "tokenizer": tokenizer}
+        given = {
+            "layers": layers,
+            "readout": readout,
+            "column": column,
+            "max_length": max_length,
+            "tokenizer": tokenizer,
+        }
         return embed(model, texts, out, **given, **shared, **options)
     command = Command("encode", options, **shared, function=encode)
-    stream = TextStream([texts] if isinstance(texts, str) and " " in texts else texts, column=column, offline=offline)
+    stream = TextStream(
+        [texts] if isinstance(texts, str) and " " in texts else texts,
+        column=column,
+        offline=offline,
+    )
     rows = list(stream.rows())
     words = [str(row.text) for row in rows]
     asked = Readout.parse(readout) if isinstance(readout, str) else readout
     with command:
-        plain = None if asked is None else replace(asked, centering="none" if asked.centering == "corpus" else asked.centering)
-        encoder = open_encoder(command, model, tokenizer, layers=layers, readout=plain, max_length=max_length)
+        plain = (
+            None
+            if asked is None
+            else replace(
+                asked, centering="none" if asked.centering == "corpus" else asked.centering
+            )
+        )
+        encoder = open_encoder(
+            command, model, tokenizer, layers=layers, readout=plain, max_length=max_length
+        )
         command.bar.begin(f"{encoder.facts['model']['name']}|texts", len(words))
         found = encoder.vectors(command.engine, words, command.bar.advance)
     encoder.say_cuts(encoder.cut, len(words))
@@ -68,5 +95,7 @@ def encode(
         found = [one - one.mean(0, dtype=np.float64).astype(np.float32) for one in found]
     if frame:
         table = pd.DataFrame([{"text": row.text, **row.others} for row in rows])
-        return table.assign(**{name: list(one) for name, one in zip(encoder.names, found, strict=True)})
+        return table.assign(
+            **{name: list(one) for name, one in zip(encoder.names, found, strict=True)}
+        )
     return np.stack(found) if isinstance(layers, Iterable) else found[0]

@@ -1,4 +1,5 @@
-"""`search`: the texts nearest to a question, among texts of any kind or in a file that `embed` wrote."""
+"""`search`: the texts nearest to a question, among texts of any kind or in a file that `embed`
+wrote."""
 
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ def nearest(query: np.ndarray, blocks: Found, top: int) -> pd.DataFrame:
         best += [(float(cosines[i]), count + int(i), rows[i]) for i in order]
         best = sorted(best, key=lambda one: (-one[0], one[1]))[:top]
         count += len(rows)
-    ranked = [({"rank": rank, "cosine": cosine}, row) for rank, (cosine, _, row) in enumerate(best, 1)]
-    return pd.DataFrame([{**told, **row, **told} for told, row in ranked])  # a row's own column of that name does not count
+    ranked = [
+        ({"rank": rank, "cosine": cosine}, row) for rank, (cosine, _, row) in enumerate(best, 1)
+    ]
+    return pd.DataFrame(
+        [{**told, **row, **told} for told, row in ranked]
+    )  # a row's own column of that name does not count
 
 
 def search(
@@ -49,28 +54,52 @@ def search(
 ) -> pd.DataFrame:
     """The `top` texts nearest to a question, with their cosine and their other columns.
 
-    `data` is anything that holds texts, or a file that `embed` wrote with this very model: its vectors are not made again.
-    `progress`, `model_options` and `engine` are as for `embed`.
+    `data` is anything that holds texts, or a file that `embed` wrote with this very model: its
+    vectors are not made again. `progress`, `model_options` and `engine` are as for `embed`.
 
         layerscope.search("better", "how do I reset my card?", "vectors.parquet")
     """
     if not query.strip() or top < 1:
         raise InvalidValueError("a search takes a question with words, and top= of at least 1.")
-    ways = {name: options.pop(name) for name in ("model_options", "engine", "progress") if name in options}
+    ways = {
+        name: options.pop(name)
+        for name in ("model_options", "engine", "progress")
+        if name in options
+    }
     command = Command("search", options, **ways, offline=offline, function=search)
-    file = Path(data) if isinstance(data, str | Path) and str(data).endswith(".parquet") and Path(data).is_file() else None
+    file = (
+        Path(data)
+        if isinstance(data, str | Path) and str(data).endswith(".parquet") and Path(data).is_file()
+        else None
+    )
     told = {} if file is None else facts_of(file)
     with command:
-        encoder = open_encoder(command, model, layers=layers, readout=readout, max_length=max_length)
+        encoder = open_encoder(
+            command, model, layers=layers, readout=readout, max_length=max_length
+        )
         if len(encoder.names) > 1:
             raise InvalidValueError("a search reads one layer: name one, such as layers=-1.")
         held, mine = told.get("layers"), encoder.facts.get("layers", [None])
         several = isinstance(held, list) and len(held) > 1 and mine[0] in held
-        name, asked = (f"layer_{mine[0]}", {**encoder.facts, "layers": held}) if several else (VECTOR, encoder.facts)
-        if file is not None and told and any(told.get(one) != value for one, value in asked.items()):
+        name, asked = (
+            (f"layer_{mine[0]}", {**encoder.facts, "layers": held})
+            if several
+            else (VECTOR, encoder.facts)
+        )
+        if (
+            file is not None
+            and told
+            and any(told.get(one) != value for one, value in asked.items())
+        ):
             model_told = told.get("model")
-            who = clean_name(str(model_told.get("name"))) if isinstance(model_told, dict) else "another model"
-            raise DataError(f"{data} was embedded with {who} and other settings; use the same for searching.")
+            who = (
+                clean_name(str(model_told.get("name")))
+                if isinstance(model_told, dict)
+                else "another model"
+            )
+            raise DataError(
+                f"{data} was embedded with {who} and other settings; use the same for searching."
+            )
         encoder.prompt = QUERY
         vector = encoder.vectors(command.engine, [query], lambda n: None)[0][0]
         if file is not None and told:
@@ -82,7 +111,9 @@ def search(
         def blocks() -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
             command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
             for rows in in_blocks(stream.rows(), BLOCK):
-                found = encoder.vectors(command.engine, [str(row.text) for row in rows], command.bar.advance)[0]
+                found = encoder.vectors(
+                    command.engine, [str(row.text) for row in rows], command.bar.advance
+                )[0]
                 yield found, [{"text": row.text, **row.others} for row in rows]
 
         found = nearest(vector, blocks(), top)

@@ -1,7 +1,9 @@
-"""`embed`: the vectors of any number of texts in one parquet file, with the columns that the texts came with.
+"""`embed`: the vectors of any number of texts in one parquet file, with the columns that the texts
+came with.
 
-Texts are read in blocks, each of which is written to a part of its own before the next is read: memory does not grow with their
-number, and a run that was killed goes on where it stopped. At the end the parts become one file.
+Texts are read in blocks, each of which is written to a part of its own before the next is read:
+memory does not grow with their number, and a run that was killed goes on where it stopped. At the
+end the parts become one file.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row
 from layerscope.embedding.encoders import Encoder, Layers, in_blocks, open_encoder
 from layerscope.engines import Engine
-from layerscope.errors import DataError, InvalidValueError, LayerscopeError, RunFolderError, one_line
+from layerscope.errors import (
+    DataError,
+    InvalidValueError,
+    LayerscopeError,
+    RunFolderError,
+    one_line,
+)
 from layerscope.progress import Progress
 from layerscope.store import atomic
 from layerscope.store.folder import config_key
@@ -62,16 +70,25 @@ def embed(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> Path:
-    """Write the vectors of texts to a parquet file: a row per text with its other columns and `vector`, or `layer_10`, ….
+    """Write the vectors of texts to a parquet file: a row per text with its other columns and
+    `vector`, or `layer_10`, ….
 
-    - `model`: a folder that `improve` or `export` wrote, any sentence encoder, or a model with `layers` and a `readout`.
-    - `coordinates`: add the columns `x` and `y`, the two main directions of the vectors (of the first layer given).
+    - `model`: a folder that `improve` or `export` wrote, any sentence encoder, or a model with
+      `layers` and a `readout`.
+    - `coordinates`: add the columns `x` and `y`, the two main directions of the vectors (of the
+      first layer given).
 
-    Rows without a text are left out. The same call goes on with a run that was killed, and reads nothing twice.
+    Rows without a text are left out. The same call goes on with a run that was killed, and reads
+    nothing twice.
 
         layerscope.embed("better", "reviews.csv", "vectors.parquet")
     """
-    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     command = Command("embed", options, **ways, function=embed)
     place = Path(out)
     if place.is_symlink() and place.exists():  # of a link, what it points to is replaced
@@ -90,7 +107,9 @@ def embed(
         digest.update(_told(row))
         total += 1
     with lock_beside(place.resolve(), "embedding") as work, command:
-        encoder = open_encoder(command, model, tokenizer, layers=layers, readout=readout, max_length=max_length)
+        encoder = open_encoder(
+            command, model, tokenizer, layers=layers, readout=readout, max_length=max_length
+        )
         texts = {**stream.source, "sha256": digest.hexdigest()}
         facts = {**encoder.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
         key = config_key({name: facts[name] for name in facts if name != "layerscope"})
@@ -99,9 +118,13 @@ def embed(
         if place.exists():
             there = facts_of(place).get("key")
             if there is None:  # somebody's own, such as the very texts
-                raise RunFolderError(f"{place} is not a file that embed wrote, and stays. Choose another out=.")
+                raise RunFolderError(
+                    f"{place} is not a file that embed wrote, and stays. Choose another out=."
+                )
             if there != key and not overwrite:
-                raise RunFolderError(f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True.")
+                raise RunFolderError(
+                    f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True."
+                )
             if not overwrite:
                 log.info("%s is there already: %s rows", place, f"{total:,}")
                 parts.clear()  # of a run that was killed at its very end
@@ -112,7 +135,9 @@ def embed(
         parts.join(place, {**facts, "key": key, "rows": total, "cut": parts.cut})
     encoder.say_cuts(parts.cut, total)
     if stream.dropped:
-        log.info("left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items()))
+        log.info(
+            "left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items())
+        )
     return place
 
 
@@ -123,7 +148,11 @@ def facts_of(file: Path) -> dict[str, Any]:
     try:
         told = (pq.read_schema(file).metadata or {}).get(META)
         found = json.loads(told) if told else {}
-    except (OSError, ValueError, RecursionError) as error:  # pyarrow's own errors are of these kinds
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # pyarrow's own errors are of these kinds
         raise DataError(f"{file} is not a readable parquet file: {one_line(str(error))}") from error
     return found if isinstance(found, dict) else {}
 
@@ -132,21 +161,32 @@ _RECORD, _PART = "parts.json", re.compile(r"part-\d{6}\.parquet")
 
 
 class Parts:
-    """The blocks of texts that are finished, a file each. A record says what each holds and its sha256, before it is written."""
+    """The blocks of texts that are finished, a file each. A record says what each holds and its
+    sha256, before it is written."""
 
-    def __init__(self, work: Path, encoder: Encoder, key: str, remote: bool, coordinates: bool) -> None:
+    def __init__(
+        self, work: Path, encoder: Encoder, key: str, remote: bool, coordinates: bool
+    ) -> None:
         self.work, self.encoder, self.coordinates = work, encoder, coordinates
         fit = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
         self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
         self.cut = 0  # texts that were too long
-        atomic.remove_parts(work, all_of_them=True)  # of writers that were killed: nobody else writes here
+        atomic.remove_parts(
+            work, all_of_them=True
+        )  # of writers that were killed: nobody else writes here
         self.known: dict[str, list[str]] = {}  # what a part holds, and its sha256
-        with contextlib.suppress(LayerscopeError, LookupError, TypeError, AttributeError):  # another file of that name, say
+        with contextlib.suppress(
+            LayerscopeError, LookupError, TypeError, AttributeError
+        ):  # another file of that name, say
             told = read_json(work / _RECORD)
             if matches_checksum(told):
-                self.known = {name: [*map(str, two)] for name, two in told["parts"].items() if _PART.fullmatch(name)}
+                self.known = {
+                    name: [*map(str, two)]
+                    for name, two in told["parts"].items()
+                    if _PART.fullmatch(name)
+                }
 
     def _is_ours(self, file: Path) -> bool:
         """Whether a part is as it was written; a link is none."""
@@ -169,14 +209,22 @@ class Parts:
             command.bar.advance(len(texts))
             self.cut += int((pq.read_schema(file).metadata or {}).get(_CUT, b"0"))
             return
-        if os.path.lexists(file) and (file.name not in self.known or file.is_symlink() or not file.is_file()):  # not ours
+        if os.path.lexists(file) and (
+            file.name not in self.known or file.is_symlink() or not file.is_file()
+        ):  # not ours
             os.rename(file, atomic.free_name(file, ".old"))
         before = self.encoder.cut
         vectors = self.encoder.vectors(command.engine, texts, command.bar.advance)
         self.cut += self.encoder.cut - before
-        table = _table(rows, dict(zip(self.encoder.names, vectors, strict=True)), ("x", "y") if self.coordinates else ())
+        table = _table(
+            rows,
+            dict(zip(self.encoder.names, vectors, strict=True)),
+            ("x", "y") if self.coordinates else (),
+        )
         packed = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({_CUT: str(self.encoder.cut - before)}), packed)
+        pq.write_table(
+            table.replace_schema_metadata({_CUT: str(self.encoder.cut - before)}), packed
+        )
         self.known[file.name] = [mark, hashlib.sha256(packed.getbuffer()).hexdigest()]
         told = {"parts": self.known}
         atomic.write_json(self.work / _RECORD, {**told, CHECKSUM: checksum(told)})
@@ -190,7 +238,9 @@ class Parts:
         schema = _schema([pq.read_schema(file) for file in self.files])
         name, each = self.encoder.names[0], max(1, _FITTED_ON // len(self.files))
         if self.coordinates:
-            some = [_vectors(pq.read_table(file, columns=[name]), name)[:each] for file in self.files]
+            some = [
+                _vectors(pq.read_table(file, columns=[name]), name)[:each] for file in self.files
+            ]
             mean, directions = _main_directions(np.concatenate(some))
             schema = schema.append(pa.field("x", pa.float32())).append(pa.field("y", pa.float32()))
         schema = schema.with_metadata({META: json.dumps(atomic.plain(facts))})
@@ -201,7 +251,9 @@ class Parts:
                     table = pq.read_table(file)
                     if self.coordinates:
                         at = ((_vectors(table, name) - mean) @ directions).astype(np.float32)
-                        table = table.append_column("x", pa.array(at[:, 0])).append_column("y", pa.array(at[:, 1]))
+                        table = table.append_column("x", pa.array(at[:, 0])).append_column(
+                            "y", pa.array(at[:, 1])
+                        )
                     writer.write_table(_as(table, schema))
 
         atomic.write(place, fill)
@@ -216,7 +268,8 @@ class Parts:
 
 
 def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean (D,) of vectors and their two main directions (D, 2), each signed so that its largest entry is positive."""
+    """The mean (D,) of vectors and their two main directions (D, 2), each signed so that its
+    largest entry is positive."""
     mean = vectors.mean(0, dtype=np.float64)
     top = np.linalg.eigh((vectors - mean).T @ (vectors - mean))[1][:, ::-1][:, :2]
     return mean, top * np.sign(top[np.abs(top).argmax(0), [0, 1]])
@@ -224,12 +277,19 @@ def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _told(row: Row) -> bytes:
     """A row as bytes, for a fingerprint."""
-    plain = json.dumps(row, skipkeys=True, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+    plain = json.dumps(
+        row,
+        skipkeys=True,
+        default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
+    )
     return plain.encode()
 
 
-def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequence[str] = ()) -> Any:
-    """A table of texts, their other columns and vectors; a column of mixed kinds is written as text.
+def _table(
+    rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequence[str] = ()
+) -> Any:
+    """A table of texts, their other columns and vectors; a column of mixed kinds is written as
+    text.
 
     A column with a name that is needed here, also for what is `added` later, is called `…_given`.
     """
@@ -238,7 +298,10 @@ def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequen
     def as_text(value: Any) -> str:
         return str(value).encode("utf-8", "replace").decode()  # half of a character is none
 
-    names, taken = dict.fromkeys(name for row in rows for name in row.others), {"text", *vectors, *added}
+    names, taken = (
+        dict.fromkeys(name for row in rows for name in row.others),
+        {"text", *vectors, *added},
+    )
     columns: dict[str, Any] = {"text": pa.array([str(row.text) for row in rows])}
     for name in names:
         values = [row.others.get(name) for row in rows]
@@ -246,7 +309,9 @@ def _table(rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequen
         try:
             columns[kept] = pa.array(values)
         except (pa.ArrowException, OverflowError, UnicodeError):
-            columns[kept] = pa.array([None if value is None else as_text(value) for value in values])
+            columns[kept] = pa.array(
+                [None if value is None else as_text(value) for value in values]
+            )
     for name, found in vectors.items():
         flat = pa.array(np.ascontiguousarray(found, dtype=np.float32).reshape(-1))
         columns[name] = pa.FixedSizeListArray.from_arrays(flat, found.shape[1])
@@ -260,12 +325,19 @@ def _vectors(table: Any, name: str) -> np.ndarray:
 
 
 def _schema(schemas: Sequence[Any]) -> Any:
-    """Columns of all parts, vectors last; one that has other types in other parts is told as numbers, or else as text."""
+    """Columns of all parts, vectors last; one that has other types in other parts is told as
+    numbers, or else as text."""
     import pyarrow as pa
 
     def common(found: set[Any]) -> Any:
         numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in found)
-        return next(iter(found)) if len(found) == 1 else pa.float64() if found and numbers else pa.string()
+        return (
+            next(iter(found))
+            if len(found) == 1
+            else pa.float64()
+            if found and numbers
+            else pa.string()
+        )
 
     kinds: dict[str, set[Any]] = {}
     for schema in schemas:
@@ -281,17 +353,24 @@ def _as(table: Any, schema: Any) -> Any:
 
     columns = []
     for one in schema:
-        column = table.column(one.name) if one.name in table.column_names else pa.nulls(table.num_rows)
+        column = (
+            table.column(one.name) if one.name in table.column_names else pa.nulls(table.num_rows)
+        )
         if pa.types.is_floating(one.type):
             column = column.cast(one.type, safe=False)
         elif column.type != one.type:
-            column = pa.array([None if value is None else str(value) for value in column.to_pylist()], one.type)
+            column = pa.array(
+                [None if value is None else str(value) for value in column.to_pylist()], one.type
+            )
         columns.append(column)
     return pa.table(columns, schema=schema)
 
 
-def vectors_in(file: Path, name: str, width: int) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
-    """The vectors of a file that `embed` wrote, a group of rows at a time, and the rows' other columns."""
+def vectors_in(
+    file: Path, name: str, width: int
+) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
+    """The vectors of a file that `embed` wrote, a group of rows at a time, and the rows' other
+    columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -299,10 +378,21 @@ def vectors_in(file: Path, name: str, width: int) -> Iterator[tuple[np.ndarray, 
         with pq.ParquetFile(file) as table:
             for batch in parquet_batches(table, file, rows=BLOCK):
                 whole = pa.Table.from_batches([batch])
-                others = [one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)]
+                others = [
+                    one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)
+                ]
                 vectors = _vectors(whole, name)
                 if vectors.shape[1:] != (width,) or not np.isfinite(vectors).all():
                     raise ValueError(f"its vectors are not {width} numbers each")
                 yield vectors, whole.select(others).to_pylist()
-    except (OSError, ValueError, LookupError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise DataError(f"{file} does not hold the vectors that `embed` writes: {one_line(str(error))}. Embed again.") from error
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        pa.ArrowException,
+    ) as error:
+        raise DataError(
+            f"{file} does not hold the vectors that `embed` writes: {one_line(str(error))}. Embed again."
+        ) from error

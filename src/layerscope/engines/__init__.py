@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from layerscope.core.options import EngineOptions
-from layerscope.engines.base import Advance, Engine, LocalEngine, ModelRecipe, Work, driver_options, make_recipe
+from layerscope.engines.base import (
+    Advance,
+    Engine,
+    LocalEngine,
+    ModelRecipe,
+    Work,
+    driver_options,
+    make_recipe,
+)
 from layerscope.engines.ray import RayEngine
 from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.spectra.execution import memory_bound
@@ -36,24 +44,31 @@ def open_engine(options: EngineOptions) -> Engine:
     'local'
     """
     engine = options.engine or "local"
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("address", "workers", "gpus_per_worker")}
+    given: dict[str, Any] = {
+        name: getattr(options, name) for name in ("address", "workers", "gpus_per_worker")
+    }
     named = [name for name, value in given.items() if value is not None]
     if isinstance(engine, Engine):
         if named:
-            raise InvalidValueError(f"{named[0]} cannot be combined with an engine object; set it when creating the engine.")
+            raise InvalidValueError(
+                f"{named[0]} cannot be combined with an engine object; set it when creating the engine."
+            )
         return engine
     if engine not in ENGINES:
         raise UnknownNameError("engine", str(engine), ENGINES)
     if ENGINES[engine].remote:
         return ENGINES[engine](**given)
     if named:
-        raise InvalidValueError(f"{named[0]}= is for work on a cluster: add engine='ray', or leave it out.")
+        raise InvalidValueError(
+            f"{named[0]}= is for work on a cluster: add engine='ray', or leave it out."
+        )
     return ENGINES[engine]()
 
 
 @contextmanager
 def engine_in_use(options: EngineOptions) -> Iterator[Engine]:
-    """An engine for the length of a block. It is closed after it, unless it was given as an object: its owner may go on."""
+    """An engine for the length of a block. It is closed after it, unless it was given as an object:
+    its owner may go on."""
     opened = open_engine(options)
     try:
         with memory_bound(options.memory):  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""What an engine is: something that does one kind of work for many items, here or on many machines. The local one is here.
+"""What an engine is: something that does one kind of work for many items, here or on many machines.
+The local one is here.
 
 A `ModelRecipe` says how each worker loads the model for itself.
 """
@@ -32,18 +33,24 @@ def ignore_progress(units: int) -> None:
 
 
 class Work(ABC, Generic[Item, Result]):
-    """One kind of work. It is sent to every worker once, opened there (which may load a model), and run for each item.
+    """One kind of work. It is sent to every worker once, opened there (which may load a model), and
+    run for each item.
 
-    What it holds before `open` must be picklable. An item must give the same result on every worker: if a worker is lost, its
-    items are run on another.
+    What it holds before `open` must be picklable. An item must give the same result on every
+    worker: if a worker is lost, its items are run on another.
     """
 
     under_way: int = 1  # items that a worker has at a time; 2 where `prepare` does something: one runs while the next is prepared
-    memory: int = 0  # bytes that one worker needs, if known: limits how many workers are started by default
-    device: str | None = None  # the kind of device that it computes on (cuda, cpu), once it is open, where it has a model
+    memory: int = (
+        0  # bytes that one worker needs, if known: limits how many workers are started by default
+    )
+    device: str | None = (
+        None  # the kind of device that it computes on (cuda, cpu), once it is open, where it has a model
+    )
 
     def open(self) -> Any:
-        """Get ready, once per worker. What the first worker returns is passed to every `run` as `common`."""
+        """Get ready, once per worker. What the first worker returns is passed to every `run` as
+        `common`."""
         return None
 
     def prepare(self, item: Item) -> Any:
@@ -62,24 +69,34 @@ class Work(ABC, Generic[Item, Result]):
         return str(item)
 
     def give_up(self, item: Item, reason: str) -> Result:
-        """The result of an item that failed too often. By default the whole run stops with an error."""
-        raise LayerscopeError(f"{self.name(item)} {reason}. What was finished is kept: run the same command again to resume.")
+        """The result of an item that failed too often. By default the whole run stops with an
+        error."""
+        raise LayerscopeError(
+            f"{self.name(item)} {reason}. What was finished is kept: run the same command again to resume."
+        )
 
 
 class Engine(Closing, ABC):
-    """Where work is done. Use it as a context, or `close` it: it may have workers, or a connection to a cluster."""
+    """Where work is done. Use it as a context, or `close` it: it may have workers, or a connection
+    to a cluster."""
 
     name: str
-    remote: bool = False  # whether workers are other processes, to which models and texts must be sent
+    remote: bool = (
+        False  # whether workers are other processes, to which models and texts must be sent
+    )
 
     @property
     def device_type(self) -> str | None:
-        """`cuda` or `cpu` where workers choose their device themselves; None where it is the model's."""
+        """`cuda` or `cpu` where workers choose their device themselves; None where it is the
+        model's."""
         return None
 
     @abstractmethod
-    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
-        """(number of an item, its result) for every item, each once, in the order in which they are done."""
+    def run(
+        self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress
+    ) -> Results[Result]:
+        """(number of an item, its result) for every item, each once, in the order in which they are
+        done."""
 
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says about where it was computed."""
@@ -91,7 +108,9 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
+    def run(
+        self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress
+    ) -> Results[Result]:
         """(number of an item, its result), in order."""
         if not items:
             return
@@ -108,7 +127,8 @@ ROOM = 1.5 * 2**30  # beside the weights: libraries, states of a batch, a shard
 
 @dataclass
 class ModelRecipe:
-    """How a worker gets the model that the driver has. `spec` is what the user gave, or the model itself as bytes."""
+    """How a worker gets the model that the driver has. `spec` is what the user gave, or the model
+    itself as bytes."""
 
     spec: str | Path | bytes
     options: dict[str, Any]
@@ -131,7 +151,9 @@ class ModelRecipe:
             model = open_model(self.spec, None, self.offline, self.options)
         except ModelError as error:
             if isinstance(self.spec, Path):
-                raise ModelError(f"{error} A model's folder must lie under the same path on every machine.") from error
+                raise ModelError(
+                    f"{error} A model's folder must lie under the same path on every machine."
+                ) from error
             raise
         differs = ModelIdentity.of(model.identity).difference(ModelIdentity.of(self.identity))
         if differs:
@@ -142,7 +164,9 @@ class ModelRecipe:
         return model
 
 
-def make_recipe(given: Any, loaded: LoadedModel, offline: bool, options: dict[str, Any]) -> ModelRecipe:
+def make_recipe(
+    given: Any, loaded: LoadedModel, offline: bool, options: dict[str, Any]
+) -> ModelRecipe:
     """What workers need to get the model that the user gave."""
     if str(options.get("device") or "").startswith("cuda:"):
         raise LayerscopeError(
@@ -152,20 +176,31 @@ def make_recipe(given: Any, loaded: LoadedModel, offline: bool, options: dict[st
         path = Path(given).expanduser()
         spec = path.resolve() if path.exists() else at_commit(given, loaded)
         if spec != given:
-            options = {name: value for name, value in options.items() if name != "revision"}  # part of the name now
+            options = {
+                name: value for name, value in options.items() if name != "revision"
+            }  # part of the name now
         if options.get("adapters"):
-            options = {**options, "adapters": _pinned_adapters(options["adapters"], loaded.identity["adapters"])}
+            options = {
+                **options,
+                "adapters": _pinned_adapters(options["adapters"], loaded.identity["adapters"]),
+            }
         return ModelRecipe(spec, options, offline, loaded.identity)
     return ModelRecipe(_pickled(loaded), options, offline, loaded.identity)
 
 
-def _pinned_adapters(given: Sequence[str | Path], facts: Sequence[Mapping[str, Any]]) -> list[str | Path]:
+def _pinned_adapters(
+    given: Sequence[str | Path], facts: Sequence[Mapping[str, Any]]
+) -> list[str | Path]:
     """Adapters as workers shall read them: those of the hub by their commits."""
-    return [f"{one['name']}@{one['revision']}" if one.get("revision") else spec for spec, one in zip(given, facts, strict=True)]
+    return [
+        f"{one['name']}@{one['revision']}" if one.get("revision") else spec
+        for spec, one in zip(given, facts, strict=True)
+    ]
 
 
 def driver_options(given: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """How the driver itself loads the model, which only tokenizes and plans with it: on its CPU, whatever workers do."""
+    """How the driver itself loads the model, which only tokenizes and plans with it: on its CPU,
+    whatever workers do."""
     if not isinstance(given, (str, Path)):
         return options
     return {**{k: v for k, v in options.items() if k != "device_map"}, "device": "cpu"}

@@ -1,4 +1,5 @@
-"""Work on a cluster: how many workers there are, who does which item, and what happens when a worker dies."""
+"""Work on a cluster: how many workers there are, who does which item, and what happens when a
+worker dies."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from layerscope.version import VERSION
 
 @dataclass(frozen=True)
 class ItemOutcome:
-    """What a worker answers: `result`, unless there is a `reason`. An exception itself may not survive the way.
+    """What a worker answers: `result`, unless there is a `reason`. An exception itself may not
+    survive the way.
 
     `refused` names the error's class where trying again would change nothing."""
 
@@ -70,25 +72,37 @@ class Actor:
             if number < self.number:  # of a piece of work that ended before this call was heard
                 return ItemOutcome(reason="there is a later piece of work")
             outcome = attempt(self._open, work, number, version, threads)
-        return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
+        return (
+            outcome
+            if outcome.reason is None
+            else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
+        )
 
     def _open(self, work: Any, number: int, version: str, threads: int) -> dict[str, Any]:
         import torch
 
         if version != VERSION:
-            raise LayerscopeError(f"the worker has layerscope {VERSION}, the run {version}. Install the same on every machine.")
+            raise LayerscopeError(
+                f"the worker has layerscope {VERSION}, the run {version}. Install the same on every machine."
+            )
         torch.set_num_threads(threads)
         self._drop()
         self.work, self.number = work, number
         common = work.open()
-        facts = {"pid": os.getpid(), "torch": torch.__version__, "device": work.device, "common": common}
+        facts = {
+            "pid": os.getpid(),
+            "torch": torch.__version__,
+            "device": work.device,
+            "common": common,
+        }
         return {**_location(), "cuda": torch.cuda.is_available(), **facts}
 
     def answer(self) -> None:
         """Whoever answers is neither stopped nor out of reach, however long its items take."""
 
     def release(self, number: int) -> None:
-        """Let go of a piece of work and of the memory that it took, unless there is another already."""
+        """Let go of a piece of work and of the memory that it took, unless there is another
+        already."""
         with self.changing:
             if self.number == number:
                 self._drop()
@@ -106,7 +120,9 @@ class Actor:
     def run(self, number: int, item: Any, common: Any) -> ItemOutcome:
         """The outcome of an item of a piece of work: its result, and how many units it was."""
         if number != self.number:
-            return ItemOutcome(reason=f"this worker has another piece of work ({self.number}, not {number})")
+            return ItemOutcome(
+                reason=f"this worker has another piece of work ({self.number}, not {number})"
+            )
         return attempt(self._run, item, common)
 
     def _run(self, item: Any, common: Any) -> tuple[Any, int]:
@@ -119,10 +135,14 @@ class Actor:
 
 
 def _location() -> dict[str, Any]:
-    """This worker's machine (several nodes of a cluster may run on one), and the numbers of the GPUs that it was given."""
+    """This worker's machine (several nodes of a cluster may run on one), and the numbers of the
+    GPUs that it was given."""
     import ray
 
-    return {"node": f"{platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})", "gpus": ray.get_gpu_ids()}
+    return {
+        "node": f"{platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})",
+        "gpus": ray.get_gpu_ids(),
+    }
 
 
 log = logging.getLogger("layerscope")
@@ -155,11 +175,19 @@ class Placement:
     threads: int
 
 
-def place(machines: Sequence[Machine], items: int, workers: int | None, gpus: float | None, memory: int = 0) -> Placement:
-    """Divide a cluster among workers. By default a worker gets a GPU where there are any, else one core, within memory.
+def place(
+    machines: Sequence[Machine],
+    items: int,
+    workers: int | None,
+    gpus: float | None,
+    memory: int = 0,
+) -> Placement:
+    """Divide a cluster among workers. By default a worker gets a GPU where there are any, else one
+    core, within memory.
 
-    With fewer workers than cores the cores are divided: `threads` is how many of them a worker may use. GPUs are not shared
-    unless a share of one was asked for: there are no more workers than GPUs for them.
+    With fewer workers than cores the cores are divided: `threads` is how many of them a worker may
+    use. GPUs are not shared unless a share of one was asked for: there are no more workers than
+    GPUs for them.
 
     >>> place([Machine(4, 0, 64e9), Machine(4, 0, 64e9)], items=100, workers=4, gpus=None)
     Placement(workers=4, cpus=2, gpus=0.0, threads=2)
@@ -176,14 +204,23 @@ def place(machines: Sequence[Machine], items: int, workers: int | None, gpus: fl
     if gpus:
         room = sum(_fits(machine.gpus, gpus) for machine in machines)
         count = min(workers or room, room, max(1, items))
-        each = min((machine.cpus * gpus / machine.gpus for machine in machines if machine.gpus), default=1.0)
+        each = min(
+            (machine.cpus * gpus / machine.gpus for machine in machines if machine.gpus),
+            default=1.0,
+        )
         return Placement(count, 1 if each >= 1 else 0, gpus, max(1, int(each)))
     most_cores = int(max((machine.cpus for machine in machines), default=1))
     if workers is None:
-        room = sum(int(min(machine.cpus, machine.memory // memory if memory else machine.cpus)) for machine in machines)
+        room = sum(
+            int(min(machine.cpus, machine.memory // memory if memory else machine.cpus))
+            for machine in machines
+        )
         workers = max(1, room)
     count = min(workers, max(1, items))
-    threads = next((t for t in range(most_cores, 0, -1) if sum(int(m.cpus // t) for m in machines) >= workers), 0)
+    threads = next(
+        (t for t in range(most_cores, 0, -1) if sum(int(m.cpus // t) for m in machines) >= workers),
+        0,
+    )
     return Placement(count, threads, 0.0, max(1, threads))
 
 
@@ -196,12 +233,15 @@ def check_request(workers: int | None, gpus: float | None) -> None:
     if workers is not None and workers < 1:
         raise InvalidValueError(f"workers= must be 1 or more, not {workers}.")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
-        raise InvalidValueError(f"gpus_per_worker= is a whole number, or a share of one GPU such as 0.5, not {gpus:g}.")
+        raise InvalidValueError(
+            f"gpus_per_worker= is a whole number, or a share of one GPU such as 0.5, not {gpus:g}."
+        )
 
 
 @dataclass(eq=False)
 class Member:
-    """One worker: its actor, the answer to `open` while that is awaited, and the items it has, by their references."""
+    """One worker: its actor, the answer to `open` while that is awaited, and the items it has, by
+    their references."""
 
     actor: Any
     opening: Any
@@ -213,18 +253,22 @@ class Member:
 
 
 _NUMBERS = itertools.count()
-Shape = tuple[float, float, int]  # cores and GPUs of a worker, and how many items it can have at a time
+Shape = tuple[
+    float, float, int
+]  # cores and GPUs of a worker, and how many items it can have at a time
 
 
 class IdleWorkers(list[tuple[Shape, Any]]):
-    """Workers that have done their work, kept for the next piece of it: a new process imports torch first, for seconds."""
+    """Workers that have done their work, kept for the next piece of it: a new process imports torch
+    first, for seconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self.without_cuda: set[str] = set()  # nodes whose workers found no CUDA: it is said once
 
     def trim(self, ray: Any, shape: Shape | None, count: int) -> None:
-        """End all but `count` workers of this shape: the others hold cores and GPUs that new workers need."""
+        """End all but `count` workers of this shape: the others hold cores and GPUs that new
+        workers need."""
         kept = [worker for worker in self if worker[0] == shape][:count]
         for worker in self:
             if worker not in kept:
@@ -247,10 +291,20 @@ class Dispatch:
         answer_timeout: float,
         idle: IdleWorkers,
     ) -> None:
-        self.ray, self.work, self.items, self.placement, self.advance = ray, work, items, placement, advance
+        self.ray, self.work, self.items, self.placement, self.advance = (
+            ray,
+            work,
+            items,
+            placement,
+            advance,
+        )
         self.number = next(_NUMBERS)
         self.idle, self.shape = idle, (placement.cpus, placement.gpus, max(2, work.under_way))
-        self.attempts, self.start_timeout, self.answer_timeout = attempts, start_timeout, answer_timeout
+        self.attempts, self.start_timeout, self.answer_timeout = (
+            attempts,
+            start_timeout,
+            answer_timeout,
+        )
         self.members: list[Member] = []
         self.waiting = deque(range(len(items)))
         self.tried: Counter[int] = Counter()
@@ -258,7 +312,12 @@ class Dispatch:
         self.given_up: list[tuple[int, Any]] = []
         self.finished = 0
         self.deaths = 0  # since the last result: a cluster on which nothing survives is given up
-        self.facts: dict[str, Any] = {"nodes": set(), "replaced": 0, "torch": set(), "devices": set()}
+        self.facts: dict[str, Any] = {
+            "nodes": set(),
+            "replaced": 0,
+            "torch": set(),
+            "devices": set(),
+        }
         self.common: Any = None
         self.heard = self.listened = time.monotonic()
 
@@ -284,29 +343,46 @@ class Dispatch:
 
     def _start(self) -> None:
         actor = self.idle.pop(0)[1] if self.idle else self._new_actor()
-        self.members.append(Member(actor, actor.open.remote(self.sent, self.number, VERSION, self.placement.threads)))
+        self.members.append(
+            Member(
+                actor, actor.open.remote(self.sent, self.number, VERSION, self.placement.threads)
+            )
+        )
 
     def _new_actor(self) -> Any:
         cpus, gpus, items = self.shape
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": items + 1, "max_restarts": 0}  # one more to answer
-        return self.ray.remote(Actor).options(**options, scheduling_strategy="SPREAD").remote(hide_gpus=not gpus)
+        options = {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "max_concurrency": items + 1,
+            "max_restarts": 0,
+        }  # one more to answer
+        return (
+            self.ray.remote(Actor)
+            .options(**options, scheduling_strategy="SPREAD")
+            .remote(hide_gpus=not gpus)
+        )
 
     def _assign(self) -> None:
-        """Give items to the workers that have the fewest: so that near the end no item waits behind another."""
+        """Give items to the workers that have the fewest: so that near the end no item waits behind
+        another."""
         for count in range(self.work.under_way):
             for member in self.members:
                 if member.opening is None and len(member.items) == count and self.waiting:
                     self._give_item(member)
 
     def _give_item(self, member: Member) -> None:
-        """Give a worker the next item. An item whose worker died is run alone: if the next one dies too, the item is to blame."""
+        """Give a worker the next item. An item whose worker died is run alone: if the next one dies
+        too, the item is to blame."""
         if self.suspects.intersection(member.items.values()):
             return
         index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
         if index is not None:
             self.waiting.remove(index)
             member.silent = member.silent if member.items else 0.0
-            member.items[member.actor.run.remote(self.number, self.items[index], self.common)] = index
+            member.items[member.actor.run.remote(self.number, self.items[index], self.common)] = (
+                index
+            )
 
     def _ready(self) -> list[Any]:
         every = [m.opening for m in self.members if m.opening is not None]
@@ -315,7 +391,10 @@ class Dispatch:
         self._listen()
         if ready:
             self.heard = time.monotonic()
-        elif not any(m.items for m in self.members) and time.monotonic() - self.heard > self.start_timeout:
+        elif (
+            not any(m.items for m in self.members)
+            and time.monotonic() - self.heard > self.start_timeout
+        ):
             place, free = self.placement, self.ray.available_resources()
             raise LayerscopeError(
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
@@ -325,9 +404,11 @@ class Dispatch:
         return list(ready)
 
     def _listen(self) -> None:
-        """Replace a worker that has items but no longer answers: a stopped one would be waited for forever."""
+        """Replace a worker that has items but no longer answers: a stopped one would be waited for
+        forever."""
         now = time.monotonic()
-        # time in which this process itself was stopped, or busy with a result, does not count as silence
+        # time in which this process itself was stopped, or busy with a result, does not count as
+        # silence
         passed, self.listened = min(now - self.listened, 2 * _POLL_S), now
         for member in [member for member in self.members if member.items]:
             member.silent += passed
@@ -336,10 +417,15 @@ class Dispatch:
             elif member.asked is None and member.silent > self.answer_timeout / 10:
                 member.asked = member.actor.answer.remote()
             elif member.silent > self.answer_timeout:
-                self._replace_worker(member, f"it was stopped or is out of reach, without an answer for {member.silent:.0f} s")
+                self._replace_worker(
+                    member,
+                    f"it was stopped or is out of reach, without an answer for {member.silent:.0f} s",
+                )
 
     def _receive(self, reference: Any) -> tuple[int, Any] | None:
-        member = next((m for m in self.members if reference in m.items or reference is m.opening), None)
+        member = next(
+            (m for m in self.members if reference in m.items or reference is m.opening), None
+        )
         if member is None:  # its worker was found dead a moment ago
             return None
         try:
@@ -406,7 +492,9 @@ class Dispatch:
         if self.tried[index] < self.attempts:
             self.waiting.appendleft(index)
             return
-        result = self.work.give_up(self.items[index], f"failed {self.attempts} times, the last time: {reason}")
+        result = self.work.give_up(
+            self.items[index], f"failed {self.attempts} times, the last time: {reason}"
+        )
         self.given_up.append((index, result))
         self.deaths = 0
 

@@ -19,10 +19,12 @@ log = logging.getLogger("layerscope")
 class RayEngine(Engine):
     """Workers on a Ray cluster, each an actor that opens its work once.
 
-    `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it, `RAY_ADDRESS` is used, or a
-    cluster that runs on this machine, or one that is started here and stopped at the end. An item that fails or loses its worker
-    is tried `attempts` times; a worker that gives no sign of life for `answer_timeout` seconds is replaced. The engine connects
-    when there is something to do. Its workers stay until it is closed, so that the next piece of work need not start them again.
+    `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it,
+    `RAY_ADDRESS` is used, or a cluster that runs on this machine, or one that is started here and
+    stopped at the end. An item that fails or loses its worker is tried `attempts` times; a worker
+    that gives no sign of life for `answer_timeout` seconds is replaced. The engine connects when
+    there is something to do. Its workers stay until it is closed, so that the next piece of work
+    need not start them again.
 
         with RayEngine(workers=4, gpus_per_worker=1) as engine:
             layerscope.profile("smollm2-135m", "lee", engine=engine)
@@ -44,7 +46,11 @@ class RayEngine(Engine):
         require_ray()
         check_request(workers, gpus_per_worker)
         self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
-        self.attempts, self.start_timeout, self.answer_timeout = attempts, start_timeout, answer_timeout
+        self.attempts, self.start_timeout, self.answer_timeout = (
+            attempts,
+            start_timeout,
+            answer_timeout,
+        )
         self._connected_here = False
         self._idle = IdleWorkers()
         self._restore_output: Callable[[], object] = lambda: None
@@ -57,7 +63,9 @@ class RayEngine(Engine):
         machines = self._machines(self._connected())
         return "cuda" if place(machines, 1, self.workers, self.gpus_per_worker).gpus else "cpu"
 
-    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
+    def run(
+        self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress
+    ) -> Results[Result]:
         """(number of an item, its result), as workers finish them."""
         if not items:
             return
@@ -69,10 +77,17 @@ class RayEngine(Engine):
             log.warning(
                 "%d workers with %g GPUs each were asked for, and the cluster has %g GPUs: %d workers are started. Lower "
                 "workers=, add machines, or let workers share a GPU (gpus_per_worker=0.5).",
-                *(self.workers, placement.gpus, sum(machine.gpus for machine in machines), placement.workers),
+                *(
+                    self.workers,
+                    placement.gpus,
+                    sum(machine.gpus for machine in machines),
+                    placement.workers,
+                ),
             )
         limits = (self.attempts, self.start_timeout, self.answer_timeout)
-        self.current = dispatch = Dispatch(ray, work, items, placement, advance, *limits, self._idle)
+        self.current = dispatch = Dispatch(
+            ray, work, items, placement, advance, *limits, self._idle
+        )
         try:
             yield from dispatch.results()
         finally:
@@ -109,7 +124,13 @@ class RayEngine(Engine):
         self._restore_output = _redirect_output()
         try:
             ray.init(address=self.address, namespace="layerscope", **quiet)
-        except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+        except (
+            ConnectionError,
+            ValueError,
+            RuntimeError,
+            OSError,
+            ray.exceptions.RayError,
+        ) as error:
             self._restore_output()
             raise self._no_cluster(error) from error
         self._connected_here = True
@@ -126,7 +147,11 @@ class RayEngine(Engine):
             raise self._no_cluster(error) from error
 
     def _no_cluster(self, error: Exception) -> LayerscopeError:
-        where = f"no Ray cluster answers at {self.address!r}" if self.address else "Ray could not be started on this machine"
+        where = (
+            f"no Ray cluster answers at {self.address!r}"
+            if self.address
+            else "Ray could not be started on this machine"
+        )
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         return LayerscopeError(
             f"{where} ({reason}). Start one with `ray start --head`, add machines with `ray start --address HEAD:6379`, and give "
@@ -141,8 +166,9 @@ class RayEngine(Engine):
 def _redirect_output() -> Callable[[], object]:
     """Send what the cluster prints to the log, until the returned function is called.
 
-    Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; our own warning says that a worker
-    died. Ray has no setting for this, so its function is replaced; a version without that function is left alone.
+    Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; our own
+    warning says that a worker died. Ray has no setting for this, so its function is replaced; a
+    version without that function is left alone.
     """
     from ray._private import worker
 
@@ -159,9 +185,12 @@ def _redirect_output() -> Callable[[], object]:
 
 
 def require_ray() -> Any:
-    """The ray package, without its telemetry; says which extra is missing where it is not installed."""
+    """The ray package, without its telemetry; says which extra is missing where it is not
+    installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about how it hides GPUs
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # or Ray warns about how it hides GPUs
     try:
         import ray
         import ray.exceptions

@@ -1,7 +1,8 @@
-"""Scoring on a device: a task's data are read once, and all its layers and readouts are scored together.
+"""Scoring on a device: a task's data are read once, and all its layers and readouts are scored
+together.
 
-Results are files of their own, next to those that mteb's code would make, and say what made them. A task that has steps of its
-own in mteb is scored by mteb.
+Results are files of their own, next to those that mteb's code would make, and say what made them. A
+task that has steps of its own in mteb is scored by mteb.
 """
 
 from __future__ import annotations
@@ -48,17 +49,26 @@ except ImportError:
     raise MissingExtraError("scoring on a device", "gpu") from None
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
-_HOST_BYTES, _MOST_BYTES = 2**30, 2**33  # vectors that are scored together, on a CPU and on a GPU at most
+_HOST_BYTES, _MOST_BYTES = (
+    2**30,
+    2**33,
+)  # vectors that are scored together, on a CPU and on a GPU at most
 _READ_BYTES = 2**32  # of vectors on their way from the disk
 _READERS, _WRITERS = 4, 8
 
 
 def described_texts(task: Any) -> list[str]:
-    """Every text that a task encodes, in mteb's order, by the task's description: nothing is fitted. Without one, by mteb."""
+    """Every text that a task encodes, in mteb's order, by the task's description: nothing is
+    fitted. Without one, by mteb."""
     known: dict[str, int] = {}
     reseed(task)
     try:
-        parts_of(task, lambda texts: np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64))
+        parts_of(
+            task,
+            lambda texts: np.array(
+                [known.setdefault(text, len(known)) for text in texts], dtype=np.int64
+            ),
+        )
     except NotDescribed:
         return encoded_texts(task)
     return list(known)
@@ -66,12 +76,15 @@ def described_texts(task: Any) -> list[str]:
 
 @dataclass
 class DeviceScoring:
-    """Scores jobs on a device. Each result says which code made it, why, and how many fits converged."""
+    """Scores jobs on a device. Each result says which code made it, why, and how many fits
+    converged."""
 
     device: torch.device
     workers: int
     context: ScoringContext = field(init=False)
-    stopped: threading.Event = field(default_factory=threading.Event)  # by another thread: no more is begun
+    stopped: threading.Event = field(
+        default_factory=threading.Event
+    )  # by another thread: no more is begun
 
     def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         """Results of jobs as they are done."""
@@ -94,7 +107,11 @@ class DeviceScoring:
 
     def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """For the manifest, from all results, those of an earlier run included."""
-        left = {r["task"]: r.get("left", "") for r in results if r["status"] != "failed" and r.get("scoring") != "device"}
+        left = {
+            r["task"]: r.get("left", "")
+            for r in results
+            if r["status"] != "failed" and r.get("scoring") != "device"
+        }
         ended: dict[str, list[float]] = {}
         for result in results:
             if result.get("converged") is not None:
@@ -107,13 +124,20 @@ class DeviceScoring:
         task = spec.load()
         reseed(task)
         parts = parts_of(task, task_rows(self.context, spec))
-        facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score, "scoring": "device"}
+        facts = {
+            "task_type": task.metadata.type,
+            "metric": task.metadata.main_score,
+            "scoring": "device",
+        }
         rows = len(task_keys(self.context, spec))
         size = 4 * self.context.width * rows
         step = max(1, self.room() // size)
         see_new(self.context)
         # a result is synced to disk: one after the other they would wait
-        with ThreadPoolExecutor(self.readers(size)) as readers, ThreadPoolExecutor(_WRITERS) as writers:
+        with (
+            ThreadPoolExecutor(self.readers(size)) as readers,
+            ThreadPoolExecutor(_WRITERS) as writers,
+        ):
             for some in (jobs[i : i + step] for i in range(0, len(jobs), step)):
                 if self.stopped.is_set():
                     return
@@ -123,10 +147,18 @@ class DeviceScoring:
                     if reason is not None:
                         yield self._written(job, {**undefined(task, reason), **facts})
                 if known := [i for i, reason in enumerate(reasons) if reason is None]:
-                    found, converged = self._scored(parts, vectors if len(known) == len(some) else vectors[known])
-                    made = {**facts, "converged": converged, "seconds": (time.perf_counter() - clock) / len(known)}
+                    found, converged = self._scored(
+                        parts, vectors if len(known) == len(some) else vectors[known]
+                    )
+                    made = {
+                        **facts,
+                        "converged": converged,
+                        "seconds": (time.perf_counter() - clock) / len(known),
+                    }
                     del vectors  # before there are the next ones
-                    yield from writers.map(partial(self._finished, made), [some[i] for i in known], found)
+                    yield from writers.map(
+                        partial(self._finished, made), [some[i] for i in known], found
+                    )
                 clock = time.perf_counter()
 
     def _read(self, job: ScoreJob, out: torch.Tensor) -> str | None:
@@ -143,7 +175,9 @@ class DeviceScoring:
 
     def memory(self, vectors: int) -> int:
         """About the bytes of this machine's memory that scores take at a time."""
-        return 2 * vectors * self.readers(vectors) + (0 if self.device.type == "cuda" else self.room())
+        return 2 * vectors * self.readers(vectors) + (
+            0 if self.device.type == "cuda" else self.room()
+        )
 
     def room(self) -> int:
         """Bytes of vectors that are read and scored together."""
@@ -154,7 +188,8 @@ class DeviceScoring:
     def _scored(
         self, parts: Sequence[Part], vectors: torch.Tensor
     ) -> tuple[list[list[tuple[Part, float, ItemScores | None]]], float | None]:
-        """Scores and items of every layer, part by part, and the share of fits that converged, if any."""
+        """Scores and items of every layer, part by part, and the share of fits that converged, if
+        any."""
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
         shares = []
         for part in parts:
@@ -165,7 +200,10 @@ class DeviceScoring:
         return out, float(np.mean(shares)) if shares else None
 
     def _finished(
-        self, facts: dict[str, Any], job: ScoreJob, scored: list[tuple[Part, float, ItemScores | None]]
+        self,
+        facts: dict[str, Any],
+        job: ScoreJob,
+        scored: list[tuple[Part, float, ItemScores | None]],
     ) -> dict[str, Any]:
         rows = []
         for part, score, items in scored:
@@ -173,10 +211,14 @@ class DeviceScoring:
             if kept and items is not None:
                 items.save(items_file(job.file(self.context), part.split, part.subset))
             finite = score if np.isfinite(score) else None
-            rows.append({"split": part.split, "subset": part.subset, "score": finite, "items": kept})
+            rows.append(
+                {"split": part.split, "subset": part.subset, "score": finite, "items": kept}
+            )
         if all(row["score"] is None for row in rows):
             why = f"{job.readout.name} at {job.site}: {facts['metric']} is not a number"
-            return self._written(job, {"status": "undefined", "reason": why, **facts, "scores": rows})
+            return self._written(
+                job, {"status": "undefined", "reason": why, **facts, "scores": rows}
+            )
         return self._written(job, {"status": "scored", **facts, "scores": rows})
 
     def _written(self, job: ScoreJob, result: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +230,8 @@ class DeviceScoring:
 def score_problem(
     vectors: torch.Tensor, problem: Problem, memory: int = 2**28
 ) -> tuple[np.ndarray, list[ItemScores], float | None]:
-    """Scores of vectors (layers, texts, D), the items they are made of, and the share of fits that converged, if any."""
+    """Scores of vectors (layers, texts, D), the items they are made of, and the share of fits that
+    converged, if any."""
     if isinstance(problem, Classification):
         found = classify(vectors, problem, memory=memory)
         return found.scores, [ItemScores("mean", row) for row in found.items], found.converged
@@ -197,7 +240,14 @@ def score_problem(
         return values.mean(1), [ItemScores("mean", row) for row in values], None
     if isinstance(problem, Pairs):
         scores, kept = pair_scores(vectors, problem)
-        return scores, [ItemScores("ap" if problem.labeled else "spearman", row, problem.gold) for row in kept], None
+        return (
+            scores,
+            [
+                ItemScores("ap" if problem.labeled else "spearman", row, problem.gold)
+                for row in kept
+            ],
+            None,
+        )
     assert isinstance(problem, Ranking)
     scores, each = rank_scores(vectors, problem)
     return scores, [ItemScores("mean", row) for row in each], None

@@ -1,4 +1,5 @@
-"""`evaluate`: every layer and readout of a model on labeled tasks, each distinct text encoded once."""
+"""`evaluate`: every layer and readout of a model on labeled tasks, each distinct text encoded
+once."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.evaluation.mapping import map_of_evaluation
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
-from layerscope.evaluation.scoring import clear_caches, collect, encoded_texts, read_items, require_mteb, task_files
+from layerscope.evaluation.scoring import (
+    clear_caches,
+    collect,
+    encoded_texts,
+    read_items,
+    require_mteb,
+    task_files,
+)
 from layerscope.evaluation.steps import Scorers, first_of
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.walk import TURNS, Means, Walk
@@ -72,25 +80,37 @@ def evaluate(
 ) -> Evaluation:
     """Score layers and readouts on labeled tasks.
 
-    - `tasks`: `paper` (the paper's 32), `small` (a few quick ones from the package index), or names.
-    - `readouts`: None (the paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`).
-    - `out`: a folder in which the run is stored and resumed. Without it the result is in memory only. In both cases vectors are
+    - `tasks`: `paper` (the paper's 32), `small` (a few quick ones from the package index), or
+      names.
+    - `readouts`: None (the paper's: plain text, mean, final norm applied), `all`, or names (see
+      `layerscope.core.readout`).
+    - `out`: a folder in which the run is stored and resumed. Without it the result is in memory
+      only. In both cases vectors are
       kept in an embedding store that later runs reuse.
-    - `scoring`: `mteb` (its own code, the reference) or `device` (near-equal scores, all layers at once, on the model's device).
+    - `scoring`: `mteb` (its own code, the reference) or `device` (near-equal scores, all layers at
+      once, on the model's device).
       None: `device` where the model is on a GPU.
     - `scoring_workers`: the number of processes that score (0: score in this one).
-    - `normalize`: scale vectors to length 1, which does not change cosines but does change classifiers. None: do what the model's
+    - `normalize`: scale vectors to length 1, which does not change cosines but does change
+      classifiers. None: do what the model's
       own sentence-transformers pipeline does.
-    - `texts`: whether the map that is kept has what the texts say. `layout`: how it lays them out, `pca` or `umap`.
+    - `texts`: whether the map that is kept has what the texts say. `layout`: how it lays them out,
+      `pca` or `umap`.
 
-    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
-    can be given as plain keywords, or together as `model_options` and `engine` (`local`: this process; `ray`: workers of a
-    cluster). Scoring always runs on this machine.
+    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine` (`local`: this process; `ray`: workers of a cluster). Scoring always runs on this
+    machine.
 
         run = layerscope.evaluate("smollm2-135m", "small", readouts="all", sample=200, dtype="bfloat16")
         run.best(); run.scores
     """
-    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     command = Command("evaluate", options, **ways, function=evaluate)
     if store_dtype not in DTYPES:
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
@@ -101,29 +121,49 @@ def evaluate(
     check_layout(layout)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
-    specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, sample=sample, seed=seed)
+    specs = resolve_tasks(
+        tasks,
+        data_dir=None if data_dir is None else Path(data_dir),
+        offline=offline,
+        sample=sample,
+        seed=seed,
+    )
     folder = None if out is None else RunFolder(out)
     with command:
         loaded = command.load(model, tokenizer)
         plan = EvaluationPlan(
             loaded,
             tuple(specs),
-            tuple(parse_readouts(readouts, loaded.has_class_token, loaded.anatomy.final_norm is not None)),
-            tuple(expand_sites([site_of(k) for k in pick_layers(layers, loaded.n_blocks, loaded.name)], loaded.anatomy)),
+            tuple(
+                parse_readouts(
+                    readouts, loaded.has_class_token, loaded.anatomy.final_norm is not None
+                )
+            ),
+            tuple(
+                expand_sites(
+                    [site_of(k) for k in pick_layers(layers, loaded.n_blocks, loaded.name)],
+                    loaded.anatomy,
+                )
+            ),
             max_length if loaded.max_length is None else min(max_length, loaded.max_length),
             seed=seed,
             unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
             store_dtype=store_dtype,
-            scoring=scoring or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
+            scoring=scoring
+            or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
             texts=texts,
             layout=layout,
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
-        temporary = tempfile.TemporaryDirectory(prefix="layerscope-") if folder is None else nullcontext("")
+        temporary = (
+            tempfile.TemporaryDirectory(prefix="layerscope-") if folder is None else nullcontext("")
+        )
         with temporary as scratch:
             running = command.engine if command.recipe else LocalEngine()
-            job = EvaluationJob(plan, vectors, count, command.where.batch_size, command.bar, running, command.recipe)
+            job = EvaluationJob(
+                plan, vectors, count, command.where.batch_size, command.bar, running, command.recipe
+            )
             if folder is not None:
                 return job.run_in(folder, overwrite)
             return job.run_in(RunFolder(Path(scratch) / "run")).in_memory()
@@ -139,9 +179,16 @@ class EvaluationJob(Means):
         def finished(manifest: dict[str, Any]) -> bool:
             """Nothing is left to do: no task failed, no data changed."""
             whole = is_complete(manifest) and not manifest.get("failed")
-            return whole and manifest.get("task_files") == files and not manifest.get("screened")  # 0.2.0 left readouts out
+            return (
+                whole and manifest.get("task_files") == files and not manifest.get("screened")
+            )  # 0.2.0 left readouts out
 
-        settings: dict[str, Any] = {"overwrite": overwrite, "owned": _OWNED, "finished": finished, "task_files": files}
+        settings: dict[str, Any] = {
+            "overwrite": overwrite,
+            "owned": _OWNED,
+            "finished": finished,
+            "task_files": files,
+        }
         return run_in(folder, Evaluation, self.plan.config, self._run, **settings)
 
     def _run(self, session: Session) -> Evaluation:
@@ -150,7 +197,10 @@ class EvaluationJob(Means):
         if plan.scoring == "device":
             from layerscope.evaluation.device_scoring import DeviceScoring, described_texts
 
-            scorer, texts_of = DeviceScoring(plan.model.device, self.scoring_workers), described_texts
+            scorer, texts_of = (
+                DeviceScoring(plan.model.device, self.scoring_workers),
+                described_texts,
+            )
         texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
         first = first_of(texts, {name: facts[name]["task_type"] for name in texts}, plan.max_length)
         turns = plan.turns(texts, self.store.size_limit, first)
@@ -168,9 +218,15 @@ class EvaluationJob(Means):
         scores = score_table(results, plan.model.n_blocks)
         by_place = {(job.task.name, job.readout, job.layer): job for job in walk.jobs}
         clock = time.perf_counter()
-        gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
+        gains = gain_table(
+            scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed
+        )
         walk.seconds["gains"] = time.perf_counter() - clock
-        made = map_of_evaluation(plan, texts, labels, spaces, scores) if spaces and not walk.failed else None
+        made = (
+            map_of_evaluation(plan, texts, labels, spaces, scores)
+            if spaces and not walk.failed
+            else None
+        )
         walk.seconds["map"] = time.perf_counter() - clock - walk.seconds["gains"]
         del spaces
         walk.spaces = {}  # until here they could not be pruned
@@ -180,8 +236,12 @@ class EvaluationJob(Means):
             conventions=plan.conventions(),
             tasks=facts,
             counts=counts,
-            undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
-            failed=failed + [{"task": name, "reason": why} for name, why in walk.failed.items()] + failures(results),
+            undefined=[
+                f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"
+            ],
+            failed=failed
+            + [{"task": name, "reason": why} for name, why in walk.failed.items()]
+            + failures(results),
             warnings=notes + warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
             seconds={"collect": collected, **walk.seconds},

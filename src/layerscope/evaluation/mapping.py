@@ -1,4 +1,5 @@
-"""The map of an evaluation: the texts of its tasks at every layer, read as today and as scores best, from the store."""
+"""The map of an evaluation: the texts of its tasks at every layer, read as today and as scores
+best, from the store."""
 
 from __future__ import annotations
 
@@ -39,22 +40,42 @@ def map_of_evaluation(
             yield found - found.mean(0) if readout.centering == "corpus" else found
 
     def reading(name: str, readout: Readout, at: int) -> Vectors:
-        return Vectors(name, ", ".join(filter(None, row_words(readout.name))), layers, at, at_layers(readout))
+        return Vectors(
+            name, ", ".join(filter(None, row_words(readout.name))), layers, at, at_layers(readout)
+        )
 
     default = Readout() if Readout() in plan.readouts else plan.readouts[0]
     readings = [reading(TODAY if default == Readout() else "last layer", default, layers[-1])]
     best = _best(scores)
     if best is not None and best != (default, layers[-1]):
         readings.append(reading(BEST, *best))
-    columns: dict[str, list[Any]] = {"label": [labels.get(text) for text in shown], "task": [task_of[text] for text in shown]}
+    columns: dict[str, list[Any]] = {
+        "label": [labels.get(text) for text in shown],
+        "task": [task_of[text] for text in shown],
+    }
     about = ", ".join(texts) if len(texts) < 4 else f"{len(texts)} tasks"
     name, blocks = plan.model.name, plan.model.n_blocks
-    return make_map(name, about, blocks, readings, texts=shown, keys=keys, total=len(every), columns=columns, layout=plan.layout)
+    return make_map(
+        name,
+        about,
+        blocks,
+        readings,
+        texts=shown,
+        keys=keys,
+        total=len(every),
+        columns=columns,
+        layout=plan.layout,
+    )
 
 
 def _best(scores: pd.DataFrame) -> tuple[Readout, int] | None:
-    """The readout and layer with the highest mean score over all that was scored; None where a score is missing everywhere."""
-    means = scores.groupby([*READOUT_COLUMNS, "layer"], sort=False)["score"].agg(lambda some: some.mean(skipna=False)).dropna()
+    """The readout and layer with the highest mean score over all that was scored; None where a
+    score is missing everywhere."""
+    means = (
+        scores.groupby([*READOUT_COLUMNS, "layer"], sort=False)["score"]
+        .agg(lambda some: some.mean(skipna=False))
+        .dropna()
+    )
     if means.empty:
         return None
     *parts, layer = means.index[int(means.argmax())]

@@ -1,6 +1,8 @@
-"""Models as mteb sees them: one layer under one readout, whose vectors are looked up, and one that only notes the texts.
+"""Models as mteb sees them: one layer under one readout, whose vectors are looked up, and one that
+only notes the texts.
 
-Scoring alone needs mteb: this file is imported where scores are computed, so that the rest works without it.
+Scoring alone needs mteb: this file is imported where scores are computed, so that the rest works
+without it.
 """
 
 from __future__ import annotations
@@ -20,13 +22,34 @@ except ImportError:
     raise MissingExtraError("scoring layers on tasks", "mteb") from None
 
 
-def model_meta(name: str, revision: str | None, width: int, experiment: dict[str, Any] | None) -> ModelMeta:
-    """What mteb files a result under; the experiment's settings (layer, readout) go into its own slot for them."""
+def model_meta(
+    name: str, revision: str | None, width: int, experiment: dict[str, Any] | None
+) -> ModelMeta:
+    """What mteb files a result under; the experiment's settings (layer, readout) go into its own
+    slot for them."""
     label = name if "/" in name else f"layerscope/{name}"
-    unknown = ["loader", "release_date", "languages", "n_parameters", "memory_usage_mb", "max_tokens", "license"]
+    unknown = [
+        "loader",
+        "release_date",
+        "languages",
+        "n_parameters",
+        "memory_usage_mb",
+        "max_tokens",
+        "license",
+    ]
     unknown += ["public_training_code", "public_training_data", "training_datasets"]
-    known = {"name": label, "revision": revision or "unknown", "embed_dim": width, "experiment_kwargs": experiment}
-    known |= {"framework": ["PyTorch"], "similarity_fn_name": "cosine", "open_weights": True, "use_instructions": False}
+    known = {
+        "name": label,
+        "revision": revision or "unknown",
+        "embed_dim": width,
+        "experiment_kwargs": experiment,
+    }
+    known |= {
+        "framework": ["PyTorch"],
+        "similarity_fn_name": "cosine",
+        "open_weights": True,
+        "use_instructions": False,
+    }
     return ModelMeta(**dict.fromkeys(unknown), **known)
 
 
@@ -47,7 +70,8 @@ class LayerView(AbsEncoder):
 
 
 class TextCollector(AbsEncoder):
-    """Writes down every text a task encodes. Its vectors are two numbers that depend on the text: enough to be scored."""
+    """Writes down every text a task encodes. Its vectors are two numbers that depend on the text:
+    enough to be scored."""
 
     def __init__(self) -> None:
         self.texts: dict[str, None] = {}

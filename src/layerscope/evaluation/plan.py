@@ -1,4 +1,5 @@
-"""What an evaluation is asked to do, and what it says about itself afterwards. The plan is the run's key."""
+"""What an evaluation is asked to do, and what it says about itself afterwards. The plan is the
+run's key."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from layerscope.maps import map_key
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 
-SCORINGS = {"mteb": "mteb's own code", "device": "layerscope's batched code, with mteb's draws, seeds and objectives"}
+SCORINGS = {
+    "mteb": "mteb's own code",
+    "device": "layerscope's batched code, with mteb's draws, seeds and objectives",
+}
 
 Texts = Mapping[str, Sequence[str]]
 """The texts of each task."""
@@ -25,7 +29,8 @@ Texts = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Turn:
-    """Tasks and sites whose vectors are in the store at the same time, and the bytes that they take."""
+    """Tasks and sites whose vectors are in the store at the same time, and the bytes that they
+    take."""
 
     tasks: tuple[str, ...]
     sites: tuple[Site, ...]
@@ -34,7 +39,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Which tasks are scored at which sites under which readouts of one model, and how texts become vectors."""
+    """Which tasks are scored at which sites under which readouts of one model, and how texts become
+    vectors."""
 
     model: LoadedModel
     specs: tuple[TaskSpec, ...]
@@ -73,12 +79,16 @@ class EvaluationPlan:
         return grouped
 
     def turns(self, texts: Texts, store_size: int | None, first: Sequence[str] = ()) -> list[Turn]:
-        """How the tasks go through a store of limited size: all at once if they fit, else in turns: `first`, then the largest.
+        """How the tasks go through a store of limited size: all at once if they fit, else in turns:
+        `first`, then the largest.
 
-        A task that does not fit alone is read a few layers at a time. What does not fit even so is refused.
+        A task that does not fit alone is read a few layers at a time. What does not fit even so is
+        refused.
         """
         kinds = sum(len(kinds_of(readouts)) for readouts in self.by_template().values())
-        each = kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)  # bytes of a text at one site
+        each = (
+            kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)
+        )  # bytes of a text at one site
         count = len({text for some in texts.values() for text in some})
         names = sorted(texts, key=lambda name: (name not in first, -len(texts[name])))
         if store_size is None or count * each * len(self.sites) <= store_size:
@@ -94,7 +104,11 @@ class EvaluationPlan:
                     "give fewer readouts=: sample= finds the best on a part of each task."
                 )
             whole = need * len(self.sites)
-            alike = bool(out) and fit == len(self.sites) == len(out[-1].sites) and (name in first) == (out[-1].tasks[0] in first)
+            alike = (
+                bool(out)
+                and fit == len(self.sites) == len(out[-1].sites)
+                and (name in first) == (out[-1].tasks[0] in first)
+            )
             if alike and out[-1].bytes + whole <= store_size:
                 out[-1] = Turn((*out[-1].tasks, name), self.sites, out[-1].bytes + whole)
             else:
@@ -106,7 +120,9 @@ class EvaluationPlan:
         """The conventions of the scores."""
         return {
             "layer": LAYER,
-            **Reading(None, self.max_length, self.model.anatomy.final_norm_name).as_conventions(),  # readouts name the norm
+            **Reading(
+                None, self.max_length, self.model.anatomy.final_norm_name
+            ).as_conventions(),  # readouts name the norm
             "unit_length": self.unit_length,
             "centering": "the mean over all distinct texts of the task is subtracted",
             "sink": "the token with the largest norm, found per text and layer on states without the final norm",
@@ -125,15 +141,25 @@ def task_config(spec: TaskSpec) -> dict[str, Any]:
 
     The sample is called `limit` there, as in the folders of earlier versions: they resume.
     """
-    return {"name": spec.name, "source": spec.source, "path": spec.path, "limit": spec.sample, "seed": spec.seed}
+    return {
+        "name": spec.name,
+        "source": spec.source,
+        "path": spec.path,
+        "limit": spec.sample,
+        "seed": spec.seed,
+    }
 
 
-def warnings(plan: EvaluationPlan, counts: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def warnings(
+    plan: EvaluationPlan, counts: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
     """What a reader should know before believing the scores."""
     out = []
     for template, cut in counts["truncated"].items():
         if cut:
-            out.append(f"{cut} of {counts['texts']} texts were cut to {plan.max_length} tokens under template {template!r}.")
+            out.append(
+                f"{cut} of {counts['texts']} texts were cut to {plan.max_length} tokens under template {template!r}."
+            )
     for name, fact in facts.items():
         if fact.get("exact") is False:
             out.append(f"{name} is not MTEB's own split: {fact.get('exact_reason')}.")
@@ -148,7 +174,9 @@ def failures(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for result in results:
         if result["status"] == "failed":
-            reasons.setdefault((result["task"], result["reason"].split(":")[0]), []).append(result["reason"])
+            reasons.setdefault((result["task"], result["reason"].split(":")[0]), []).append(
+                result["reason"]
+            )
     lines = []
     for (task, _), same in reasons.items():
         more = f" (and {len(same) - 1} more of its layers and readouts)" if len(same) > 1 else ""

@@ -1,4 +1,5 @@
-"""Processes that score: one BLAS thread each, which load a task once and then score many layers of it."""
+"""Processes that score: one BLAS thread each, which load a task once and then score many layers of
+it."""
 
 from __future__ import annotations
 
@@ -16,10 +17,22 @@ from typing import Any
 
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import texts_file
-from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, quiet_mteb, run_job
+from layerscope.evaluation.scoring import (
+    ScoreJob,
+    ScoringContext,
+    clear_caches,
+    quiet_mteb,
+    run_job,
+)
 from layerscope.store.checked import CheckedArray
 
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "LOKY_MAX_CPU_COUNT",
+)
 # the current folder is not on the children's path: a user's socket.py is not imported
 _FOR_CHILDREN = (*_ONE_THREAD, "PYTHONSAFEPATH")
 COPIES = 3  # of a task's vectors in a process: as they are read, as mteb asks for them, and what it makes of them
@@ -34,7 +47,9 @@ def _start() -> None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     quiet_mteb()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not before: of an exit while it starts up the pool prints a traceback
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # not before: of an exit while it starts up the pool prints a traceback
 
 
 def _end_with(parent: Any) -> None:
@@ -67,22 +82,35 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
             self._pool.shutdown(cancel_futures=True)
 
     def fitting(self, vectors: int) -> int:
-        """How many processes may score a task at a time, by the bytes of its vectors at one layer."""
+        """How many processes may score a task at a time, by the bytes of its vectors at one
+        layer."""
         return max(1, min(self.workers, _MOST_BYTES // max(1, COPIES * vectors)))
 
     def score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
-        """Results of jobs, as they are done. Processes begin at once, this process when it is asked."""
+        """Results of jobs, as they are done. Processes begin at once, this process when it is
+        asked."""
         if self.workers == 0:
             return _score_here(context, jobs)
-        largest = max(CheckedArray.open(texts_file(context.run, job.task.name)).shape[0] for job in jobs) if jobs else 0
+        largest = (
+            max(CheckedArray.open(texts_file(context.run, job.task.name)).shape[0] for job in jobs)
+            if jobs
+            else 0
+        )
         fit = self.fitting(4 * context.width * largest)
         if self._pool is not None and self.size != fit:
             self._pool.shutdown()  # after what is under way
             self._pool = None
         with _children_start(), _deaths_told():
-            if self._pool is None:  # it starts a process of its own, the tracker of what the others share
-                self.size, self._pool = fit, ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start)
-            return _done([self._pool.submit(_run_many, context, part) for part in _parts(jobs, fit)])
+            if (
+                self._pool is None
+            ):  # it starts a process of its own, the tracker of what the others share
+                self.size, self._pool = (
+                    fit,
+                    ProcessPoolExecutor(fit, multiprocessing.get_context("spawn"), _start),
+                )
+            return _done(
+                [self._pool.submit(_run_many, context, part) for part in _parts(jobs, fit)]
+            )
 
 
 def _score_here(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
@@ -99,7 +127,8 @@ def _score_here(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[d
 
 @contextmanager
 def _children_start() -> Iterator[None]:
-    """What children read when they start and load their libraries; this process and what else it starts do not keep it."""
+    """What children read when they start and load their libraries; this process and what else it
+    starts do not keep it."""
     before = {name: os.environ[name] for name in _FOR_CHILDREN if name in os.environ}
     os.environ.update(dict.fromkeys(_FOR_CHILDREN, "1"))
     if os.name != "nt":
@@ -134,7 +163,8 @@ def _deaths_told() -> Iterator[None]:
 
 
 def _parts(jobs: Sequence[ScoreJob], workers: int) -> list[list[ScoreJob]]:
-    """Small parts of one task each: a worker keeps its task, and no worker waits long for the others at the end."""
+    """Small parts of one task each: a worker keeps its task, and no worker waits long for the
+    others at the end."""
     parts: list[list[ScoreJob]] = []
     by_task: dict[str, list[ScoreJob]] = {}
     for job in jobs:

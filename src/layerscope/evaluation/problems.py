@@ -1,7 +1,8 @@
-"""What mteb would compute for a task, as plain numbers: which texts train, which are compared, which are ranked, in which draws.
+"""What mteb would compute for a task, as plain numbers: which texts train, which are compared,
+which are ranked, in which draws.
 
-mteb's own code draws the samples, with its seeds. A task is described only where all that mteb would run on it is what its base
-class does; one with steps of its own is left to mteb.
+mteb's own code draws the samples, with its seeds. A task is described only where all that mteb
+would run on it is what its base class does; one with steps of its own is left to mteb.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _SEED, _BATCH = 42, 500  # of mteb's evaluator of clusterings
 
 @dataclass(frozen=True)
 class Part:
-    """One split and subset of a task. `items`: whether its score is made of items that can be resampled."""
+    """One split and subset of a task. `items`: whether its score is made of items that can be
+    resampled."""
 
     split: str
     subset: str
@@ -45,7 +47,8 @@ class NotDescribed(Exception):
 
 
 def parts_of(task: Any, rows: Rows) -> list[Part]:
-    """Every split and subset of a loaded task whose random state is fresh; raises `NotDescribed`."""
+    """Every split and subset of a loaded task whose random state is fresh; raises
+    `NotDescribed`."""
     maker = _maker(task)
     convert = getattr(task, "convert_v1_dataset_format_to_v2", None)
     if convert is not None:
@@ -62,11 +65,21 @@ Maker = Callable[[Any, Any, str, Rows], Iterator[tuple[Problem, bool]]]
 
 
 def _maker(task: Any) -> Maker:
-    from mteb.abstasks import AbsTaskClassification, AbsTaskClustering, AbsTaskPairClassification, AbsTaskRetrieval, AbsTaskSTS
+    from mteb.abstasks import (
+        AbsTaskClassification,
+        AbsTaskClustering,
+        AbsTaskPairClassification,
+        AbsTaskRetrieval,
+        AbsTaskSTS,
+    )
     from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 
     kinds: list[tuple[type, Maker, str]] = [
-        (AbsTaskClassification, _classification, "evaluate _evaluate_subset _run_experiment _undersample_data _calculate_scores"),
+        (
+            AbsTaskClassification,
+            _classification,
+            "evaluate _evaluate_subset _run_experiment _undersample_data _calculate_scores",
+        ),
         (AbsTaskClusteringLegacy, _clustering, "evaluate _evaluate_subset _compute_metrics"),
         (AbsTaskClustering, _drawn_clustering, "evaluate _evaluate_subset"),
         (AbsTaskSTS, _similarity, "evaluate _evaluate_subset _calculate_scores"),
@@ -75,7 +88,11 @@ def _maker(task: Any) -> Maker:
     ]
     for base, maker, methods in kinds:
         if isinstance(task, base):
-            own = [name for name in methods.split() if getattr(type(task), name) is not getattr(base, name)]
+            own = [
+                name
+                for name in methods.split()
+                if getattr(type(task), name) is not getattr(base, name)
+            ]
             if own:
                 raise NotDescribed(f"it has its own {own[0]}")
             return maker
@@ -89,13 +106,18 @@ def _only(task: Any, *scores: str) -> str:
     return score
 
 
-def _classification(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
+def _classification(
+    task: Any, splits: Any, split: str, rows: Rows
+) -> Iterator[tuple[Problem, bool]]:
     from sklearn.linear_model import LogisticRegression
 
     _only(task, "accuracy")
     expected = LogisticRegression(max_iter=100).get_params() | {"random_state": None}
     model = task.evaluator_model
-    if type(model) is not LogisticRegression or model.get_params() | {"random_state": None} != expected:
+    if (
+        type(model) is not LogisticRegression
+        or model.get_params() | {"random_state": None} != expected
+    ):
         raise NotDescribed(f"its classifier is {model!r}")
     if task.is_cross_validation or not isinstance(task.input_column_name, str):
         raise NotDescribed("it is cross-validated, or has several inputs")
@@ -126,11 +148,24 @@ def _clustering(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tupl
     for row in splits[split]:
         _, codes = np.unique(np.array(row[task.label_column_name]), return_inverse=True)
         labels.append(codes)
-        sets.append(rows(row[task.input_column_name]) if codes.max() else np.zeros(0, int))  # one label: never encoded
-    yield Clustering(tuple(sets), tuple(labels), tuple(int(codes.max()) + 1 for codes in labels), _BATCH, _SEED), len(sets) > 1
+        sets.append(
+            rows(row[task.input_column_name]) if codes.max() else np.zeros(0, int)
+        )  # one label: never encoded
+    yield (
+        Clustering(
+            tuple(sets),
+            tuple(labels),
+            tuple(int(codes.max()) + 1 for codes in labels),
+            _BATCH,
+            _SEED,
+        ),
+        len(sets) > 1,
+    )
 
 
-def _drawn_clustering(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
+def _drawn_clustering(
+    task: Any, splits: Any, split: str, rows: Rows
+) -> Iterator[tuple[Problem, bool]]:
     """mteb's newer kind: documents are drawn, and from them samples with repetition."""
     _only(task, "v_measure")
     data, random = splits[split], task.rng_state
@@ -139,19 +174,30 @@ def _drawn_clustering(task: Any, splits: Any, split: str, rows: Rows) -> Iterato
         most = int(share * len(data)) if share is not None else most
         data = data.select(random.sample(range(len(data)), k=min(len(data), most)))
     places = rows(data[task.input_column_name][:])
-    levels = [label if isinstance(label, list) else [label] for label in data[task.label_column_name][:]]
-    depth = max(map(len, levels)) if task.max_depth is None else min(task.max_depth, max(map(len, levels)))
+    levels = [
+        label if isinstance(label, list) else [label] for label in data[task.label_column_name][:]
+    ]
+    depth = (
+        max(map(len, levels))
+        if task.max_depth is None
+        else min(task.max_depth, max(map(len, levels)))
+    )
     sets, labels, counts = [], [], []
     for level in range(depth):
         named = np.array([label[level] if len(label) > level else -1 for label in levels])
-        valid = [i for i, label in enumerate(named) if label != -1]  # of names, where −1 has become one, all: as in mteb
+        valid = [
+            i for i, label in enumerate(named) if label != -1
+        ]  # of names, where −1 has become one, all: as in mteb
         codes = np.unique(named[valid], return_inverse=True)[1]
         for _ in range(task.n_clusters):
             drawn = random.choices(range(len(valid)), k=task.max_documents_per_cluster)
             sets.append(places[[valid[i] for i in drawn]])
             labels.append(codes[drawn])
             counts.append(int(codes.max()) + 1)
-    yield Clustering(tuple(sets), tuple(labels), tuple(counts), task.k_mean_batch_size, task.seed), True
+    yield (
+        Clustering(tuple(sets), tuple(labels), tuple(counts), task.k_mean_batch_size, task.seed),
+        True,
+    )
 
 
 def _similarity(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
@@ -159,7 +205,10 @@ def _similarity(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tupl
     data, (first, second) = splits[split], task.column_names
     if not isinstance(first, str):
         raise NotDescribed("it has several inputs")
-    yield Pairs(rows(data[first][:]), rows(data[second][:]), np.array(data["score"][:], np.float64)), True
+    yield (
+        Pairs(rows(data[first][:]), rows(data[second][:]), np.array(data["score"][:], np.float64)),
+        True,
+    )
 
 
 def _pairs(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
@@ -167,8 +216,19 @@ def _pairs(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Pro
     data = splits[split]
     columns = data[0] if len(data) == 1 else {name: data[name][:] for name in data.column_names}
     measures = MEASURES if score == "max_ap" else (score.removesuffix("_ap"),)
-    first, second = (rows(columns[name]) for name in (task.input1_column_name, task.input2_column_name))
-    yield Pairs(first, second, np.array(columns[task.label_column_name], np.float64).ravel(), True, measures), True
+    first, second = (
+        rows(columns[name]) for name in (task.input1_column_name, task.input2_column_name)
+    )
+    yield (
+        Pairs(
+            first,
+            second,
+            np.array(columns[task.label_column_name], np.float64).ravel(),
+            True,
+            measures,
+        ),
+        True,
+    )
 
 
 def _ranking(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
@@ -176,7 +236,9 @@ def _ranking(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[P
     from mteb.abstasks import AbsTaskRetrieval
     from mteb.types import PromptType
 
-    found = re.fullmatch(r"(max_over_subqueries_)?(map|ndcg)_at_(\d+)", str(task.metadata.main_score))
+    found = re.fullmatch(
+        r"(max_over_subqueries_)?(map|ndcg)_at_(\d+)", str(task.metadata.main_score)
+    )
     if found is None or task.skip_first_result:
         raise NotDescribed(f"its score is {task.metadata.main_score}")
     joined = found[1] is not None
@@ -184,19 +246,29 @@ def _ranking(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[P
         raise NotDescribed("it adds scores of its own")
     data = splits[split]
     relevant_docs = {query: docs for query, docs in data["relevant_docs"].items() if docs}
-    queries = data["queries"].select([i for i, query in enumerate(data["queries"]["id"]) if query in relevant_docs])
+    queries = data["queries"].select(
+        [i for i, query in enumerate(data["queries"]["id"]) if query in relevant_docs]
+    )
     corpus, ids = data["corpus"], list(queries["id"])
 
     def encoded(part: Any, kind: Any) -> np.ndarray:
-        loader = create_dataloader(part, task_metadata=task.metadata, prompt_type=kind, batch_size=4096)
+        loader = create_dataloader(
+            part, task_metadata=task.metadata, prompt_type=kind, batch_size=4096
+        )
         return rows([text for batch in loader for text in batch["text"]])
 
     names = list(corpus["id"])
     place = {name: i for i, name in enumerate(names)}
     names_of = [query.rpartition("_")[0] for query in ids] if joined else ids
     known, groups = np.unique(np.array(names_of, dtype=object), return_inverse=True)
-    last = dict(zip(names_of, ids, strict=True))  # of queries in parts mteb takes the last one's judgments
-    judged = [(i, place.get(doc, -1), grade) for i, name in enumerate(known) for doc, grade in relevant_docs[last[name]].items()]
+    last = dict(
+        zip(names_of, ids, strict=True)
+    )  # of queries in parts mteb takes the last one's judgments
+    judged = [
+        (i, place.get(doc, -1), grade)
+        for i, name in enumerate(known)
+        for doc, grade in relevant_docs[last[name]].items()
+    ]
     order = np.empty(len(names), int)
     order[np.argsort(np.array(names, dtype=object), kind="stable")] = np.arange(len(names))
     pairs = None

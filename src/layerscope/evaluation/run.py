@@ -1,4 +1,5 @@
-"""A finished evaluation: scores of every layer and readout on every task, gains over the last layer, and their uncertainty."""
+"""A finished evaluation: scores of every layer and readout on every task, gains over the last
+layer, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -20,9 +21,13 @@ from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, StoredRun, checked
 
-_AT_ONCE, _LEAST_DRAWS = 2**18, 16  # drawn items: their ranks take a few dozen bytes each; few draws at once take longer each
+_AT_ONCE, _LEAST_DRAWS = (
+    2**18,
+    16,
+)  # drawn items: their ranks take a few dozen bytes each; few draws at once take longer each
 
-# how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average precision of a ranking
+# how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average
+# precision of a ranking
 Rule = Literal["mean", "spearman", "ap"]
 
 
@@ -41,7 +46,9 @@ class ItemScores:
             return float(values.mean())
         assert self.gold is not None
         gold = self.gold[chosen]
-        return float(spearman(values, gold) if self.rule == "spearman" else average_precision(values, gold))
+        return float(
+            spearman(values, gold) if self.rule == "spearman" else average_precision(values, gold)
+        )
 
     def save(self, file: Path) -> None:
         """Write the items as float32."""
@@ -59,32 +66,46 @@ class ItemScores:
 
 
 def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) -> np.ndarray:
-    """Scores (len(items), draws) on the same resamples of items: of every layer, or of every candidate of a task."""
+    """Scores (len(items), draws) on the same resamples of items: of every layer, or of every
+    candidate of a task."""
     count = len(items[0].values)
     rows = bootstrap_rows(count, draws, [seed, count])
-    gold: dict[bytes, list[int]] = {}  # items against the same gold values are ranked against them once
+    gold: dict[
+        bytes, list[int]
+    ] = {}  # items against the same gold values are ranked against them once
     for i, item in enumerate(items):
-        gold.setdefault(item.rule.encode() + (b"" if item.gold is None else item.gold.tobytes()), []).append(i)
+        gold.setdefault(
+            item.rule.encode() + (b"" if item.gold is None else item.gold.tobytes()), []
+        ).append(i)
 
     def scores_on(part: np.ndarray) -> np.ndarray:
         out = np.empty((len(items), len(part)))
-        counts = np.stack([np.bincount(row, minlength=count) for row in part]).astype(np.float64)  # items are ranked once
+        counts = np.stack([np.bincount(row, minlength=count) for row in part]).astype(
+            np.float64
+        )  # items are ranked once
         for same in gold.values():
             values, first = np.stack([items[i].values for i in same]), items[same[0]]
             if first.rule == "mean":
                 out[same] = values @ counts.T / count
             else:
                 assert first.gold is not None
-                out[same] = (spearman if first.rule == "spearman" else average_precision)(values, first.gold, counts)
+                out[same] = (spearman if first.rule == "spearman" else average_precision)(
+                    values, first.gold, counts
+                )
         return out
 
     parts = np.array_split(rows, max(1, min(draws // _LEAST_DRAWS, rows.size // _AT_ONCE)))
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # small parts: Ctrl-C waits for no more than these
+    with ThreadPoolExecutor(
+        min(8, os.cpu_count() or 1)
+    ) as threads:  # small parts: Ctrl-C waits for no more than these
         return np.concatenate(list(threads.map(scores_on, parts)), axis=1)
 
 
-def score_candidates(scores: Sequence[float], items: Sequence[ItemScores | None], seed: int = 0) -> ScoredCandidates:
-    """Scores of layers on one task with their resamples, for those whose items are known and the same."""
+def score_candidates(
+    scores: Sequence[float], items: Sequence[ItemScores | None], seed: int = 0
+) -> ScoredCandidates:
+    """Scores of layers on one task with their resamples, for those whose items are known and the
+    same."""
     score = np.asarray(scores, dtype=np.float64)
     known = [i for i, some in enumerate(items) if some is not None and np.isfinite(score[i])]
     if not known or not same_items([some for some in items if some is not None]):
@@ -100,7 +121,8 @@ def same_items(items: Sequence[ItemScores]) -> bool:
 
 
 def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
-    """The items of one split and subset; None where the score is not made of items (then it has no paired interval).
+    """The items of one split and subset; None where the score is not made of items (then it has no
+    paired interval).
 
     `entry` is mteb's result of that split and subset.
     """
@@ -119,33 +141,50 @@ def _data(task: Any, split: str, subset: str) -> Any:
     return data[subset][split] if subset in data else data[split]
 
 
-def _pairs_with_scores(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
+def _pairs_with_scores(
+    task: Any, split: str, entry: dict[str, Any], predictions: Any
+) -> ItemScores | None:
     if not predictions or "spearman" not in task.metadata.main_score:
         return None
     gold = np.array(_data(task, split, entry["hf_subset"])["score"], dtype=np.float64)
     return ItemScores("spearman", np.array(predictions["cosine_scores"], dtype=np.float64), gold)
 
 
-def _labeled_pairs(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
+def _labeled_pairs(
+    task: Any, split: str, entry: dict[str, Any], predictions: Any
+) -> ItemScores | None:
     if not predictions or not task.metadata.main_score.endswith("ap"):
         return None
-    labels = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name], dtype=np.float64).ravel()
+    labels = np.array(
+        _data(task, split, entry["hf_subset"])[task.label_column_name], dtype=np.float64
+    ).ravel()
     measures = [np.array(predictions["cosine_scores"], dtype=np.float64)]
     if task.metadata.main_score.startswith("max_"):  # the best of several measures of similarity
         measures += [
-            np.array(predictions[name], dtype=np.float64) for name in ("similarity_scores", "dot_scores") if name in predictions
+            np.array(predictions[name], dtype=np.float64)
+            for name in ("similarity_scores", "dot_scores")
+            if name in predictions
         ]
-        measures += [-np.array(predictions[name], dtype=np.float64) for name in ("euclidean_distances", "manhattan_distances")]
-    rankings = [ItemScores("ap", values, labels) for values in measures if len(values) == len(labels)]
+        measures += [
+            -np.array(predictions[name], dtype=np.float64)
+            for name in ("euclidean_distances", "manhattan_distances")
+        ]
+    rankings = [
+        ItemScores("ap", values, labels) for values in measures if len(values) == len(labels)
+    ]
     return max(rankings, key=lambda items: items.score()) if rankings else None
 
 
-def _classified(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
+def _classified(
+    task: Any, split: str, entry: dict[str, Any], predictions: Any
+) -> ItemScores | None:
     """Share of the experiments in which each text was classified right."""
     if not predictions or task.metadata.main_score != "accuracy":
         return None
     gold = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name])
-    right = [np.array(experiment) == gold for experiment in predictions if len(experiment) == len(gold)]
+    right = [
+        np.array(experiment) == gold for experiment in predictions if len(experiment) == len(gold)
+    ]
     return ItemScores("mean", np.mean(right, axis=0)) if right else None
 
 
@@ -158,7 +197,9 @@ def _ranked(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> I
     for query, scores in sorted(predictions.items()):
         wanted = {doc for doc, grade in relevant.get(query, {}).items() if grade > 0}
         if wanted:
-            ranked = sorted(scores, key=lambda doc: (scores[doc], doc), reverse=True)  # equal scores: as mteb orders them
+            ranked = sorted(
+                scores, key=lambda doc: (scores[doc], doc), reverse=True
+            )  # equal scores: as mteb orders them
             hits = np.cumsum([doc in wanted for doc in ranked])
             precise = [hits[i] / (i + 1) for i, doc in enumerate(ranked) if doc in wanted]
             values.append(sum(precise) / len(wanted))
@@ -170,12 +211,37 @@ def _clustered(task: Any, split: str, entry: dict[str, Any], predictions: Any) -
     values = entry.get("v_measures")
     if isinstance(values, dict):
         values = [value for level in values.values() for value in level]
-    return ItemScores("mean", np.array(values, dtype=np.float64)) if values and len(values) > 1 else None
+    return (
+        ItemScores("mean", np.array(values, dtype=np.float64))
+        if values and len(values) > 1
+        else None
+    )
 
 
-SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
+SCORE_COLUMNS = [
+    "task",
+    "task_type",
+    "split",
+    "subset",
+    "metric",
+    "template",
+    "layer",
+    "site",
+    "depth",
+]
 SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centering", "score"]
-GAIN_COLUMNS = ["task", "split", "subset", *READOUT_COLUMNS, "layer", "site", "score", "gain", *INTERVAL, "tied_best"]
+GAIN_COLUMNS = [
+    "task",
+    "split",
+    "subset",
+    *READOUT_COLUMNS,
+    "layer",
+    "site",
+    "score",
+    "gain",
+    *INTERVAL,
+    "tied_best",
+]
 # against the last layer under the default readout, which is what a user who changes nothing gets
 DEFAULT_GAIN = ["gain_over_default", *(f"default_{name}" for name in INTERVAL)]
 GAIN_COLUMNS += DEFAULT_GAIN
@@ -189,7 +255,8 @@ ItemTable = dict[TaskPart, dict[tuple[str, int], ItemScores]]
 
 @dataclass
 class Evaluation(WideTable, StoredRun):
-    """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items.
+    """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the
+    last on the same items.
 
     `path` is the run's folder, or None for a run in memory.
     """
@@ -227,23 +294,47 @@ class Evaluation(WideTable, StoredRun):
         return alone
 
     def best(self) -> pd.DataFrame:
-        """Per task: the best layer and readout, against the last layer under the same readout and under the default one.
+        """Per task: the best layer and readout, against the last layer under the same readout and
+        under the default one.
 
-        Gains have no interval: the best was picked on the items that it gains on. `layerscope.select` says what can be promised.
+        Gains have no interval: the best was picked on the items that it gains on.
+        `layerscope.select` says what can be promised.
         """
         rows = []
-        for (task, split, subset), group in self.gains.groupby(["task", "split", "subset"], sort=False):
+        for (task, split, subset), group in self.gains.groupby(
+            ["task", "split", "subset"], sort=False
+        ):
             top = group.iloc[int(group["score"].argmax())]
             same = group[(group[READOUT_COLUMNS] == top[READOUT_COLUMNS]).all(axis=1)]
             last = same.iloc[int(same["layer"].argmax())]
-            place = {"task": task, "split": split, "subset": subset, "best": top["score"], "layer": int(top["layer"])}
-            place |= {"readout": Readout.from_row(top.to_dict()).name, "last": last["score"], "gain": top["gain"]}
-            default = {"default_last": top["score"] - top["gain_over_default"], "gain_over_default": top["gain_over_default"]}
-            rows.append({**place, **default, "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist()})
+            place = {
+                "task": task,
+                "split": split,
+                "subset": subset,
+                "best": top["score"],
+                "layer": int(top["layer"]),
+            }
+            place |= {
+                "readout": Readout.from_row(top.to_dict()).name,
+                "last": last["score"],
+                "gain": top["gain"],
+            }
+            default = {
+                "default_last": top["score"] - top["gain_over_default"],
+                "gain_over_default": top["gain_over_default"],
+            }
+            rows.append(
+                {
+                    **place,
+                    **default,
+                    "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
+                }
+            )
         return pd.DataFrame(rows)
 
     def wide(self, readout: str | None = None) -> pd.DataFrame:
-        """A table with a row per layer and a column per task, in points (score × 100); for all readouts, or for one."""
+        """A table with a row per layer and a column per task, in points (score × 100); for all
+        readouts, or for one."""
         names = pd.Series(readout_names(self.scores), index=self.scores.index, dtype=object)
         if readout is not None and readout not in set(names):
             raise UnknownNameError("readout of this evaluation", readout, set(names))
@@ -252,7 +343,9 @@ class Evaluation(WideTable, StoredRun):
         if parts["task"].duplicated().any():  # several splits or subsets of a task
             rows["task"] = rows["task"] + " (" + rows["split"] + ", " + rows["subset"] + ")"
         if readout is not None:
-            return pivot(rows[rows["readout"] == readout], "task", value="points").rename_axis(columns=None)
+            return pivot(rows[rows["readout"] == readout], "task", value="points").rename_axis(
+                columns=None
+            )
         return pivot(rows, ["task", "readout"], value="points")
 
     def summary(self) -> dict[str, Any]:
@@ -272,9 +365,12 @@ def texts_file(run: str | Path, task: str) -> Path:
 
 
 def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
-    """The per-item contributions in a run's folder, for the scores that the table of gains holds."""
+    """The per-item contributions in a run's folder, for the scores that the table of gains
+    holds."""
     table: ItemTable = {}
-    columns = gained.assign(readout=pd.Series(readout_names(gained), index=gained.index, dtype=object))
+    columns = gained.assign(
+        readout=pd.Series(readout_names(gained), index=gained.index, dtype=object)
+    )
     names = ["task", "split", "subset", "readout", "layer", "score"]
     known: dict[Any, float] = {tuple(row[:5]): row[5] for row in columns[names].to_numpy().tolist()}
     for file in sorted((folder / "results").glob("*/*.json")):
@@ -284,7 +380,11 @@ def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
             part = (str(result["task"]), str(entry["split"]), str(entry["subset"]))
             score = known.get((*part, readout, result["layer"]))
             # a folder may keep results of task data that have changed since
-            if score is None or entry["score"] is None or not math.isclose(score, entry["score"], abs_tol=1e-9):
+            if (
+                score is None
+                or entry["score"] is None
+                or not math.isclose(score, entry["score"], abs_tol=1e-9)
+            ):
                 continue
             arrays = file.with_name(f"{file.stem}.{part[1]}.{part[2]}.npz")
             if arrays.is_file():
@@ -298,34 +398,61 @@ def score_table(results: Sequence[Mapping[str, Any]], n_blocks: int) -> pd.DataF
     for result in results:
         if result["status"] == "failed":
             continue
-        place = {"task": result["task"], "layer": result["layer"], "site": result["site"], **Readout.from_row(result).columns}
+        place = {
+            "task": result["task"],
+            "layer": result["layer"],
+            "site": result["site"],
+            **Readout.from_row(result).columns,
+        }
         place["depth"] = result["layer"] / n_blocks
         for entry in result["scores"]:
             facts = {"task_type": result["task_type"], "metric": result["metric"]}
             value = math.nan if entry["score"] is None else entry["score"]
-            rows.append({**place, **facts, "split": entry["split"], "subset": entry["subset"], "score": value})
+            rows.append(
+                {
+                    **place,
+                    **facts,
+                    "split": entry["split"],
+                    "subset": entry["subset"],
+                    "score": value,
+                }
+            )
     table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
-    return table.sort_values(["task", *READOUT_COLUMNS, "split", "subset", "layer"], ignore_index=True)
+    return table.sort_values(
+        ["task", *READOUT_COLUMNS, "split", "subset", "layer"], ignore_index=True
+    )
 
 
 def gain_table(
-    scores: pd.DataFrame, items_of: Callable[[tuple[str, Readout, int], str, str], ItemScores | None], seed: int = 0
+    scores: pd.DataFrame,
+    items_of: Callable[[tuple[str, Readout, int], str, str], ItemScores | None],
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """For every task and readout: each layer's gain over the last of the same readout, and over the last of the default one.
+    """For every task and readout: each layer's gain over the last of the same readout, and over the
+    last of the default one.
 
-    Both on the same resampled items, with the layers that tie for best. `items_of((task, readout, layer), split, subset)` gives
-    the items of one score.
+    Both on the same resampled items, with the layers that tie for best. `items_of((task, readout,
+    layer), split, subset)` gives the items of one score.
     """
     rows = []
     known = scores.dropna(subset=["score"])
     for (task, split, subset), of_task in known.groupby(["task", "split", "subset"], sort=False):
         default = None
-        groups = {Readout(*map(str, key)): group for key, group in of_task.groupby(READOUT_COLUMNS, sort=False)}
-        for readout, group in sorted(groups.items(), key=lambda item: item[0] != Readout()):  # the default first
+        groups = {
+            Readout(*map(str, key)): group
+            for key, group in of_task.groupby(READOUT_COLUMNS, sort=False)
+        }
+        for readout, group in sorted(
+            groups.items(), key=lambda item: item[0] != Readout()
+        ):  # the default first
             layers, scored_at = group["layer"].tolist(), group["score"].tolist()
-            items = [items_of((str(task), readout, layer), str(split), str(subset)) for layer in layers]
+            items = [
+                items_of((str(task), readout, layer), str(split), str(subset)) for layer in layers
+            ]
             last = (layers.index(max(layers)),)
-            scored = score_candidates(scored_at, items if items[last[0]] is not None else [None] * len(layers), seed)
+            scored = score_candidates(
+                scored_at, items if items[last[0]] is not None else [None] * len(layers), seed
+            )
             if readout == Readout():
                 default = (scored.score[last], None if scored.draws is None else scored.draws[last])
             gained = np.column_stack(scored.gains(last))
@@ -342,7 +469,8 @@ def gain_table(
 def _over_default(
     score: float, draws: np.ndarray | None, default: tuple[float, np.ndarray | None] | None
 ) -> tuple[float, float, float]:
-    """Gain over the default readout's last layer and its interval: resamples are the same for every readout of a task."""
+    """Gain over the default readout's last layer and its interval: resamples are the same for every
+    readout of a task."""
     if default is None:
         return math.nan, math.nan, math.nan
     value, default_draws = default

@@ -1,7 +1,8 @@
-"""Scoring with mteb's own code, from stored vectors: which texts the tasks need, and the score of one layer under one readout.
+"""Scoring with mteb's own code, from stored vectors: which texts the tasks need, and the score of
+one layer under one readout.
 
-A `ScoreJob` is small and picklable. A result is one JSON file, written whole, so that a run stopped anywhere resumes without
-repeating finished work.
+A `ScoreJob` is small and picklable. A result is one JSON file, written whole, so that a run stopped
+anywhere resumes without repeating finished work.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class ScoringContext:
 
 @lru_cache(maxsize=256)
 def task_files(spec: TaskSpec) -> str | None:
-    """A fingerprint of a task's local files: scores of other content are other scores. Every job of the task asks for it."""
+    """A fingerprint of a task's local files: scores of other content are other scores. Every job of
+    the task asks for it."""
     if spec.path is None:
         return None
     return files_sha256(file for file in Path(spec.path).rglob("*") if file.is_file())
@@ -74,7 +76,10 @@ class ScoreJob:
     @property
     def key(self) -> str:
         """A file name for its result."""
-        text = json.dumps([task_config(self.task), task_files(self.task), self.readout.name, self.site], sort_keys=True)
+        text = json.dumps(
+            [task_config(self.task), task_files(self.task), self.readout.name, self.site],
+            sort_keys=True,
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def file(self, context: ScoringContext) -> Path:
@@ -85,7 +90,12 @@ class ScoreJob:
     @property
     def place(self) -> dict[str, Any]:
         """What every result begins with."""
-        return {"task": self.task.name, "layer": self.layer, "site": self.site, **self.readout.columns}
+        return {
+            "task": self.task.name,
+            "layer": self.layer,
+            "site": self.site,
+            **self.readout.columns,
+        }
 
 
 @lru_cache(maxsize=1)
@@ -110,7 +120,8 @@ def _task_keys(file: Path) -> list[bytes]:
 
 
 def clear_caches() -> None:
-    """Drop cached tasks and vectors: another run in this process may have other data under the same names."""
+    """Drop cached tasks and vectors: another run in this process may have other data under the same
+    names."""
     for cached in (load_task, _fingerprint, _space, _task_keys, task_files):
         cached.cache_clear()
 
@@ -131,16 +142,34 @@ def task_keys(context: ScoringContext, task: TaskSpec) -> list[bytes]:
 
 
 def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
-    """The vectors of all texts of a job's task, centered if asked; `Undefined` if they are all the same."""
-    description, dtype = next((d, t) for template, d, t in context.spaces if template == job.readout.template)
-    vectors = readout_vectors(_space(context.store, description, dtype), task_keys(context, job.task), job.readout, job.site)
+    """The vectors of all texts of a job's task, centered if asked; `Undefined` if they are all the
+    same."""
+    description, dtype = next(
+        (d, t) for template, d, t in context.spaces if template == job.readout.template
+    )
+    vectors = readout_vectors(
+        _space(context.store, description, dtype),
+        task_keys(context, job.task),
+        job.readout,
+        job.site,
+    )
     if _alike(vectors):
         raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
     centered = job.readout.centering == "corpus"
     mean = vectors.mean(0, dtype=np.float64) if centered else None
-    for i in range(0, len(vectors), _ROWS) if centered or context.unit else ():  # in parts: a task may have a million texts
-        part = vectors[i : i + _ROWS] if mean is None else (vectors[i : i + _ROWS] - mean).astype(np.float32)
-        vectors[i : i + _ROWS] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30) if context.unit else part
+    for i in (
+        range(0, len(vectors), _ROWS) if centered or context.unit else ()
+    ):  # in parts: a task may have a million texts
+        part = (
+            vectors[i : i + _ROWS]
+            if mean is None
+            else (vectors[i : i + _ROWS] - mean).astype(np.float32)
+        )
+        vectors[i : i + _ROWS] = (
+            part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
+            if context.unit
+            else part
+        )
     return vectors
 
 
@@ -148,7 +177,10 @@ def _alike(vectors: np.ndarray) -> bool:
     """Whether all rows are the first one, up to rounding. Few rows tell where they are not."""
     first, step = vectors[:1], 256
     most = 1e-6 * max(1e-30, float(np.abs(first).max()))
-    return all(float(np.abs(vectors[i : i + step] - first).max()) <= most for i in range(0, len(vectors), step))
+    return all(
+        float(np.abs(vectors[i : i + step] - first).max()) <= most
+        for i in range(0, len(vectors), step)
+    )
 
 
 def task_rows(context: ScoringContext, task: TaskSpec) -> Callable[[Sequence[str]], np.ndarray]:
@@ -178,16 +210,20 @@ def quiet_mteb() -> None:
     from mteb.cache import result_cache
 
     if os.name != "nt":
-        signal.siginterrupt(signal.SIGINT, True)  # with polars, which mteb loads, whoever waits would not hear of Ctrl-C
+        signal.siginterrupt(
+            signal.SIGINT, True
+        )  # with polars, which mteb loads, whoever waits would not hear of Ctrl-C
     datasets.disable_progress_bars()
-    # mteb looks the versions of five packages up for every result that it writes, a sixth of the time of a small task
+    # mteb looks the versions of five packages up for every result that it writes, a sixth of the
+    # time of a small task
     versions = getattr(result_cache, "_get_package_versions", None)
     if versions is not None and not hasattr(versions, "cache_info"):
         result_cache._get_package_versions = cache(versions)
 
 
 def encoded_texts(task: Any) -> list[str]:
-    """Every text that a task encodes, for which it is scored once with a model that only records them."""
+    """Every text that a task encodes, for which it is scored once with a model that only records
+    them."""
     import mteb
 
     from layerscope.evaluation.mteb_models import TextCollector
@@ -204,7 +240,10 @@ def reason_of(error: Exception) -> str:
 
 
 def collect(
-    specs: Sequence[TaskSpec], run: Path, bar: Progress, texts_of: Callable[[Any], list[str]] = encoded_texts
+    specs: Sequence[TaskSpec],
+    run: Path,
+    bar: Progress,
+    texts_of: Callable[[Any], list[str]] = encoded_texts,
 ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
     """The texts that each task encodes; the labels of those that have one; facts of each task.
 
@@ -227,7 +266,9 @@ def collect(
             continue
         finally:
             bar.advance(1)
-        keys = np.frombuffer(b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8).reshape(-1, 32)
+        keys = np.frombuffer(
+            b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8
+        ).reshape(-1, 32)
         checked.write_array(texts_file(run, spec.name), keys)
     if not texts:
         raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
@@ -242,20 +283,30 @@ def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
         return stored
     base, clock = job.place, time.perf_counter()
     try:
-        result = {**base, **_score(context, job), **({"scoring": "mteb", "left": context.left} if context.left else {})}
+        result = {
+            **base,
+            **_score(context, job),
+            **({"scoring": "mteb", "left": context.left} if context.left else {}),
+        }
         result["seconds"] = time.perf_counter() - clock
     except Exception as error:
-        # a failure may pass (memory, a file in use): it is reported, not written, so that the next run tries again
+        # a failure may pass (memory, a file in use): it is reported, not written, so that the next
+        # run tries again
         return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
     checked.write_json(file, result)
     return result
 
 
 def read_result(file: Path) -> dict[str, Any] | None:
-    """The result that a job wrote; None where there is none, where it is damaged, or where what belongs to it is gone."""
+    """The result that a job wrote; None where there is none, where it is damaged, or where what
+    belongs to it is gone."""
     result = checked.read_or_discard(file, checked.read_checked_json)
     parts = [row for row in (result or {}).get("scores", ()) if row.get("items")]
-    if any(checked.read_or_discard(items_file(file, row["split"], row["subset"]), ItemScores.load) is None for row in parts):
+    if any(
+        checked.read_or_discard(items_file(file, row["split"], row["subset"]), ItemScores.load)
+        is None
+        for row in parts
+    ):
         return None
     return result
 
@@ -272,13 +323,29 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     except Undefined as reason:
         return {**undefined(task, str(reason)), **facts}
     reseed(task)
-    # mteb's cache does not know which data a task was given: without their fingerprint two would share a file
-    experiment = {"layer": job.layer, **job.readout.columns, "unit": context.unit, "data": _fingerprint(job.task)[:12]}
+    # mteb's cache does not know which data a task was given: without their fingerprint two would
+    # share a file
+    experiment = {
+        "layer": job.layer,
+        **job.readout.columns,
+        "unit": context.unit,
+        "data": _fingerprint(job.task)[:12],
+    }
     view = LayerView(lookup, model_meta(context.model, context.revision, context.width, experiment))
     cache = mteb.ResultCache(Path(context.run) / "mteb")
-    options: dict[str, Any] = {"encode_kwargs": {"batch_size": 4096, "show_progress_bar": False}, **_QUIET}
+    options: dict[str, Any] = {
+        "encode_kwargs": {"batch_size": 4096, "show_progress_bar": False},
+        **_QUIET,
+    }
     with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:
-        results = mteb.evaluate(view, task, cache=cache, overwrite_strategy="always", prediction_folder=folder, **options)
+        results = mteb.evaluate(
+            view,
+            task,
+            cache=cache,
+            overwrite_strategy="always",
+            prediction_folder=folder,
+            **options,
+        )
         result = results.task_results[0]
         file = Path(folder) / task.prediction_file_name
         predictions = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -286,7 +353,11 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     for split, entries in result.scores.items():
         for entry in entries:
             score = float(entry["main_score"])
-            row = {"split": split, "subset": entry["hf_subset"], "score": score if math.isfinite(score) else None}
+            row = {
+                "split": split,
+                "subset": entry["hf_subset"],
+                "score": score if math.isfinite(score) else None,
+            }
             items = items_of(task, split, entry, predictions.get(entry["hf_subset"], {}).get(split))
             if items is not None:
                 items.save(items_file(job.file(context), split, entry["hf_subset"]))
@@ -294,13 +365,21 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     if all(row["score"] is None for row in rows):
         why = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
         return {"status": "undefined", "reason": why, **facts, "scores": rows}
-    made = {"dataset_revision": result.dataset_revision, "mteb_version": result.mteb_version, "scores": rows}
+    made = {
+        "dataset_revision": result.dataset_revision,
+        "mteb_version": result.mteb_version,
+        "scores": rows,
+    }
     return {"status": "scored", **facts, **made}
 
 
 def undefined(task: Any, reason: str) -> dict[str, Any]:
     """The result of a job that has no score."""
-    unscored = [{"split": split, "subset": subset, "score": None} for split in task.eval_splits for subset in task.hf_subsets]
+    unscored = [
+        {"split": split, "subset": subset, "score": None}
+        for split in task.eval_splits
+        for subset in task.hf_subsets
+    ]
     return {"status": "undefined", "reason": reason, "scores": unscored}
 
 
@@ -309,7 +388,9 @@ def items_file(result: Path, split: str, subset: str) -> Path:
     return result.with_name(f"{result.stem}.{split}.{subset}.npz")
 
 
-def read_items(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> ItemScores | None:
+def read_items(
+    context: ScoringContext, job: ScoreJob, split: str, subset: str
+) -> ItemScores | None:
     """The per-item contributions of a job, or None where its task has none."""
     file = items_file(job.file(context), split, subset)
     return ItemScores.load(file) if file.exists() else None

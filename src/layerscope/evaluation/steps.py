@@ -1,4 +1,5 @@
-"""Many tasks as one plan: their order, a step scored while the next is encoded, and what is told of the time they take."""
+"""Many tasks as one plan: their order, a step scored while the next is encoded, and what is told of
+the time they take."""
 
 from __future__ import annotations
 
@@ -39,15 +40,19 @@ class Step(NamedTuple):
 
 
 def first_of(texts: Texts, kinds: Mapping[str, str], max_length: int) -> tuple[str, ...]:
-    """The smallest task of every kind: done first, they tell what the others take. None where they are much of the whole."""
+    """The smallest task of every kind: done first, they tell what the others take. None where they
+    are much of the whole."""
     work = {name: work_of(some, max_length) for name, some in texts.items()}
     smallest = {kinds[name]: name for name in sorted(texts, key=lambda name: -work[name])}
     few = sum(work[name] for name in smallest.values()) <= _TRIED * sum(work.values())
     return tuple(smallest.values()) if few and sum(map(len, texts.values())) > TOGETHER else ()
 
 
-def steps_of(turns: Sequence[Turn], texts: Texts, max_length: int, first: Sequence[str] = ()) -> list[Step]:
-    """The turns in steps: after the `first` tasks those that take longest to encode, small ones together."""
+def steps_of(
+    turns: Sequence[Turn], texts: Texts, max_length: int, first: Sequence[str] = ()
+) -> list[Step]:
+    """The turns in steps: after the `first` tasks those that take longest to encode, small ones
+    together."""
     out = []
     for turn in turns:
         groups = [[name for name in turn.tasks if name in first]]
@@ -66,7 +71,8 @@ def work_of(texts: Sequence[str], max_length: int) -> int:
 
 
 class Size(NamedTuple):
-    """What a score of a task takes depends on: its kind, its texts, its items (a clustering may have a text in many sets)."""
+    """What a score of a task takes depends on: its kind, its texts, its items (a clustering may
+    have a text in many sets)."""
 
     kind: str
     texts: int
@@ -76,8 +82,8 @@ class Size(NamedTuple):
 def seconds_of(sizes: Sequence[Size], took: Sequence[tuple[Size, float]]) -> float | None:
     """What scores take by what others took; None where no other is of the same kind.
 
-    Vectors are read alike for all kinds: the kind that takes least per text shows how long that is at most. What goes beyond is
-    a kind's own, by its items.
+    Vectors are read alike for all kinds: the kind that takes least per text shows how long that is
+    at most. What goes beyond is a kind's own, by its items.
     """
     if not {size.kind for size in sizes} <= {size.kind for size, _ in took}:
         return None
@@ -86,11 +92,14 @@ def seconds_of(sizes: Sequence[Size], took: Sequence[tuple[Size, float]]) -> flo
     for size, seconds in took:
         own[size.kind] += seconds - reading * size.texts
         items[size.kind] += size.items
-    return sum(reading * size.texts + own[size.kind] / items[size.kind] * size.items for size in sizes)
+    return sum(
+        reading * size.texts + own[size.kind] / items[size.kind] * size.items for size in sizes
+    )
 
 
 class Scorers(AbstractContextManager["Scorers"]):
-    """Scores the jobs of steps, by mteb or on a device. With `apart` that goes on while this process does other things."""
+    """Scores the jobs of steps, by mteb or on a device. With `apart` that goes on while this
+    process does other things."""
 
     def __init__(self, workers: int, device: DeviceScoring | None, apart: bool) -> None:
         self.pool, self.device = ScoringPool(workers if device is None else 0), device
@@ -106,8 +115,13 @@ class Scorers(AbstractContextManager["Scorers"]):
         self.pool.__exit__(*error)
 
     def memory(self, vectors: int) -> int:
-        """About the bytes of memory that scores take at a time, by those of the largest task at one layer."""
-        return self.device.memory(vectors) if self.device else COPIES * vectors * self.pool.fitting(vectors)
+        """About the bytes of memory that scores take at a time, by those of the largest task at one
+        layer."""
+        return (
+            self.device.memory(vectors)
+            if self.device
+            else COPIES * vectors * self.pool.fitting(vectors)
+        )
 
     def start(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Results:
         """Results of jobs, as they are done."""
@@ -115,8 +129,13 @@ class Scorers(AbstractContextManager["Scorers"]):
             return self.pool.score(context, jobs)
         if not self.apart:
             return self.device.run(context, jobs)
-        names = dict.fromkeys(job.task.name for job in jobs)  # a task at a time: what is done is seen
-        parts = [self._thread.submit(self._run, context, [job for job in jobs if job.task.name == name]) for name in names]
+        names = dict.fromkeys(
+            job.task.name for job in jobs
+        )  # a task at a time: what is done is seen
+        parts = [
+            self._thread.submit(self._run, context, [job for job in jobs if job.task.name == name])
+            for name in names
+        ]
         self._parts += parts
         return (result for part in parts for result in part.result())
 
@@ -125,11 +144,14 @@ class Scorers(AbstractContextManager["Scorers"]):
         assert device is not None
         # a new thread begins on the first GPU
         with torch.cuda.device(device.device) if device.device.type == "cuda" else nullcontext():
-            return list(takewhile(lambda result: not device.stopped.is_set(), device.run(context, jobs)))
+            return list(
+                takewhile(lambda result: not device.stopped.is_set(), device.run(context, jobs))
+            )
 
 
 def time_encoding(encode: EncodePass, missing: Sequence[str], max_length: int) -> tuple[float, int]:
-    """Seconds per character of a pass, by some texts of every length, and how many: they are stored.
+    """Seconds per character of a pass, by some texts of every length, and how many: they are
+    stored.
 
     A second chunk is timed: the first one compiles and warms up.
     """
@@ -138,5 +160,8 @@ def time_encoding(encode: EncodePass, missing: Sequence[str], max_length: int) -
         some = list(half[:: -(-len(half) // most)])
         start = time.perf_counter()
         encode.add(some, encode.encoder.run(encode.encoder.read(some), lambda count: None))
-        took, count = (time.perf_counter() - start) / max(1, work_of(some, max_length)), count + len(some)
+        took, count = (
+            (time.perf_counter() - start) / max(1, work_of(some, max_length)),
+            count + len(some),
+        )
     return took, count

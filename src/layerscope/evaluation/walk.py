@@ -20,10 +20,30 @@ from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation import steps
-from layerscope.evaluation.encode import EncodePass, open_space, space_description, stored_by_workers
+from layerscope.evaluation.encode import (
+    EncodePass,
+    open_space,
+    space_description,
+    stored_by_workers,
+)
 from layerscope.evaluation.plan import EvaluationPlan, Texts, Turn
-from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, read_result, reason_of
-from layerscope.evaluation.steps import Results, Scorers, Size, Step, seconds_of, steps_of, time_encoding, work_of
+from layerscope.evaluation.scoring import (
+    ScoreJob,
+    ScoringContext,
+    clear_caches,
+    read_result,
+    reason_of,
+)
+from layerscope.evaluation.steps import (
+    Results,
+    Scorers,
+    Size,
+    Step,
+    seconds_of,
+    steps_of,
+    time_encoding,
+    work_of,
+)
 from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
@@ -46,16 +66,27 @@ class Means:
 
     @property
     def apart(self) -> bool:
-        """Whether the model runs elsewhere than scores do: on one CPU they would only be in each other's way."""
+        """Whether the model runs elsewhere than scores do: on one CPU they would only be in each
+        other's way."""
         return self.recipe is not None or self.plan.model.device.type != "cpu"
 
-    def passes(self, texts: Sequence[str], sites: Sequence[Site]) -> list[tuple[EncodePass, list[str]]]:
+    def passes(
+        self, texts: Sequence[str], sites: Sequence[Site]
+    ) -> list[tuple[EncodePass, list[str]]]:
         """A pass per template, with the texts that are not in the store yet."""
         plan, out = self.plan, []
         for name, readouts in plan.by_template().items():
             template = get_template(name)
             space = open_space(self.store, plan.model, template, plan.max_length, plan.store_dtype)
-            encode = EncodePass(plan.model, template, sites, kinds_of(readouts), space, plan.max_length, self.batch_size)
+            encode = EncodePass(
+                plan.model,
+                template,
+                sites,
+                kinds_of(readouts),
+                space,
+                plan.max_length,
+                self.batch_size,
+            )
             out.append((encode, encode.missing(texts)))
         return out
 
@@ -74,25 +105,42 @@ class Means:
     def context(self, run: Path) -> ScoringContext:
         plan, model = self.plan, self.plan.model
         spaces = tuple(
-            (name, json.dumps(space_description(model.identity, get_template(name), plan.max_length)), plan.store_dtype)
+            (
+                name,
+                json.dumps(space_description(model.identity, get_template(name), plan.max_length)),
+                plan.store_dtype,
+            )
             for name in plan.by_template()
         )
         revision = model.identity.get("revision")
         return ScoringContext(
-            str(run), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length, plan.scoring
+            str(run),
+            str(self.store.root),
+            model.name,
+            revision,
+            model.width,
+            spaces,
+            plan.unit_length,
+            plan.scoring,
         )
 
 
 class Ahead:
-    """A turn whose texts workers encode, one step after the other: they go on while this process waits for scores."""
+    """A turn whose texts workers encode, one step after the other: they go on while this process
+    waits for scores."""
 
-    def __init__(self, means: Means, texts: Mapping[Step, Sequence[str]], sites: Sequence[Site]) -> None:
+    def __init__(
+        self, means: Means, texts: Mapping[Step, Sequence[str]], sites: Sequence[Site]
+    ) -> None:
         self.means, self.texts, self.numbers = means, texts, dict[Step, list[int]]()
         encoding, seen = [encode for encode, _ in means.passes((), sites)], set[str]()
         passes = list[tuple[EncodePass, list[str]]]()
         for step, every in texts.items():
             self.numbers[step] = [len(passes) + i for i in range(len(encoding))]
-            passes += [(encode, encode.missing([text for text in every if text not in seen])) for encode in encoding]
+            passes += [
+                (encode, encode.missing([text for text in every if text not in seen]))
+                for encode in encoding
+            ]
             seen.update(every)
         self.left = [len(missing) for _, missing in passes]
         self.spaces = {encode.template.name: encode.space for encode in encoding}
@@ -116,32 +164,65 @@ class Ahead:
 
 
 class Walk:
-    """The steps of a run, and what they left: counts, jobs and results, the tasks that could not be encoded, the vectors."""
+    """The steps of a run, and what they left: counts, jobs and results, the tasks that could not be
+    encoded, the vectors."""
 
     def __init__(
         self, means: Means, run: Path, texts: Texts, facts: Mapping[str, Any], turns: list[Turn], scorers: Scorers,
         first: Sequence[str],
     ) -> None:  # fmt: skip
-        self.means, self.run, self.texts, self.turns, self.scorers, self.first = means, run, texts, turns, scorers, first
+        self.means, self.run, self.texts, self.turns, self.scorers, self.first = (
+            means,
+            run,
+            texts,
+            turns,
+            scorers,
+            first,
+        )
         self.sizes = {name: _size(facts[name], len(some)) for name, some in texts.items()}
         self.steps = steps_of(turns, texts, means.plan.max_length, first)
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
-        self.jobs, self.results, self.failed = list[ScoreJob](), list[dict[str, Any]](), dict[str, str]()
-        self.spaces, self.seconds, self.estimate = dict[str, Space](), {"encode": 0.0, "score": 0.0}, dict[str, float]()
-        self._counted, self._under_way, self._work = set[str](), list[tuple[Step, Results, int]](), 0.0
+        self.jobs, self.results, self.failed = (
+            list[ScoreJob](),
+            list[dict[str, Any]](),
+            dict[str, str](),
+        )
+        self.spaces, self.seconds, self.estimate = (
+            dict[str, Space](),
+            {"encode": 0.0, "score": 0.0},
+            dict[str, float](),
+        )
+        self._counted, self._under_way, self._work = (
+            set[str](),
+            list[tuple[Step, Results, int]](),
+            0.0,
+        )
         self._ahead: Ahead | None = None
         self._large = False
-        self._stores = {turn: means.store if len(turns) == 1 else EmbeddingStore(self._folder(turn), None) for turn in turns}
+        self._stores = {
+            turn: means.store if len(turns) == 1 else EmbeddingStore(self._folder(turn), None)
+            for turn in turns
+        }
 
     def go(self) -> None:
-        """Encode and score every step. The seconds are this process's: of scoring, what it waits for."""
-        for old in set((self.run / TURNS).glob("*")) - set(map(self._folder, self.turns)):  # of a run that had more room, or less
+        """Encode and score every step. The seconds are this process's: of scoring, what it waits
+        for."""
+        for old in set((self.run / TURNS).glob("*")) - set(
+            map(self._folder, self.turns)
+        ):  # of a run that had more room, or less
             shutil.rmtree(old, ignore_errors=True)
-        queue = [(step, jobs) for step in self.steps if (jobs := self._unscored(step)) or len(self.turns) == 1]
+        queue = [
+            (step, jobs)
+            for step in self.steps
+            if (jobs := self._unscored(step)) or len(self.turns) == 1
+        ]
         left = {step: jobs for step, jobs in queue if jobs}
         if sum(map(len, left.values())) == 1:
             self.scorers.pool.workers = 0  # not worth a process
-        self._large = len(left) > 1 and sum(len(self.texts[name]) for step in left for name in step.tasks) > steps.TOGETHER
+        self._large = (
+            len(left) > 1
+            and sum(len(self.texts[name]) for step in left for name in step.tasks) > steps.TOGETHER
+        )
         if self._large and self.means.recipe is None:
             try:
                 self._estimate(list(left))
@@ -170,7 +251,10 @@ class Walk:
                 if self.means.recipe is not None or _ends_all(error):
                     raise
                 if len(step.tasks) > 1:  # each alone: what is encoded stays, and the others go on
-                    jobs = {name: [job for job in unscored if job.task.name == name] for name in step.tasks}
+                    jobs = {
+                        name: [job for job in unscored if job.task.name == name]
+                        for name in step.tasks
+                    }
                     queue[:0] = [(Step(step.turn, (name,)), some) for name, some in jobs.items()]
                 else:
                     problem = error
@@ -178,7 +262,9 @@ class Walk:
                 continue
             finally:
                 self.seconds["encode"] += time.perf_counter() - clock
-            self._under_way.append((step, self.scorers.start(self._context(step), unscored), len(unscored)))
+            self._under_way.append(
+                (step, self.scorers.start(self._context(step), unscored), len(unscored))
+            )
             told = set(step.tasks) <= set(self.first)  # waited for: it says what the others take
             self._finish(1 if self.scorers.apart and not told else 0)
             self._tell_left(queue)
@@ -204,8 +290,14 @@ class Walk:
         return [job for job, result in found.items() if result is None]
 
     def _jobs(self, step: Step) -> list[ScoreJob]:
-        specs, places = {one.name: one for one in self.means.plan.specs}, product(self.means.plan.readouts, step.turn.sites)
-        return [ScoreJob(specs[name], *place) for name, place in product(step.tasks, [(r, s.name, s.layer) for r, s in places])]
+        specs, places = (
+            {one.name: one for one in self.means.plan.specs},
+            product(self.means.plan.readouts, step.turn.sites),
+        )
+        return [
+            ScoreJob(specs[name], *place)
+            for name, place in product(step.tasks, [(r, s.name, s.layer) for r, s in places])
+        ]
 
     def _texts(self, step: Step) -> list[str]:
         return list(dict.fromkeys(text for name in step.tasks for text in self.texts[name]))
@@ -216,9 +308,15 @@ class Walk:
             count, spaces = at.encode(every, step.turn.sites)
         else:
             if self._ahead is None or step not in self._ahead.texts:
-                self._ahead = Ahead(at, {one: self._texts(one) for one in queue if one.turn == step.turn}, step.turn.sites)
+                self._ahead = Ahead(
+                    at,
+                    {one: self._texts(one) for one in queue if one.turn == step.turn},
+                    step.turn.sites,
+                )
             count, spaces = self._ahead.encode(step)
-        self._work += work_of(every, self.means.plan.max_length) * count / max(1, len(every) * len(spaces))
+        self._work += (
+            work_of(every, self.means.plan.max_length) * count / max(1, len(every) * len(spaces))
+        )
         self.counts["encoded"] += count
         self.counts["store_bytes"] = max(self.counts.get("store_bytes", 0), at.store.size())
         keys = [text_key(text) for text in every if text not in self._counted]
@@ -230,9 +328,12 @@ class Walk:
             self.spaces |= spaces
 
     def _make_room(self, step: Step) -> None:
-        """Before a step of another turn: wait for what does not fit beside it, and remove the vectors of turns that are over."""
+        """Before a step of another turn: wait for what does not fit beside it, and remove the
+        vectors of turns that are over."""
         turns = {step.turn, *(one.turn for one, *_ in self._under_way)}
-        if len(self.turns) > 1 and sum(turn.bytes for turn in turns) > (self.means.store.size_limit or 0):
+        if len(self.turns) > 1 and sum(turn.bytes for turn in turns) > (
+            self.means.store.size_limit or 0
+        ):
             self._finish()
         kept = [self._folder(one.turn) for one, *_ in self._under_way]
         for folder in map(self._folder, self.turns[: self.turns.index(step.turn)]):
@@ -251,7 +352,9 @@ class Walk:
                 self.means.bar.advance(1)
                 count -= 1
             if count:
-                raise LayerscopeError(f"{count_of(count, 'scores')} did not come back. What was scored is kept: run it again.")
+                raise LayerscopeError(
+                    f"{count_of(count, 'scores')} did not come back. What was scored is kept: run it again."
+                )
         self.seconds["score"] += time.perf_counter() - clock
 
     def _estimate(self, todo: Sequence[Step]) -> None:
@@ -259,15 +362,25 @@ class Walk:
         longest, seconds = self.means.plan.max_length, 0.0
         seen, passes = set[str](), list[list[tuple[EncodePass, list[str]]]]()
         for step in todo:
-            passes.append(self._at(step).passes([text for text in self._texts(step) if text not in seen], step.turn.sites))
+            passes.append(
+                self._at(step).passes(
+                    [text for text in self._texts(step) if text not in seen], step.turn.sites
+                )
+            )
             seen.update(self._texts(step) if len(self.turns) == 1 else ())
-        for some in zip(*passes, strict=True):  # where most are missing: after a stop a step may lack one template alone
+        for some in zip(
+            *passes, strict=True
+        ):  # where most are missing: after a stop a step may lack one template alone
             encode, most = max(some, key=lambda one: len(one[1]))
             rate, count = time_encoding(encode, most, longest)
             seconds += rate * sum(work_of(missing, longest) for _, missing in some)
             self.counts["encoded"] += count
         if seconds:
-            vectors = 4 * self.means.plan.model.width * max(len(self.texts[name]) for step in todo for name in step.tasks)
+            vectors = (
+                4
+                * self.means.plan.model.width
+                * max(len(self.texts[name]) for step in todo for name in step.tasks)
+            )
             disk, memory = max(turn.bytes for turn in self.turns), self.scorers.memory(vectors)
             self.estimate = {"encode": seconds, "disk_bytes": disk, "memory_bytes": memory}
             log.warning(
@@ -276,25 +389,40 @@ class Walk:
             )
 
     def _tell_left(self, queue: Sequence[tuple[Step, Sequence[ScoreJob]]]) -> None:
-        """Say what the other tasks take, by what such tasks took so far, where one of every kind was scored."""
+        """Say what the other tasks take, by what such tasks took so far, where one of every kind
+        was scored."""
         left = [job.task.name for _, jobs in queue for job in jobs]
         if not self._large or not left:
             return
-        took = [(self.sizes[result["task"]], result["seconds"]) for result in self.results if "seconds" in result]
+        took = [
+            (self.sizes[result["task"]], result["seconds"])
+            for result in self.results
+            if "seconds" in result
+        ]
         score = seconds_of([self.sizes[name] for name in left], took)
         if score is None:
             return
         score /= max(1, self.scorers.pool.size)
-        work = sum(work_of(self._texts(step), self.means.plan.max_length) for step, jobs in queue if jobs)
+        work = sum(
+            work_of(self._texts(step), self.means.plan.max_length) for step, jobs in queue if jobs
+        )
         encode = self.seconds["encode"] * work / self._work if self._work else 0.0
         both = max(encode, score) if self.scorers.apart else encode + score
-        self.estimate = {"encode_left": encode, "score_left": score, **self.estimate}  # as it was said first
+        self.estimate = {
+            "encode_left": encode,
+            "score_left": score,
+            **self.estimate,
+        }  # as it was said first
         s = [format_duration(some) for some in (both, encode, score)]
-        log.warning(f"{count_of(len(set(left)), 'tasks')} left: {s[0]} (encoding {s[1]}, scoring {s[2]}) at the speed so far.")
+        log.warning(
+            f"{count_of(len(set(left)), 'tasks')} left: {s[0]} (encoding {s[1]}, scoring {s[2]}) at the speed so far."
+        )
 
 
 def _size(fact: Mapping[str, Any], texts: int) -> Size:
-    return Size(fact["task_type"], texts, fact["items"] if fact["task_type"] == "Clustering" else texts)
+    return Size(
+        fact["task_type"], texts, fact["items"] if fact["task_type"] == "Clustering" else texts
+    )
 
 
 def _ends_all(error: Exception) -> bool:

@@ -1,4 +1,5 @@
-"""A model cut at a layer, as a folder that other tools load: written, reloaded in a fresh process, compared, then published."""
+"""A model cut at a layer, as a folder that other tools load: written, reloaded in a fresh process,
+compared, then published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A folder against the whole model: throughput, latency, memory and size, each in its own process, by turns."""
+"""A folder against the whole model: throughput, latency, memory and size, each in its own process,
+by turns."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ DEFAULT_LENGTHS = (32, 128)
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured of several models in one run; `models` in the order given, the first is the one asked about."""
+    """What was measured of several models in one run; `models` in the order given, the first is the
+    one asked about."""
 
     models: list[dict[str, Any]]
     lengths: list[int]
@@ -42,7 +44,12 @@ class Bench:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"threads": self.threads, "machine": self.machine, "lengths": self.lengths, "models": self.models}
+        return {
+            "threads": self.threads,
+            "machine": self.machine,
+            "lengths": self.lengths,
+            "models": self.models,
+        }
 
     def rows(self) -> list[list[str]]:
         """A table of the first against the second: what, first, second, how many times better."""
@@ -50,16 +57,30 @@ class Bench:
         rows = []
         for length in self.lengths:
             a, b = one["lengths"][str(length)], other["lengths"][str(length)]
-            rows.append(_row(f"texts/s at {length} tokens", a["texts_per_s"], b["texts_per_s"], "{:.1f}", more=True))
-            rows.append(_row(f"latency p50 at {length} tokens, ms", a["p50_ms"], b["p50_ms"], "{:.1f}"))
-            rows.append(_row(f"latency p95 at {length} tokens, ms", a["p95_ms"], b["p95_ms"], "{:.1f}"))
+            rows.append(
+                _row(
+                    f"texts/s at {length} tokens",
+                    a["texts_per_s"],
+                    b["texts_per_s"],
+                    "{:.1f}",
+                    more=True,
+                )
+            )
+            rows.append(
+                _row(f"latency p50 at {length} tokens, ms", a["p50_ms"], b["p50_ms"], "{:.1f}")
+            )
+            rows.append(
+                _row(f"latency p95 at {length} tokens, ms", a["p95_ms"], b["p95_ms"], "{:.1f}")
+            )
         for label, name in (
             ("peak memory, MB", "peak_bytes"),
             ("… without the libraries", "model_bytes"),
             ("on disk, MB", "disk_bytes"),
         ):
             rows.append(_row(label, one[name] / 2**20, other[name] / 2**20, "{:.0f}"))
-        rows.append(_row("parameters, M", one["parameters"] / 1e6, other["parameters"] / 1e6, "{:.1f}"))
+        rows.append(
+            _row("parameters, M", one["parameters"] / 1e6, other["parameters"] / 1e6, "{:.1f}")
+        )
         rows.append(_row("blocks", one["blocks"], other["blocks"], "{:.0f}"))
         return rows
 
@@ -75,13 +96,16 @@ def bench(
     threads: int | None = None,
     offline: bool = False,
 ) -> Bench:
-    """Measure a folder and one or several models by turns. Every text is cut to exactly `lengths` tokens for each of them."""
+    """Measure a folder and one or several models by turns. Every text is cut to exactly `lengths`
+    tokens for each of them."""
     require_sentence_transformers()
     others = [against] if isinstance(against, (str, Path)) else list(against)
     places = [_place(spec, offline) for spec in (folder, *others)]
     count = threads or torch.get_num_threads()
     with ExitStack() as stack:
-        running = [_Child(name, path, count) for name, path in places]  # they load at the same time, and are measured by turns
+        running = [
+            _Child(name, path, count) for name, path in places
+        ]  # they load at the same time, and are measured by turns
         for child in running:
             stack.enter_context(child)
         for child in running:
@@ -99,14 +123,18 @@ def base_of(folder: str | Path) -> str:
     """The model from which an export was cut, as a name that can be loaded."""
     file = Path(folder) / MARKER
     if not file.is_file():
-        raise ExportError(f"{folder} is not an export of layerscope, so its base is not known: name a model with against=.")
+        raise ExportError(
+            f"{folder} is not an export of layerscope, so its base is not known: name a model with against=."
+        )
     base = read_json(file, error=ExportError).get("base", {})
     name, source, revision = (base.get(key) for key in ("name", "source", "revision"))
     if source not in ("catalogue", "hub") or not name:
         raise ExportError(
             f"{folder} was cut from {name or 'a model'}, which was given as a {source or 'module'}: name it with against=."
         )
-    return f"{name}@{revision}" if source == "hub" and revision and "@" not in str(name) else str(name)
+    return (
+        f"{name}@{revision}" if source == "hub" and revision and "@" not in str(name) else str(name)
+    )
 
 
 def print_bench(measured: Bench) -> None:
@@ -132,7 +160,9 @@ def _row(label: str, one: float, other: float, shape: str, more: bool = False) -
 def _place(spec: str | Path, offline: bool) -> tuple[str, Path]:
     source = resolve(spec, offline)
     if source.gguf is not None:
-        raise ExportError(f"{spec} is a GGUF file, which sentence-transformers does not load. Give a folder of safetensors.")
+        raise ExportError(
+            f"{spec} is a GGUF file, which sentence-transformers does not load. Give a folder of safetensors."
+        )
     if (source.path / "modules.json").is_file():
         modules_of(source.path)
     return source.name, source.path
@@ -144,8 +174,19 @@ class _Child:
     def __init__(self, name: str, path: Path, threads: int) -> None:
         self.name, self.path = name, path
         self._log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed when the process ends
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(threads)}
-        command = [sys.executable, "-P", str(bench_child.__file__), str(path.resolve()), str(threads)]
+        env = {
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "OMP_NUM_THREADS": str(threads),
+        }
+        command = [
+            sys.executable,
+            "-P",
+            str(bench_child.__file__),
+            str(path.resolve()),
+            str(threads),
+        ]
         self._process = subprocess.Popen(  # noqa: S603 - our own script and interpreter
             command,
             stdin=subprocess.PIPE,
@@ -163,7 +204,12 @@ class _Child:
         self._facts = self._answer()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._process.stdin:
             self._process.stdin.close()
         if error is not None:
@@ -173,13 +219,25 @@ class _Child:
 
     def measure(self, length: int, texts: int, batch_size: int, repeats: int) -> list[float]:
         """Seconds of encoding `texts` long texts cut to `length` tokens, several times."""
-        long = text_longer_than(length)[: 8 * length]  # in any vocabulary, but not much longer: tokenizing counts too
+        long = text_longer_than(length)[
+            : 8 * length
+        ]  # in any vocabulary, but not much longer: tokenizing counts too
         given = [f"{i} {long}" for i in range(texts)]
-        return self._ask({"do": "encode", "length": length, "texts": given, "batch_size": batch_size, "repeats": repeats})
+        return self._ask(
+            {
+                "do": "encode",
+                "length": length,
+                "texts": given,
+                "batch_size": batch_size,
+                "repeats": repeats,
+            }
+        )
 
     def throughput(self, length: int, texts: int, batch_size: int) -> None:
         """One more measurement of many texts at once."""
-        self._seconds.setdefault(length, []).extend(s / texts for s in self.measure(length, texts, batch_size, 1))
+        self._seconds.setdefault(length, []).extend(
+            s / texts for s in self.measure(length, texts, batch_size, 1)
+        )
 
     def latency(self, length: int) -> None:
         """Some more measurements of one text alone."""
@@ -195,8 +253,19 @@ class _Child:
             single = sorted(self._single[length])
             p95 = single[min(len(single) - 1, int(0.95 * len(single)))]
             rate = 1 / median(self._seconds[length])
-            by_length[str(length)] = {"texts_per_s": rate, "p50_ms": 1000 * median(single), "p95_ms": 1000 * p95}
-        blocks = next((config[name] for name in ("num_hidden_layers", "n_layer", "n_layers") if name in config), 0)
+            by_length[str(length)] = {
+                "texts_per_s": rate,
+                "p50_ms": 1000 * median(single),
+                "p95_ms": 1000 * p95,
+            }
+        blocks = next(
+            (
+                config[name]
+                for name in ("num_hidden_layers", "n_layer", "n_layers")
+                if name in config
+            ),
+            0,
+        )
         return {
             "name": self.name,
             "folder": str(self.path),

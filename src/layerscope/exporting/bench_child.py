@@ -1,4 +1,5 @@
-"""One model in a process of its own, measured on demand: reads commands as JSON lines, answers in JSON lines.
+"""One model in a process of its own, measured on demand: reads commands as JSON lines, answers in
+JSON lines.
 
 Run as a script: `python bench_child.py FOLDER THREADS`. Imports nothing of layerscope.
 """
@@ -14,8 +15,8 @@ import warnings
 def peak_bytes() -> int:
     """The most memory this process has held.
 
-    Linux hands `ru_maxrss` on to the programs a process starts: ours would report the peak of whoever measures it. VmHWM is
-    its own.
+    Linux hands `ru_maxrss` on to the programs a process starts: ours would report the peak of
+    whoever measures it. VmHWM is its own.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as lines:
@@ -34,16 +35,35 @@ def _windows_peak_bytes() -> int:
     """The same, asked of Windows."""
     import ctypes
 
-    names = ("peak", "now", "peak_paged", "paged", "peak_other", "other", "pagefile", "peak_pagefile")
+    names = (
+        "peak",
+        "now",
+        "peak_paged",
+        "paged",
+        "peak_other",
+        "other",
+        "pagefile",
+        "peak_pagefile",
+    )
 
     class Counters(ctypes.Structure):
-        _fields_ = (("size", ctypes.c_ulong), ("faults", ctypes.c_ulong), *((name, ctypes.c_size_t) for name in names))
+        _fields_ = (
+            ("size", ctypes.c_ulong),
+            ("faults", ctypes.c_ulong),
+            *((name, ctypes.c_size_t) for name in names),
+        )
 
     told = Counters(size=ctypes.sizeof(Counters))
     library = ctypes.CDLL("kernel32")
     library.GetCurrentProcess.restype = ctypes.c_void_p
     library.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulong)
-    return int(told.peak) if library.K32GetProcessMemoryInfo(library.GetCurrentProcess(), ctypes.byref(told), told.size) else 0
+    return (
+        int(told.peak)
+        if library.K32GetProcessMemoryInfo(
+            library.GetCurrentProcess(), ctypes.byref(told), told.size
+        )
+        else 0
+    )
 
 
 def main(folder: str, threads: int) -> None:
@@ -62,10 +82,14 @@ def main(folder: str, threads: int) -> None:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     before = peak_bytes()
     if os.path.isfile(os.path.join(folder, "modules.json")):
-        model = SentenceTransformer(folder, device="cpu", local_files_only=True, trust_remote_code=False)
+        model = SentenceTransformer(
+            folder, device="cpu", local_files_only=True, trust_remote_code=False
+        )
     else:
         untrusted = {"trust_remote_code": False}
-        inner = Transformer(folder, model_kwargs=untrusted, processor_kwargs=untrusted, config_kwargs=untrusted)
+        inner = Transformer(
+            folder, model_kwargs=untrusted, processor_kwargs=untrusted, config_kwargs=untrusted
+        )
         if inner.tokenizer.pad_token is None:
             inner.tokenizer.pad_token = inner.tokenizer.eos_token
         width = inner.get_embedding_dimension()

@@ -1,8 +1,9 @@
 """Cutting a model after some blocks, and finding where the cut model gives the wanted state.
 
-The final norm cannot be removed: transformers creates it again on loading, and the reloaded model would be silently wrong. A
-state without it is read from `hidden_states` instead. Where that list holds the state only if another block follows, a block of
-zeros is added: it adds nothing to the stream, so that `last_hidden_state` stays the normed state.
+The final norm cannot be removed: transformers creates it again on loading, and the reloaded model
+would be silently wrong. A state without it is read from `hidden_states` instead. Where that list
+holds the state only if another block follows, a block of zeros is added: it adds nothing to the
+stream, so that `last_hidden_state` stays the normed state.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from layerscope.spectra.execution import full_precision
 
 @dataclass(frozen=True)
 class Route:
-    """How a reloaded model gives a layer: blocks kept, a block of zeros or none, which of `hidden_states` (None: the last)."""
+    """How a reloaded model gives a layer: blocks kept, a block of zeros or none, which of
+    `hidden_states` (None: the last)."""
 
     kept: int
     filler: bool
@@ -50,24 +52,38 @@ def check_cuttable(model: LoadedModel) -> None:
     module = model.module
     what = type(module).__name__
     if not isinstance(module, PreTrainedModel):
-        raise ExportError(f"{what} is not a transformers model, and only those can be loaded again without custom code.")
+        raise ExportError(
+            f"{what} is not a transformers model, and only those can be loaded again without custom code."
+        )
     if not isinstance(getattr(module.config, "num_hidden_layers", None), int):
-        raise ExportError(f"the config of {what} has no num_hidden_layers: it is not known how to cut it.")
+        raise ExportError(
+            f"the config of {what} has no num_hidden_layers: it is not known how to cut it."
+        )
     if getattr(module.config, "auto_map", None):
-        raise ExportError(f"{what} needs its own Python code to load; an exported folder must load without it.")
+        raise ExportError(
+            f"{what} needs its own Python code to load; an exported folder must load without it."
+        )
     if _container(module, model.anatomy.blocks) is None:
-        raise ExportError(f"the blocks of {what} are not in one list of modules: it is not known how to cut it.")
+        raise ExportError(
+            f"the blocks of {what} are not in one list of modules: it is not known how to cut it."
+        )
     if model.tokenizer is None:
         raise ExportError(f"{model.name} has no tokenizer, which an exported folder needs.")
 
 
 def needs_filler(model: LoadedModel, norm: str) -> bool:
-    """Whether a state can be read only if another block follows: one before a final norm that the model would apply."""
-    return norm == "raw" and model.anatomy.final_norm is not None and not model.anatomy.family.startswith("mamba")
+    """Whether a state can be read only if another block follows: one before a final norm that the
+    model would apply."""
+    return (
+        norm == "raw"
+        and model.anatomy.final_norm is not None
+        and not model.anatomy.family.startswith("mamba")
+    )
 
 
 def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
-    """Write config and weights of the model cut at `layer`, and say where its state is (`norm`: `applied` or `raw`)."""
+    """Write config and weights of the model cut at `layer`, and say where its state is (`norm`:
+    `applied` or `raw`)."""
     ids = torch.tensor(model.tokenize(["A short text, read at one layer."], 16).ids)
     mask = torch.ones_like(ids)
     wanted = capture_states(model, layer, norm, ids.to(model.device)).cpu()
@@ -77,20 +93,29 @@ def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
         try:
             _write(cut(model, layer, filler), folder)
             output = _reload(folder)(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        except Exception as error:  # an architecture may refuse what others allow, such as no block at all
-            if "no space left" in str(error).lower():  # safetensors tells of a full disk by an error of its own
+        except (
+            Exception
+        ) as error:  # an architecture may refuse what others allow, such as no block at all
+            if (
+                "no space left" in str(error).lower()
+            ):  # safetensors tells of a full disk by an error of its own
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            problems.append(f"{layer + filler} blocks: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            problems.append(
+                f"{layer + filler} blocks: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            )
             continue
         index = _find(output, wanted)
         if index != -1:
             return Route(layer, filler, index)
         problems.append(f"{layer + filler} blocks: no state equals the captured one")
-    raise ExportError(f"{type(model.module).__name__} cannot be cut at layer {layer} ({norm}): {'; '.join(problems)}.")
+    raise ExportError(
+        f"{type(model.module).__name__} cannot be cut at layer {layer} ({norm}): {'; '.join(problems)}."
+    )
 
 
 def cut(model: LoadedModel, layer: int, filler: bool) -> nn.Module:
-    """A model of the first `layer` blocks, sharing its weights with the whole one; `filler` adds a block of zeros."""
+    """A model of the first `layer` blocks, sharing its weights with the whole one; `filler` adds a
+    block of zeros."""
     module = model.module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     part = copy.deepcopy(module, shared)
@@ -108,21 +133,30 @@ def cut(model: LoadedModel, layer: int, filler: bool) -> nn.Module:
             setattr(config, name, (value + value[-1:])[: len(blocks)])
     config.num_hidden_layers = len(blocks)
     if hasattr(module, "pooler"):
-        # BERT's pooler belongs to the last layer of the whole model. Left out, loading would make a random one, and say so.
+        # BERT's pooler belongs to the last layer of the whole model. Left out, loading would make a
+        # random one, and say so.
         setattr(part, "pooler", _zero_pooler(part))  # noqa: B010 - the type of a module's attribute is not known
     return part
 
 
 def capture_states(model: LoadedModel, layer: int, norm: str, ids: Tensor) -> Tensor:
-    """The states (texts, tokens, D) of unpadded token ids at a layer, as layerscope captures them."""
+    """The states (texts, tokens, D) of unpadded token ids at a layer, as layerscope captures
+    them."""
     site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
     states: list[Tensor] = []
-    # not through the one reader: it may pad and split what is given, and these very ids are compared with the cut model's
+    # not through the one reader: it may pad and split what is given, and these very ids are
+    # compared with the cut model's
     final = "applied" if norm == "applied" else "raw"
-    # and with all digits, though the user may have asked for TF32: what is compared with it is computed on the CPU
+    # and with all digits, though the user may have asked for TF32: what is compared with it is
+    # computed on the CPU
     with (
         full_precision(),
-        Capture(model.anatomy, [site], final, lambda _i, _raw, state: states.append(state.clone())) as capture,  # type: ignore[arg-type]
+        Capture(
+            model.anatomy,
+            [site],
+            final,  # type: ignore[arg-type]
+            lambda _i, _raw, state: states.append(state.clone()),
+        ) as capture,
     ):
         capture.run(lambda: model.forward(ids, torch.ones_like(ids)))
     return states[0]
@@ -134,7 +168,11 @@ def _find(output: Any, wanted: Tensor) -> int | None:
     scale = float(wanted.abs().max())
 
     def same(state: Any) -> bool:
-        return isinstance(state, Tensor) and state.shape == wanted.shape and float((state - wanted).abs().max()) <= loose * scale
+        return (
+            isinstance(state, Tensor)
+            and state.shape == wanted.shape
+            and float((state - wanted).abs().max()) <= loose * scale
+        )
 
     if same(getattr(output, "last_hidden_state", None)):
         return None
@@ -156,7 +194,9 @@ def _reload(folder: Path) -> Any:
     from transformers import AutoModel
 
     with quiet(), torch.inference_mode():
-        module = AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False).eval()
+        module = AutoModel.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        ).eval()
 
     def run(**given: Tensor | bool) -> Any:
         with torch.inference_mode():
@@ -179,7 +219,9 @@ def _zero_pooler(part: nn.Module) -> nn.Module | None:
         config: Any = copy.deepcopy(part.config)
         with quiet():
             pooler = getattr(type(part)(config), "pooler", None)
-    return _zeros(pooler).to(next(part.parameters()).dtype) if isinstance(pooler, nn.Module) else None
+    return (
+        _zeros(pooler).to(next(part.parameters()).dtype) if isinstance(pooler, nn.Module) else None
+    )
 
 
 def _container(module: nn.Module, blocks: Any) -> str | None:

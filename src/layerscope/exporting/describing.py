@@ -1,4 +1,5 @@
-"""What is written and printed about an export: layerscope.json for programs, README.md for people, and the terminal."""
+"""What is written and printed about an export: layerscope.json for programs, README.md for people,
+and the terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "layer_convention": LAYER,
         "readout": readout.name,
         "final_norm": readout.final_norm if has_norm else "none",
-        "blocks": {"kept": route.kept, "filler": route.filler, "of": identity.get("n_blocks", model.n_blocks)},
+        "blocks": {
+            "kept": route.kept,
+            "filler": route.filler,
+            "of": identity.get("n_blocks", model.n_blocks),
+        },
         "state": route.expression,
         "template": {
             "name": template.name,
@@ -58,7 +63,9 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "centered_on": None if head is None else head.fitted_on,
         "general_texts": (head.beside or None) if head is not None else None,
         "head": None if head is None or head.matrix is None else head.matrix.shape[1],
-        "sides": {side.name: {"template": side.template, "prompt": side.prompt} for side in draft.sides},
+        "sides": {
+            side.name: {"template": side.template, "prompt": side.prompt} for side in draft.sides
+        },
         "modules": [str(module["type"]).rsplit(".", 1)[-1] for module in modules],
         "parameters": parameters_of(draft.folder),
         "verification": verification.as_dict(),
@@ -67,9 +74,15 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
 
 def finish(draft: Draft, facts: dict[str, Any]) -> None:
     """Write the model card and layerscope.json."""
-    extra = set(facts.get("formats", {}))  # each in a folder of its name, which is not part of the model
+    extra = set(
+        facts.get("formats", {})
+    )  # each in a folder of its name, which is not part of the model
     files = [file for file in draft.folder.rglob("*") if file.is_file()]
-    facts["bytes"] = sum(file.stat().st_size for file in files if file.relative_to(draft.folder).parts[0] not in extra)
+    facts["bytes"] = sum(
+        file.stat().st_size
+        for file in files
+        if file.relative_to(draft.folder).parts[0] not in extra
+    )
     plain = atomic.plain(facts)
     atomic.write_json(draft.folder / MARKER, plain)
     atomic.write_text(draft.folder / "README.md", printable(model_card(plain)))
@@ -88,7 +101,10 @@ def parameters_of(folder: Path) -> int:
     total = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            total += sum(int(np.prod(tensors.get_slice(name).get_shape())) for name in tensors.keys())  # noqa: SIM118 - not a dict
+            total += sum(
+                int(np.prod(tensors.get_slice(name).get_shape()))
+                for name in tensors.keys()  # noqa: SIM118
+            )
     return total
 
 
@@ -112,7 +128,11 @@ def front_lines(facts: Mapping[str, Any]) -> str:
     lines = ["---"]
     lines.append(
         "license: "
-        + ("unknown" if license_name == UNKNOWN else _quoted(license_name.lower() if " " not in license_name else license_name))
+        + (
+            "unknown"
+            if license_name == UNKNOWN
+            else _quoted(license_name.lower() if " " not in license_name else license_name)
+        )
     )
     lines += [
         f"base_model: {_quoted(facts['base']['title'])}",
@@ -125,9 +145,11 @@ def front_lines(facts: Mapping[str, Any]) -> str:
 
 def _title(facts: Mapping[str, Any]) -> str:
     base, blocks = facts["base"], facts["blocks"]
-    norm = {"applied": "with the final norm", "raw": "without the final norm", "none": "which has no final norm"}[
-        facts["final_norm"]
-    ]
+    norm = {
+        "applied": "with the final norm",
+        "raw": "without the final norm",
+        "none": "which has no final norm",
+    }[facts["final_norm"]]
     lines = [
         f"# {base['title']} at layer {facts['layer']}",
         "",
@@ -136,11 +158,15 @@ def _title(facts: Mapping[str, Any]) -> str:
         f"{size_in_words(facts)}, {describe_size(facts['bytes'])}.",
     ]
     if blocks["filler"]:
-        lines.append("One pass-through block of zeros follows them: without it the layer could only be read with the final norm.")
+        lines.append(
+            "One pass-through block of zeros follows them: without it the layer could only be read with the final norm."
+        )
     lines += ["", f"License of the base model: {facts['license']}."]
     if base.get("trained"):
         trained = base["trained"]
-        lines.append(f"The blocks were trained on {trained['texts']:,} texts ({trained['steps']:,} steps).")
+        lines.append(
+            f"The blocks were trained on {trained['texts']:,} texts ({trained['steps']:,} steps)."
+        )
     if base.get("quantization"):
         lines.append(f"Its weights were quantized ({base['quantization']}) in their source.")
     return "\n".join(lines)
@@ -154,7 +180,8 @@ def _kept(blocks: Mapping[str, Any]) -> str:
 
 
 def size_in_words(facts: Mapping[str, Any]) -> str:
-    """How large an export is beside the model that it was cut from; if it is not smaller, why not."""
+    """How large an export is beside the model that it was cut from; if it is not smaller, why
+    not."""
     own, whole = facts["parameters"] / 1e6, facts["base"]["parameters"] / 1e6
     if facts["parameters"] < facts["base"]["parameters"]:
         return f"{own:.1f} M parameters instead of {whole:.1f} M"
@@ -172,22 +199,39 @@ def _use(facts: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     template, sides = facts["template"], facts.get("sides")
     if sides:
-        lines[-2] = 'documents, query = model.encode_document(["A text.", "Another text."]), model.encode_query("A question?")'
-        lines += ["", "Queries and documents are read differently: each has a prompt in `config_sentence_transformers.json`"]
+        lines[-2] = (
+            'documents, query = model.encode_document(["A text.", "Another text."]), model.encode_query("A question?")'
+        )
+        lines += [
+            "",
+            "Queries and documents are read differently: each has a prompt in `config_sentence_transformers.json`",
+        ]
         each = ", and is centered on the mean of its own side" if facts["centered_on"] else ""
-        prompts = ", ".join(f"{name}: `{' '.join(side['prompt'].split())}`" for name, side in sides.items())
+        prompts = ", ".join(
+            f"{name}: `{' '.join(side['prompt'].split())}`" for name, side in sides.items()
+        )
         lines.append(f"({prompts}){each}. Plain `encode` is for documents.")
     elif template["pattern"] != "{text}":
-        lines += ["", f"The tokenizer itself puts every text into `{template['pattern']}`: give plain texts."]
+        lines += [
+            "",
+            f"The tokenizer itself puts every text into `{template['pattern']}`: give plain texts.",
+        ]
         if not template["exact_when_cut"]:
             lines += [
                 f"A text too long for {facts['max_length']} tokens loses `{template['joined']}`, the part of the template that",
                 "joins its end; the rest of the template is never cut.",
             ]
-        lines += ["An empty text, or one that spells a special token of the tokenizer, is not framed as others are."]
-    lines += ["", f"Texts are cut to {facts['max_length']} tokens. With plain transformers: `AutoModel`, `{facts['state']}`."]
+        lines += [
+            "An empty text, or one that spells a special token of the tokenizer, is not framed as others are."
+        ]
+    lines += [
+        "",
+        f"Texts are cut to {facts['max_length']} tokens. With plain transformers: `AutoModel`, `{facts['state']}`.",
+    ]
     if facts["state"] != "last_hidden_state":
-        lines += ["sentence-transformers reads that state through `modality_config` (tested with 6.2)."]
+        lines += [
+            "sentence-transformers reads that state through `modality_config` (tested with 6.2)."
+        ]
     return "\n".join(lines)
 
 
@@ -202,27 +246,55 @@ def _evidence(facts: Mapping[str, Any]) -> str:
     if rows:
         lines += ["", *_scores(facts["layer"], rows)]
     else:
-        lines += ["", "No scores were given when this folder was made: how good this layer is was not measured here."]
+        lines += [
+            "",
+            "No scores were given when this folder was made: how good this layer is was not measured here.",
+        ]
     if choice is not None:
-        lines += ["", f"Chosen by layerscope (rule `{choice['rule']}`): {Choice.from_json(choice).headline()} {choice['reason']}"]
+        lines += [
+            "",
+            f"Chosen by layerscope (rule `{choice['rule']}`): {Choice.from_json(choice).headline()} {choice['reason']}",
+        ]
     if choice is not None and rows:
-        lines += ["", "The choice was made on these very tasks, so the scores above are on the high side."]
+        lines += [
+            "",
+            "The choice was made on these very tasks, so the scores above are on the high side.",
+        ]
     return "\n".join([*lines, *(f"\n{note}" for note in evidence["notes"])])
 
 
 def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row per task. What the layer gains and what the readout gains are separate columns."""
-    head = ["task", "items", f"layer {layer}", "last layer, same readout", "gain of the layer (95 % interval)"]
+    head = [
+        "task",
+        "items",
+        f"layer {layer}",
+        "last layer, same readout",
+        "gain of the layer (95 % interval)",
+    ]
     usual = any(row["default_last"] is not None for row in rows)
     if usual:
         head += [f"last layer, {DEFAULT_READOUT}", "gain of the readout"]
-    lines = ["MTEB main scores × 100, measured with layerscope on the base model:", "", _row(head), _row(["---"] * len(head))]
+    lines = [
+        "MTEB main scores × 100, measured with layerscope on the base model:",
+        "",
+        _row(head),
+        _row(["---"] * len(head)),
+    ]
     for row in rows:
         task = f"{row['task']} ({row['split']})"
-        cells = [task, row["items"] or "", f"**{row['score']:.2f}**", f"{row['last']:.2f}", _gain(row)]
+        cells = [
+            task,
+            row["items"] or "",
+            f"**{row['score']:.2f}**",
+            f"{row['last']:.2f}",
+            _gain(row),
+        ]
         if usual:
             known = row["default_last"] is not None
-            cells += [f"{row['default_last']:.2f}", f"{row['gain_readout']:+.2f}"] if known else ["", ""]
+            cells += (
+                [f"{row['default_last']:.2f}", f"{row['gain_readout']:+.2f}"] if known else ["", ""]
+            )
         lines.append(_row(cells))
     return lines
 
@@ -245,7 +317,11 @@ def _verified(facts: Mapping[str, Any]) -> str:
     ]
     if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
         evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-        text = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end here"
+        text = (
+            f"are read up to {now} tokens here"
+            if now > evaluated
+            else "lose a token at the template's end here"
+        )
         lines.append(
             f"Texts too long for the {evaluated} tokens of an evaluation {text}: they are up to {v['cut_distance']:.1e} away"
         )
@@ -256,9 +332,13 @@ def _verified(facts: Mapping[str, Any]) -> str:
 def _conventions(facts: Mapping[str, Any]) -> str:
     base = facts["base"]
     weights = (base.get("trained") or {}).get("base") or base["weights_sha256"]
-    centered = f"the mean over {facts['centered_on']} is subtracted" if facts["centered_on"] else "none"
+    centered = (
+        f"the mean over {facts['centered_on']} is subtracted" if facts["centered_on"] else "none"
+    )
     if facts.get("head") and base.get("trained"):
-        centered = f"none; a linear map to {facts['head']} numbers, trained with the blocks, is applied"
+        centered = (
+            f"none; a linear map to {facts['head']} numbers, trained with the blocks, is applied"
+        )
     elif facts.get("head"):
         beside = f" and {facts['general_texts']}" if facts.get("general_texts") else ""
         centered += f", then a linear map to {facts['head']} numbers, fitted on the same texts{beside}, is applied"
@@ -286,7 +366,8 @@ UNKNOWN = "unknown: check the base model's"
 
 
 def license_of(model: LoadedModel, spec: Any, offline: bool) -> str:
-    """As the catalogue says it, or the card beside the weights, or on the hub the card of the repository."""
+    """As the catalogue says it, or the card beside the weights, or on the hub the card of the
+    repository."""
     text = model.identity.get("license")
     if text:
         return str(text)
@@ -294,7 +375,9 @@ def license_of(model: LoadedModel, spec: Any, offline: bool) -> str:
         return UNKNOWN
     card = Path(spec) / "README.md"
     if card.is_file():
-        return front_matter(card.read_text(encoding="utf-8", errors="replace")).get("license", UNKNOWN)
+        return front_matter(card.read_text(encoding="utf-8", errors="replace")).get(
+            "license", UNKNOWN
+        )
     if model.identity.get("source") == "hub":
         return _hub_license(model.name, model.identity.get("revision"), offline)
     return UNKNOWN
@@ -319,19 +402,26 @@ def _hub_license(repo: str, revision: str | None, offline: bool) -> str:
         card = hf_hub_download(repo, "README.md", revision=revision, local_files_only=offline)
     except Exception:  # a card is a courtesy: without it the license is given as unknown
         return UNKNOWN
-    return front_matter(Path(card).read_text(encoding="utf-8", errors="replace")).get("license", UNKNOWN)
+    return front_matter(Path(card).read_text(encoding="utf-8", errors="replace")).get(
+        "license", UNKNOWN
+    )
 
 
 def print_export(facts: Mapping[str, Any]) -> None:
     """Where it was cut, what it scored, and how it was checked."""
     console = Console(highlight=False)
     base, blocks, v = facts["base"], facts["blocks"], facts["verification"]
-    console.print(f"[bold]{base['name']}[/] at layer {facts['layer']} of {base['n_blocks']}, read as {facts['readout']}")
+    console.print(
+        f"[bold]{base['name']}[/] at layer {facts['layer']} of {base['n_blocks']}, read as {facts['readout']}"
+    )
     console.print(
         f"{_blocks(blocks)} · {size_in_words(facts)} · {describe_size(facts['bytes'])} · "
         f"texts cut to {facts['max_length']} tokens"
     )
-    console.print(f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}", markup=False)
+    console.print(
+        f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}",
+        markup=False,
+    )
     evidence = facts.get("evidence") or {"scores": [], "notes": []}
     for row in evidence["scores"]:
         text = f"{row['task']}: {row['score']:.2f}; layer {_gain(row)} over the last one ({row['last']:.2f})"
@@ -347,8 +437,14 @@ def print_export(facts: Mapping[str, Any]) -> None:
     )
     if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
         evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-        text = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end"
-        console.print(f"[yellow]note[/] texts too long for the {evaluated} tokens of an evaluation {text}")
+        text = (
+            f"are read up to {now} tokens here"
+            if now > evaluated
+            else "lose a token at the template's end"
+        )
+        console.print(
+            f"[yellow]note[/] texts too long for the {evaluated} tokens of an evaluation {text}"
+        )
     for note in evidence["notes"]:
         console.print(f"[yellow]note[/] {note}")
 
@@ -359,4 +455,6 @@ def _blocks(blocks: Mapping[str, Any]) -> str:
     >>> _blocks({"kept": 26, "filler": True, "of": 30})
     '26 of 30 blocks, plus one pass-through block'
     """
-    return f"{blocks['kept']} of {blocks['of']} blocks" + (", plus one pass-through block" if blocks["filler"] else "")
+    return f"{blocks['kept']} of {blocks['of']} blocks" + (
+        ", plus one pass-through block" if blocks["filler"] else ""
+    )

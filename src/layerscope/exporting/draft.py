@@ -1,5 +1,5 @@
-"""An export in the making: which readouts standard modules express, what was written and is not yet verified, the texts it is
-verified on, and what a format offers.
+"""An export in the making: which readouts standard modules express, what was written and is not yet
+verified, the texts it is verified on, and what a format offers.
 """
 
 from __future__ import annotations
@@ -40,15 +40,21 @@ def why_not(readout: Readout) -> str | None:
 
 
 def nearest(readout: Readout) -> Readout:
-    """The expressible readout that differs least: the sink kept, the text once instead of several times, a standard pooling.
+    """The expressible readout that differs least: the sink kept, the text once instead of several
+    times, a standard pooling.
 
     >>> nearest(Readout("echo", "mean", "raw", "drop", "corpus")).name
     'plain/mean/raw/keep/corpus'
     """
     template = readout.template if get_template(readout.template).copies == 1 else "plain"
-    standard = [name for name in get_template(template).poolings if POOLINGS.get(name).sentence_transformers]
+    standard = [
+        name for name in get_template(template).poolings if POOLINGS.get(name).sentence_transformers
+    ]
     return replace(
-        readout, template=template, pooling=readout.pooling if readout.pooling in standard else standard[0], sink="keep"
+        readout,
+        template=template,
+        pooling=readout.pooling if readout.pooling in standard else standard[0],
+        sink="keep",
     )
 
 
@@ -64,10 +70,12 @@ def check_expressible(readout: Readout) -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a search, `query` or `document`: its template, and what is done to its pooled vectors.
+    """One side of a search, `query` or `document`: its template, and what is done to its pooled
+    vectors.
 
-    sentence-transformers puts a prompt before a text and nothing after it. So what stands before the text in the template is
-    the side's prompt; what follows is in the tokenizer, the same for both sides.
+    sentence-transformers puts a prompt before a text and nothing after it. So what stands before
+    the text in the template is the side's prompt; what follows is in the tokenizer, the same for
+    both sides.
     """
 
     name: str
@@ -82,7 +90,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Draft:
-    """A written folder, and what it claims to be. One with `sides` is verified for each of them in turn (`side`)."""
+    """A written folder, and what it claims to be. One with `sides` is verified for each of them in
+    turn (`side`)."""
 
     folder: Path
     model: LoadedModel
@@ -100,7 +109,9 @@ class Draft:
     def of_sides(self) -> list[Draft]:
         """The folder as each side reads it; the folder itself where it has none."""
         read = [(side, replace(self.readout, template=side.template)) for side in self.sides]
-        return [replace(self, side=side, readout=readout, head=side.head) for side, readout in read] or [self]
+        return [
+            replace(self, side=side, readout=readout, head=side.head) for side, readout in read
+        ] or [self]
 
     def ids(self) -> list[list[int]]:
         """The texts' token ids, as `encode` will make them."""
@@ -113,7 +124,8 @@ class Draft:
         return get_template(self.readout.template)
 
     def as_job(self, probes: int) -> dict[str, Any]:
-        """What the fresh process is told; every token of its probes is compared, so they are not the longest texts."""
+        """What the fresh process is told; every token of its probes is compared, so they are not
+        the longest texts."""
         short = [text for text in self.texts if len(text) < 3000]
         probes = max(1, min(probes, len(short) // 3))
         return {
@@ -159,12 +171,15 @@ _PARAGRAPH = (
 LONG = (
     _PARAGRAPH,
     _PARAGRAPH * 3,
-    "Lists are common, too: " + ", ".join(f"item {i} costs {i * 7 % 31}.{i % 10}0 euros" for i in range(40)) + ".",
+    "Lists are common, too: "
+    + ", ".join(f"item {i} costs {i * 7 % 31}.{i % 10}0 euros" for i in range(40))
+    + ".",
 )
 
 
 def verification_texts(count: int = 4, brief: bool = False) -> list[str]:
-    """Built-in texts, and where it is on this machine the start of the default corpus: news texts of 45 to 620 words.
+    """Built-in texts, and where it is on this machine the start of the default corpus: news texts
+    of 45 to 620 words.
 
     The long ones take most of the time: `brief` takes every second of the short ones alone.
     """
@@ -184,7 +199,8 @@ def text_longer_than(count_tokens: int) -> str:
 
 
 class ExportFormat(ABC):
-    """One way to write a cut model. `write` adds files to the draft's folder, which already loads with sentence-transformers."""
+    """One way to write a cut model. `write` adds files to the draft's folder, which already loads
+    with sentence-transformers."""
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
@@ -194,12 +210,14 @@ class ExportFormat(ABC):
         return
 
     def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
-        """Refuse, before anything is written, a model, layer or readout that this format cannot hold."""
+        """Refuse, before anything is written, a model, layer or readout that this format cannot
+        hold."""
         return
 
     @abstractmethod
     def write(self, draft: Draft, options: Mapping[str, Any]) -> Any:
-        """Write the files. What is returned goes into layerscope.json and comes back to `card` and `lines`."""
+        """Write the files. What is returned goes into layerscope.json and comes back to `card` and
+        `lines`."""
 
     def card(self, facts: Any) -> str:
         """A section of the model card, in Markdown; nothing where the format needs none."""

@@ -1,4 +1,5 @@
-"""What a choice rests on: which layer and readout to export, how they scored, and the mean of their vectors."""
+"""What a choice rests on: which layer and readout to export, how they scored, and the mean of their
+vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
 
 @dataclass(frozen=True)
 class ExportEvidence:
-    """A finished run, or a choice that was made earlier, asked about the layer and readout to export."""
+    """A finished run, or a choice that was made earlier, asked about the layer and readout to
+    export."""
 
     where: str
     run: Evaluation | Profile | None = None
@@ -64,20 +66,27 @@ class ExportEvidence:
 
     @classmethod
     def _of_choice(cls, where: str, choice: Choice) -> ExportEvidence:
-        """A choice that was made earlier; scores come with it where the evaluation that it rests on is still there."""
+        """A choice that was made earlier; scores come with it where the evaluation that it rests on
+        is still there."""
         run = None
         if choice.rule == "measured" and choice.source is not None and Path(choice.source).is_dir():
             run = read_back(Evaluation.kind, Evaluation.load, choice.source)
         return cls(where, run, choice, choice.identity)
 
     def check(self, model: LoadedModel) -> None:
-        """Refuse evidence about another model: other weights, settings, precision, attention or adapters."""
+        """Refuse evidence about another model: other weights, settings, precision, attention or
+        adapters."""
         difference = ModelIdentity.of(self.about).difference(ModelIdentity.of(model.identity))
         if difference is not None:
-            raise ExportError(f"{self.where} is about another model than {model.name}: {difference}.")
+            raise ExportError(
+                f"{self.where} is about another model than {model.name}: {difference}."
+            )
 
-    def choose(self, layer: int | None, readout: Readout | None) -> tuple[int, Readout, Choice | None, list[str]]:
-        """What to export: as asked, and for the rest as `layerscope.selection` chooses; with notes on what was passed over."""
+    def choose(
+        self, layer: int | None, readout: Readout | None
+    ) -> tuple[int, Readout, Choice | None, list[str]]:
+        """What to export: as asked, and for the rest as `layerscope.selection` chooses; with notes
+        on what was passed over."""
         notes: list[str] = []
         choice = None
         if layer is None or readout is None:
@@ -91,17 +100,25 @@ class ExportEvidence:
     def _chosen(self, readout: Readout | None) -> tuple[Choice, list[str]]:
         if self.given is not None:
             if readout is not None and self.given.readout not in (None, readout.name):
-                raise ExportError(f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out readout=.")
+                raise ExportError(
+                    f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out readout=."
+                )
             return self.given, []
         usable = why_not if readout is None else None
         with explain_damage_in([self.where]):
-            choice = choose(self.run, readouts=None if readout is None else [readout.name], usable=usable)
-        return choice, [text.replace("cannot be used", "cannot be exported") for text in choice.passed_over]
+            choice = choose(
+                self.run, readouts=None if readout is None else [readout.name], usable=usable
+            )
+        return choice, [
+            text.replace("cannot be used", "cannot be exported") for text in choice.passed_over
+        ]
 
     def _measured(self) -> dict[str, set[int]]:
         """The layers that were scored, by readout."""
         assert isinstance(self.run, Evaluation)
-        known = self.run.scores.dropna(subset=["score"])[[*READOUT_COLUMNS, "layer"]].drop_duplicates()
+        known = self.run.scores.dropna(subset=["score"])[
+            [*READOUT_COLUMNS, "layer"]
+        ].drop_duplicates()
         layers_by_readout: dict[str, set[int]] = {}
         for row in known.to_dict("records"):
             layers_by_readout.setdefault(Readout.from_row(row).name, set()).add(int(row["layer"]))
@@ -129,7 +146,9 @@ class ExportEvidence:
             return bool(self.run.manifest["conventions"].get("unit_length"))
         return None if self.given is None else self.given.unit_length
 
-    def facts(self, layer: int, readout: Readout, choice: Choice | None, notes: list[str]) -> dict[str, Any]:
+    def facts(
+        self, layer: int, readout: Readout, choice: Choice | None, notes: list[str]
+    ) -> dict[str, Any]:
         """What layerscope.json and the model card say."""
         manifest = self.run.manifest if self.run is not None else {}
         return {
@@ -144,23 +163,32 @@ class ExportEvidence:
         }
 
     def rows(self, layer: int, readout: Readout) -> list[dict[str, Any]]:
-        """Per task, in points (score × 100): the layer's score and what of its gain is the layer's and what the readout's.
+        """Per task, in points (score × 100): the layer's score and what of its gain is the layer's
+        and what the readout's.
 
-        `gain` with its interval is over the last layer under the same readout, `gain_readout` is that last layer over the last
-        layer under the default readout.
+        `gain` with its interval is over the last layer under the same readout, `gain_readout` is
+        that last layer over the last layer under the default readout.
         """
         if not isinstance(self.run, Evaluation):
             return []
         gains = self.run.gains
-        same = gains[(gains[READOUT_COLUMNS] == pd.Series(readout.__dict__)[READOUT_COLUMNS]).all(axis=1)]
-        default = gains[(gains[READOUT_COLUMNS] == pd.Series(Readout().__dict__)[READOUT_COLUMNS]).all(axis=1)]
+        same = gains[
+            (gains[READOUT_COLUMNS] == pd.Series(readout.__dict__)[READOUT_COLUMNS]).all(axis=1)
+        ]
+        default = gains[
+            (gains[READOUT_COLUMNS] == pd.Series(Readout().__dict__)[READOUT_COLUMNS]).all(axis=1)
+        ]
         rows = []
         for (task, split, subset), group in same.groupby(["task", "split", "subset"], sort=False):
             here = group[group["layer"] == layer]
             if here.empty:
                 continue
             one, last = here.iloc[0], group.iloc[int(group["layer"].argmax())]
-            usual = default[(default["task"] == task) & (default["split"] == split) & (default["subset"] == subset)]
+            usual = default[
+                (default["task"] == task)
+                & (default["split"] == split)
+                & (default["subset"] == subset)
+            ]
             top = usual.iloc[int(usual["layer"].argmax())] if len(usual) else None
             facts = self.run.manifest["tasks"].get(task, {})
             rows.append(
@@ -174,13 +202,16 @@ class ExportEvidence:
                     "last": 100 * float(last["score"]),
                     **{name: 100 * float(one[name]) for name in ("gain", *INTERVAL)},
                     "default_last": None if top is None else 100 * float(top["score"]),
-                    "gain_readout": None if top is None else 100 * (float(last["score"]) - float(top["score"])),
+                    "gain_readout": None
+                    if top is None
+                    else 100 * (float(last["score"]) - float(top["score"])),
                 }
             )
         return rows
 
     def center_texts(self) -> tuple[list[str], str] | None:
-        """The texts whose mean a choice with labels subtracts, and what they are; None where an evaluation has the mean."""
+        """The texts whose mean a choice with labels subtracts, and what they are; None where an
+        evaluation has the mean."""
         file = None if self.given is None else self.given.center_on
         if file is None or isinstance(self.run, Evaluation):
             return None
@@ -191,8 +222,11 @@ class ExportEvidence:
         texts = read_labels(file).texts
         return texts, f"the {len(texts)} texts of {Path(file).name}"
 
-    def mean(self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None) -> Head:
-        """The mean over all distinct texts of the run's tasks, from the vectors in the embedding store."""
+    def mean(
+        self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None
+    ) -> Head:
+        """The mean over all distinct texts of the run's tasks, from the vectors in the embedding
+        store."""
         if not isinstance(self.run, Evaluation):
             raise ExportError(
                 f"readout {readout.name!r} subtracts a mean, and {self.where} holds no vectors to take it from: "
@@ -200,7 +234,9 @@ class ExportEvidence:
             )
         tasks = list(self.run.manifest["tasks"])
         if self.run.path is None:
-            raise ExportError("this evaluation is in memory only: give center_on=, or evaluate with a folder (out).")
+            raise ExportError(
+                "this evaluation is in memory only: give center_on=, or evaluate with a folder (out)."
+            )
         digests = np.concatenate([read_array(texts_file(self.run.path, task)) for task in tasks])
         keys = [bytes(row) for row in np.unique(digests, axis=0)]
         opened = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
@@ -215,4 +251,6 @@ class ExportEvidence:
                 f"the vectors that {self.run.path} centered on are no longer in the store. Run the same evaluation again with "
                 "another out= (it fills the store), or say which texts to center on (center_on=FILE)."
             ) from error
-        return Head(vectors.mean(0, dtype=np.float64), None, f"the {len(keys)} texts of {', '.join(tasks)}")
+        return Head(
+            vectors.mean(0, dtype=np.float64), None, f"the {len(keys)} texts of {', '.join(tasks)}"
+        )

@@ -1,4 +1,5 @@
-"""`export`: a layer of a model as a folder that sentence-transformers and transformers load, verified before it is published."""
+"""`export`: a layer of a model as a folder that sentence-transformers and transformers load,
+verified before it is published."""
 
 from __future__ import annotations
 
@@ -26,7 +27,15 @@ from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, InvalidValueError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
-from layerscope.exporting.draft import LONG, SHORT, Draft, Side, check_expressible, text_longer_than, verification_texts
+from layerscope.exporting.draft import (
+    LONG,
+    SHORT,
+    Draft,
+    Side,
+    check_expressible,
+    text_longer_than,
+    verification_texts,
+)
 from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
@@ -47,9 +56,10 @@ Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], Head]
 
 @dataclass(frozen=True)
 class Inside:
-    """What other parts of layerscope ask of `export` besides: only short built-in texts to verify on (`brief`), how the choice
-    was made, for the card (`why`), a function that writes further files before the folder appears in its place (`also`), and how
-    queries and documents are read, where they are read differently (`sides`); their templates end alike."""
+    """What other parts of layerscope ask of `export` besides: only short built-in texts to verify
+    on (`brief`), how the choice was made, for the card (`why`), a function that writes further
+    files before the folder appears in its place (`also`), and how queries and documents are read,
+    where they are read differently (`sides`); their templates end alike."""
 
     brief: bool = False
     why: str = ""
@@ -75,7 +85,8 @@ class Exported:
         return cls(Path(path), facts)
 
     def push(self, repo: str, public: bool = False) -> str:
-        """Send the folder to the hub as `user/name`, private unless `public`, without tables and maps; returns its address."""
+        """Send the folder to the hub as `user/name`, private unless `public`, without tables and
+        maps; returns its address."""
         from layerscope.exporting.pushing import pack, push
 
         return push(pack(self.path, repo, public))
@@ -119,22 +130,29 @@ def export(
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Exported:
-    """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify that folder.
+    """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify
+    that folder.
 
-    - `choice`: what chooses the layer and readout if they are not given: the folder of a profile or an evaluation, a file that
-      `layerscope select --json` wrote, or a `Choice`. It also gives the evidence in the model card. From an evaluation come the
+    - `choice`: what chooses the layer and readout if they are not given: the folder of a profile or
+      an evaluation, a file that
+      `layerscope select --json` wrote, or a `Choice`. It also gives the evidence in the model card.
+      From an evaluation come the
       maximum length, the scaling and the mean for centering as well.
-    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `head`: what is applied to the pooled
+    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `head`:
+      what is applied to the pooled
       vectors, if it is already known: a mean to subtract, or a linear map that `improve` fitted.
     - `texts`: texts to verify on, besides the built-in ones.
     - `normalize`: scale vectors to length 1. None: as in the run, or in the model's own pipeline.
-    - `out`: the folder to write; by default `exports/` and the model's name. An earlier export there is replaced only with
+    - `out`: the folder to write; by default `exports/` and the model's name. An earlier export
+      there is replaced only with
       `overwrite`.
-    - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`; `quantize="int8"` adds a smaller
+    - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`;
+      `quantize="int8"` adds a smaller
       graph.
 
-    Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or together as `model_options`.
-    The folder has the model's precision: `dtype="bfloat16"` makes it smaller.
+    Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or
+    together as `model_options`. The folder has the model's precision: `dtype="bfloat16"` makes it
+    smaller.
     """
     inside = options.pop("inside", None) or Inside()
     loading = take_options(ModelOptions, model_options, options).given()
@@ -158,11 +176,15 @@ def export(
         evidence.check(loaded)
         chosen, wanted, answer, notes = evidence.choose(chosen, wanted)
     elif chosen is None:
-        raise ExportError(f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run.")
+        raise ExportError(
+            f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run."
+        )
     plan = wanted or Readout()
     _check(loaded, plan)
     if plan.centering == HEAD and not inside.sides and (head is None or head.matrix is None):
-        raise ExportError(f"readout {plan.name!r} goes through a head, which `improve` fits and exports; or give it (head=).")
+        raise ExportError(
+            f"readout {plan.name!r} goes through a head, which `improve` fits and exports; or give it (head=)."
+        )
     if center_on is not None and plan.centering != "corpus":
         raise ExportError(
             f"center_on= gives texts to center on, and the readout {plan.name} does not center. Leave it out, or give "
@@ -181,9 +203,13 @@ def export(
         facts = {
             **describe(draft, verify([draft])[0]),
             "license": license_of(loaded, model, offline),
-            "evidence": None if evidence is None else evidence.facts(draft.layer, draft.readout, answer, notes),
+            "evidence": None
+            if evidence is None
+            else evidence.facts(draft.layer, draft.readout, answer, notes),
             "why": inside.why,
-            "formats": {name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra},
+            "formats": {
+                name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra
+            },
         }
         finish(draft, facts)
         if inside.also is not None:
@@ -215,10 +241,11 @@ def prepare(
     center: Centering | None = None,
     sides: tuple[Side, ...] = (),
 ) -> Draft:
-    """Write a folder and say what it claims to be, in the order in which it can be refused; nothing is verified yet.
+    """Write a folder and say what it claims to be, in the order in which it can be refused; nothing
+    is verified yet.
 
-    `extend`: a text cut under a template that joins it loses the joint, and with it much of its meaning. Such a folder then
-    reads longer texts than were evaluated.
+    `extend`: a text cut under a template that joins it loses the joint, and with it much of its
+    meaning. Such a folder then reads longer texts than were evaluated.
     """
     check_cuttable(model)
     template = get_template(readout.template)
@@ -231,14 +258,20 @@ def prepare(
         compared = [side.prompt + text for side in sides for text in compared]
     framed = frame_tokenizer(model, template, max_length, compared)
     if extend and not framed.exact_when_cut:
-        framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
-        probes.append(text_longer_than(framed.max_length))  # a text that this folder, too, has to cut
+        framed = framed.longer(
+            max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH))
+        )
+        probes.append(
+            text_longer_than(framed.max_length)
+        )  # a text that this folder, too, has to cut
     head = None
     if readout.centering != "none" and not sides:
         assert center is not None
         head = center(framed.ids)
     route = write_cut(model, layer, readout.final_norm, folder)
-    draft = Draft(folder, model, layer, readout, route, framed, max_length, unit, head, probes, sides)
+    draft = Draft(
+        folder, model, layer, readout, route, framed, max_length, unit, head, probes, sides
+    )
     FORMATS.get(BASE_FORMAT).write(draft, {})
     return draft
 
@@ -264,7 +297,9 @@ def _readout(given: str | Readout | None) -> Readout | None:
 def _layer(model: LoadedModel, layer: int) -> int:
     chosen = layer if layer >= 0 else model.n_blocks + 1 + layer
     if not 0 <= chosen <= model.n_blocks:
-        raise ExportError(f"layer {layer} does not exist: {model.name} has layers 0 to {model.n_blocks} (or -1 for the last).")
+        raise ExportError(
+            f"layer {layer} does not exist: {model.name} has layers 0 to {model.n_blocks} (or -1 for the last)."
+        )
     return chosen
 
 
@@ -278,7 +313,9 @@ def _check(model: LoadedModel, readout: Readout) -> None:
 
 
 def _length(model: LoadedModel, asked: int | None, evidence: ExportEvidence | None) -> int:
-    length = asked if asked is not None else (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
+    length = (
+        asked if asked is not None else (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
+    )
     if length < 1:
         raise InvalidValueError(f"max_length must be at least 1, not {length}.")
     return length if model.max_length is None else min(length, model.max_length)
@@ -301,7 +338,8 @@ def _mean(
     offline: bool,
     ids_of: Any,
 ) -> Head:
-    """The mean to subtract. `center_on` are the texts to center on, where some were named, and their column."""
+    """The mean to subtract. `center_on` are the texts to center on, where some were named, and
+    their column."""
     named, column = center_on
     if named is not None:
         from layerscope.data import load_corpus
@@ -310,9 +348,15 @@ def _mean(
         vectors = pooled_vectors(model, ids_of(list(corpus.texts)), layer, readout)
         commit = corpus.source.get("commit")
         at = f" at commit {commit[:12]}" if commit else ""
-        return Head(vectors.mean(0, dtype=np.float64), None, f"the {len(corpus)} texts of {corpus.name}{at}")
+        return Head(
+            vectors.mean(0, dtype=np.float64), None, f"the {len(corpus)} texts of {corpus.name}{at}"
+        )
     if evidence is not None and (known := evidence.center_texts()) is not None:
-        return Head(pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64), None, known[1])
+        return Head(
+            pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64),
+            None,
+            known[1],
+        )
     if evidence is not None:
         return evidence.mean(model, layer, readout, store)
     uncentered = replace(readout, centering="none").name
@@ -331,12 +375,18 @@ def check_free(out: Path, overwrite: bool) -> None:
         return
     if not out.is_dir():
         raise ExportError(f"{out} is a file; an export needs a folder. Choose another out=.")
-    if out.samefile(Path()):  # its place is taken by another folder, and whoever stands in it would be nowhere
-        raise ExportError(f"out={str(out)!r} is the current folder. Name a folder in it, such as out='better'.")
+    if out.samefile(
+        Path()
+    ):  # its place is taken by another folder, and whoever stands in it would be nowhere
+        raise ExportError(
+            f"out={str(out)!r} is the current folder. Name a folder in it, such as out='better'."
+        )
     if not any(out.iterdir()):
         return
     if not overwrite:
-        raise ExportError(f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export.")
+        raise ExportError(
+            f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export."
+        )
     if out / "modules.json" not in recorded_checksums(out):
         raise ExportError(
             f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
@@ -346,16 +396,20 @@ def check_free(out: Path, overwrite: bool) -> None:
 
 @contextmanager
 def published(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it stays as NAME.failed.
+    """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it
+    stays as NAME.failed.
 
-    One process at a time: another one is refused. Files in `out` that no export recorded writing are kept.
+    One process at a time: another one is refused. Files in `out` that no export recorded writing
+    are kept.
     """
     out = out.resolve()  # of a link, what it points to is replaced
     with lock_beside(out, "exporting"):
         with explained(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
-                if out.exists():  # an export was killed after it took the place of this one, or before
+                if (
+                    out.exists()
+                ):  # an export was killed after it took the place of this one, or before
                     give_back(remove_ours(earlier), earlier, out)
                 else:
                     os.rename(earlier, out)
@@ -373,16 +427,22 @@ def published(out: Path, overwrite: bool) -> Iterator[Path]:
                 raise  # refused before it was complete: nothing to look at
             failed = out.with_name(f"{out.name}.failed")
             if failed.exists():
-                raise ExportError(f"{error} Nothing was written to {out}; an earlier failure is in {failed}.") from error
+                raise ExportError(
+                    f"{error} Nothing was written to {out}; an earlier failure is in {failed}."
+                ) from error
             os.rename(scratch, failed)
-            raise ExportError(f"{error} Nothing was written to {out}; what failed is in {failed}.") from error
+            raise ExportError(
+                f"{error} Nothing was written to {out}; what failed is in {failed}."
+            ) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _replace(scratch: Path, out: Path) -> None:
     for file in scratch.rglob("*.safetensors"):
-        file.chmod((scratch / "modules.json").stat().st_mode)  # written for one user only, unlike the rest
+        file.chmod(
+            (scratch / "modules.json").stat().st_mode
+        )  # written for one user only, unlike the rest
     aside = part_of(out.with_name(out.name + _ASIDE))
     if out.exists():
         os.rename(out, aside)

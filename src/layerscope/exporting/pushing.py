@@ -1,7 +1,8 @@
-"""`export --push`: an exported folder on the Hugging Face hub, with its model card and without anybody's texts.
+"""`export --push`: an exported folder on the Hugging Face hub, with its model card and without
+anybody's texts.
 
-Only files that the export recorded writing are sent, and of these no tables, no map and no manifest of a run: those of `improve`
-hold texts. What is sent is listed first.
+Only files that the export recorded writing are sent, and of these no tables, no map and no manifest
+of a run: those of `improve` hold texts. What is sent is listed first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _CARD, _PLACE = "README.md", "path/to/this/folder"
 
 @dataclass(frozen=True)
 class Parcel:
-    """What goes to the hub: files as they lie in the folder, and those that are written anew; and what stays here."""
+    """What goes to the hub: files as they lie in the folder, and those that are written anew; and
+    what stays here."""
 
     folder: Path
     repo: str
@@ -41,10 +43,15 @@ class Parcel:
     public: bool = False
 
     def __str__(self) -> str:
-        size = sum((self.folder / name).stat().st_size for name in self.files) + sum(map(len, self.written.values()))
+        size = sum((self.folder / name).stat().st_size for name in self.files) + sum(
+            map(len, self.written.values())
+        )
         kind = "public: everybody can read it" if self.public else "private"
         stays = f" Not sent: {', '.join(self.stays)}." if self.stays else ""
-        names, goes = ", ".join(sorted([*self.files, *self.written])), "An earlier export there is replaced."
+        names, goes = (
+            ", ".join(sorted([*self.files, *self.written])),
+            "An earlier export there is replaced.",
+        )
         return f"{describe_size(size)} of {self.folder} to the hub as {self.repo} ({kind}): {names}. {goes}{stays}"
 
 
@@ -54,28 +61,48 @@ def pack(folder: str | Path, repo: str, public: bool = False) -> Parcel:
     check_address(repo)
     checks = check_export(place)
     if not checks:
-        raise ExportError(f"{place} holds no export of layerscope: only such a folder is pushed (export and improve write one).")
+        raise ExportError(
+            f"{place} holds no export of layerscope: only such a folder is pushed (export and improve write one)."
+        )
     wrong = next((check for check in checks if check.status == DAMAGED), None)
     if wrong is not None or not any(check.status == OK for check in checks):
-        told = f"{wrong.path} is damaged ({wrong.reason})" if wrong else f"{place} does not say which files are its own"
+        told = (
+            f"{wrong.path} is damaged ({wrong.reason})"
+            if wrong
+            else f"{place} does not say which files are its own"
+        )
         raise ExportError(f"{told}. Export it again before you push it.")
     facts = read_json(place / MARKER, error=ExportError)
-    ours = [name for name in facts[FILES] if (place / name).is_file() and not (place / name).is_symlink()]
-    sent = [name for name in ours if not name.endswith(_TABLES) and Path(name).name not in (MANIFEST, _CARD)]
+    ours = [
+        name
+        for name in facts[FILES]
+        if (place / name).is_file() and not (place / name).is_symlink()
+    ]
+    sent = [
+        name
+        for name in ours
+        if not name.endswith(_TABLES) and Path(name).name not in (MANIFEST, _CARD)
+    ]
     card = (place / _CARD).read_text(encoding="utf-8") if _CARD in ours else ""
     card = card.replace(PRIVATE, "").replace(_PLACE, repo)
     why = str(facts.get("why") or "").replace(PRIVATE, "").strip()
     kept = {**facts, "why": why, FILES: {name: facts[FILES][name] for name in sent}}
-    written = {MARKER: atomic.json_text(checked.with_checksum(kept)).encode(), **({_CARD: card.encode()} if card else {})}
+    written = {
+        MARKER: atomic.json_text(checked.with_checksum(kept)).encode(),
+        **({_CARD: card.encode()} if card else {}),
+    }
     everything = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    return Parcel(place, repo, tuple(sent), written, tuple(sorted(everything - {*sent, *written})), public)
+    return Parcel(
+        place, repo, tuple(sent), written, tuple(sorted(everything - {*sent, *written})), public
+    )
 
 
 def push(parcel: Parcel) -> str:
-    """Send a parcel in one commit, and say where it is. The access token is the hub client's own (`hf auth login`, HF_TOKEN).
+    """Send a parcel in one commit, and say where it is. The access token is the hub client's own
+    (`hf auth login`, HF_TOKEN).
 
-    A repository that is there is taken only if it holds an export of layerscope, and is as private as was asked for. Files of
-    that export which the new one lacks are removed.
+    A repository that is there is taken only if it holds an export of layerscope, and is as private
+    as was asked for. Files of that export which the new one lacks are removed.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
@@ -91,24 +118,42 @@ def push(parcel: Parcel) -> str:
         else:
             names = {one.rfilename for one in there.siblings or ()} - {".gitattributes", _CARD}
             if names and MARKER not in names:
-                raise ExportError(f"{repo} is on the hub and holds no export of layerscope. Choose another name.")
+                raise ExportError(
+                    f"{repo} is on the hub and holds no export of layerscope. Choose another name."
+                )
             if not there.private and not parcel.public:
-                raise ExportError(f"{repo} is there and public, so what is pushed to it is, too. To do that: public=True.")
+                raise ExportError(
+                    f"{repo} is there and public, so what is pushed to it is, too. To do that: public=True."
+                )
             if there.private and parcel.public:
-                raise ExportError(f"{repo} is there and private, and stays so. Leave out public=, or open it on the hub.")
+                raise ExportError(
+                    f"{repo} is there and private, and stays so. Leave out public=, or open it on the hub."
+                )
             if MARKER in names:
-                old = read_json(Path(api.hf_hub_download(repo, MARKER, revision=there.sha)), error=ExportError).get(FILES)
-                gone = names.intersection(old if isinstance(old, dict) else ()).difference(parcel.files, parcel.written)
+                old = read_json(
+                    Path(api.hf_hub_download(repo, MARKER, revision=there.sha)), error=ExportError
+                ).get(FILES)
+                gone = names.intersection(old if isinstance(old, dict) else ()).difference(
+                    parcel.files, parcel.written
+                )
         given: list[tuple[str, Any]] = [(name, str(parcel.folder / name)) for name in parcel.files]
-        added = [CommitOperationAdd(name, content) for name, content in [*given, *parcel.written.items()]]
+        added = [
+            CommitOperationAdd(name, content) for name, content in [*given, *parcel.written.items()]
+        ]
         operations = [*added, *(CommitOperationDelete(name) for name in sorted(gone))]
         layer = read_json(parcel.folder / MARKER, error=ExportError).get("layer")
-        done = api.create_commit(repo, operations, commit_message=f"Layer {layer}, exported with layerscope")
+        done = api.create_commit(
+            repo, operations, commit_message=f"Layer {layer}, exported with layerscope"
+        )
     except LayerscopeError:
         raise
     except Exception as error:  # the client's, the network's and the hub's own
-        reason = hub_problem(error) or (one_line(str(error)) or type(error).__name__)[:300].rstrip(".")
-        raise ExportError(f"{repo} could not be pushed: {reason}. The folder {parcel.folder} is as it was.") from error
+        reason = hub_problem(error) or (one_line(str(error)) or type(error).__name__)[:300].rstrip(
+            "."
+        )
+        raise ExportError(
+            f"{repo} could not be pushed: {reason}. The folder {parcel.folder} is as it was."
+        ) from error
     return str(done.repo_url)
 
 
@@ -122,7 +167,9 @@ def check_address(repo: str) -> None:
     except HFValidationError:
         named = False
     if not named:
-        raise InvalidValueError(f"push= takes a name on the hub with its owner, such as user/name, not {repo!r}.")
+        raise InvalidValueError(
+            f"push= takes a name on the hub with its owner, such as user/name, not {repo!r}."
+        )
 
 
 def check_token() -> None:
@@ -130,4 +177,6 @@ def check_token() -> None:
     from huggingface_hub import get_token
 
     if not get_token():
-        raise ExportError("pushing to the hub needs an access token. Log in (`hf auth login`), or set HF_TOKEN.")
+        raise ExportError(
+            "pushing to the hub needs an access token. Log in (`hf auth login`), or set HF_TOKEN."
+        )

@@ -1,6 +1,8 @@
-"""Loads exported folders as anyone would, in a process of its own that knows nothing of layerscope, and writes what they give.
+"""Loads exported folders as anyone would, in a process of its own that knows nothing of layerscope,
+and writes what they give.
 
-Run as a script: `python reload_child.py JOBS.json`. Each job names a folder, texts, and where to write.
+Run as a script: `python reload_child.py JOBS.json`. Each job names a folder, texts, and where to
+write.
 """
 
 import json
@@ -10,7 +12,8 @@ import warnings
 
 
 def main(path: str) -> None:
-    """Encode every job's texts with sentence-transformers, and read token states with plain transformers."""
+    """Encode every job's texts with sentence-transformers, and read token states with plain
+    transformers."""
     warnings.filterwarnings("ignore")
     with open(path, encoding="utf-8") as stream:
         work = json.load(stream)
@@ -25,7 +28,9 @@ def main(path: str) -> None:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     own = {"local_files_only": True, "trust_remote_code": False}
     for job in work["jobs"]:
-        model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True, trust_remote_code=False)
+        model = SentenceTransformer(
+            job["folder"], device="cpu", local_files_only=True, trust_remote_code=False
+        )
         side = job.get("side")
         encode = getattr(model, f"encode_{side}") if side else model.encode
         vectors = encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
@@ -36,8 +41,15 @@ def main(path: str) -> None:
             given = tokenizer(text, truncation=True, return_tensors="pt")
             with torch.inference_mode():
                 output = module(**given, output_hidden_states=True)
-            state = output.last_hidden_state if job["index"] is None else output.hidden_states[job["index"]]
-            arrays[f"ids_{i}"], arrays[f"states_{i}"] = given["input_ids"][0].numpy(), state[0].float().numpy()
+            state = (
+                output.last_hidden_state
+                if job["index"] is None
+                else output.hidden_states[job["index"]]
+            )
+            arrays[f"ids_{i}"], arrays[f"states_{i}"] = (
+                given["input_ids"][0].numpy(),
+                state[0].float().numpy(),
+            )
         np.savez(job["out"], **arrays)  # type: ignore[arg-type]
     facts = {
         "layerscope_loaded": any(name.split(".")[0] == "layerscope" for name in sys.modules),

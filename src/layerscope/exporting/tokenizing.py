@@ -1,9 +1,11 @@
-"""The tokenizer of an exported folder: padding and length set, and a template built in where the readout has one.
+"""The tokenizer of an exported folder: padding and length set, and a template built in where the
+readout has one.
 
-An evaluation tokenizes the whole filled template, so that words may join at its edges (a full stop and a closing quote are one
-token in many vocabularies). The prefix is therefore put before the text by the tokenizer's normalizer, as characters. Of the
-suffix, as little as is needed to get the joins right is added as characters as well; the rest is added as tokens by the
-post-processor, where truncation counts it and never cuts it.
+An evaluation tokenizes the whole filled template, so that words may join at its edges (a full stop
+and a closing quote are one token in many vocabularies). The prefix is therefore put before the text
+by the tokenizer's normalizer, as characters. Of the suffix, as little as is needed to get the joins
+right is added as characters as well; the rest is added as tokens by the post-processor, where
+truncation counts it and never cuts it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ INPUTS = ["input_ids", "attention_mask"]
 
 @dataclass(frozen=True)
 class FramedTokenizer:
-    """A tokenizer for export. `exact_when_cut`: texts too long for `max_length` are cut where the evaluation cuts them."""
+    """A tokenizer for export. `exact_when_cut`: texts too long for `max_length` are cut where the
+    evaluation cuts them."""
 
     tokenizer: Any
     max_length: int
@@ -39,20 +42,29 @@ class FramedTokenizer:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids as `encode` will make them."""
-        encoded = self.tokenizer(list(texts), truncation="longest_first", max_length=self.max_length)
+        encoded = self.tokenizer(
+            list(texts), truncation="longest_first", max_length=self.max_length
+        )
         return [list(row) for row in encoded["input_ids"]]
 
 
-def frame_tokenizer(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:
-    """The tokenizer that makes plain `encode(text)` do what the template says; checked on `texts`, which must tokenize alike."""
+def frame_tokenizer(
+    model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]
+) -> FramedTokenizer:
+    """The tokenizer that makes plain `encode(text)` do what the template says; checked on `texts`,
+    which must tokenize alike."""
     if template.pattern == SLOT:
         framed = FramedTokenizer(settled_tokenizer(model, max_length), max_length)
         wrong = _differing(framed, model, template, texts, max_length)
         if wrong:
-            raise ExportError(f"the tokenizer of {model.name} does not tokenize {wrong[0][:60]!r} again as it was captured.")
+            raise ExportError(
+                f"the tokenizer of {model.name} does not tokenize {wrong[0][:60]!r} again as it was captured."
+            )
         return framed
     if not getattr(model.tokenizer, "is_fast", False):
-        raise ExportError(f"{model.name} has no fast tokenizer, and only those can hold a template. Use a `plain` readout.")
+        raise ExportError(
+            f"{model.name} has no fast tokenizer, and only those can hold a template. Use a `plain` readout."
+        )
     return _with_template(model, template, max_length, texts)
 
 
@@ -63,7 +75,9 @@ def settled_tokenizer(model: LoadedModel, max_length: int) -> Any:
     return tokenizer
 
 
-def _with_template(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:
+def _with_template(
+    model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]
+) -> FramedTokenizer:
     prefix, suffix = template.pattern.split(SLOT)
     added = model.tokenizer.get_added_vocab()
     special = [token for token in added if token in prefix]
@@ -94,7 +108,11 @@ def _with_template(model: LoadedModel, template: Template, max_length: int, text
 
 
 def _length(
-    framed: FramedTokenizer, model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]
+    framed: FramedTokenizer,
+    model: LoadedModel,
+    template: Template,
+    max_length: int,
+    texts: Sequence[str],
 ) -> FramedTokenizer:
     """The length at which long texts are cut as the evaluation cut them, where there is one."""
     for length in (max_length, max_length - 1):
@@ -103,19 +121,34 @@ def _length(
         if not _differing(tried, model, template, [text for text in texts if text], max_length):
             return tried
     _set_length(framed.tokenizer, max_length)
-    return FramedTokenizer(framed.tokenizer, max_length, framed.joined, framed.appended, exact_when_cut=False)
+    return FramedTokenizer(
+        framed.tokenizer, max_length, framed.joined, framed.appended, exact_when_cut=False
+    )
 
 
 def _differing(
-    framed: FramedTokenizer, model: LoadedModel, template: Template, texts: Sequence[str], max_length: int
+    framed: FramedTokenizer,
+    model: LoadedModel,
+    template: Template,
+    texts: Sequence[str],
+    max_length: int,
 ) -> list[str]:
     """Texts whose token ids are not those of the evaluation."""
     wanted = encode_template(model, template, texts, max_length)
-    return [text for text, row, e in zip(texts, framed.ids(texts), wanted, strict=True) if row != e.ids] if texts else []
+    return (
+        [
+            text
+            for text, row, e in zip(texts, framed.ids(texts), wanted, strict=True)
+            if row != e.ids
+        ]
+        if texts
+        else []
+    )
 
 
 def _assemble(model: LoadedModel, prefix: str, joined: str, appended: str, max_length: int) -> Any:
-    """A fast tokenizer with the prefix and the joined part of the suffix as characters, the rest as tokens."""
+    """A fast tokenizer with the prefix and the joined part of the suffix as characters, the rest as
+    tokens."""
     from tokenizers import Regex, Tokenizer, normalizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -131,15 +164,23 @@ def _assemble(model: LoadedModel, prefix: str, joined: str, appended: str, max_l
     if steps:
         new.normalizer = normalizers.Sequence(steps)
     before, after = special_tokens(old)
-    tail = old.encode("x" + appended, add_special_tokens=False).ids[len(old.encode("x", add_special_tokens=False).ids) :]
+    tail = old.encode("x" + appended, add_special_tokens=False).ids[
+        len(old.encode("x", add_special_tokens=False).ids) :
+    ]
     # a piece may stand for several tokens, whatever characters they hold
     pieces = {"BEFORE": before, "$A": None, "SUFFIX": tail, "AFTER": after}
-    known = [{"id": name, "ids": ids, "tokens": [old.id_to_token(i) for i in ids]} for name, ids in pieces.items() if ids]
+    known = [
+        {"id": name, "ids": ids, "tokens": [old.id_to_token(i) for i in ids]}
+        for name, ids in pieces.items()
+        if ids
+    ]
     single = " ".join(name for name, ids in pieces.items() if ids or ids is None)
     new.post_processor = processors.TemplateProcessing(single=single, special_tokens=known)
     names = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
     given = {name: getattr(model.tokenizer, name, None) for name in names}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=new, **{name: str(token) for name, token in given.items() if token})
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=new, **{name: str(token) for name, token in given.items() if token}
+    )
     _settle(tokenizer, model, max_length)
     return tokenizer
 
@@ -152,10 +193,13 @@ def special_tokens(core: Any) -> tuple[list[int], list[int]]:
 
 
 def _settle(tokenizer: Any, model: LoadedModel, max_length: int) -> None:
-    """Pad and cut on the right, which is exact for every family, with the padding the model expects."""
+    """Pad and cut on the right, which is exact for every family, with the padding the model
+    expects."""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     tokenizer.model_input_names = list(INPUTS)
-    tokenizer.init_kwargs.update(padding_side="right", truncation_side="right", model_input_names=list(INPUTS))
+    tokenizer.init_kwargs.update(
+        padding_side="right", truncation_side="right", model_input_names=list(INPUTS)
+    )
     for leftover in ("name_or_path", "is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(leftover, None)
     tokenizer.chat_template = None  # the model embeds texts; it does not chat

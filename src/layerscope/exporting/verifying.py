@@ -1,4 +1,5 @@
-"""Is an exported folder what was measured? Reloaded in a fresh process, and compared with vectors captured by layerscope."""
+"""Is an exported folder what was measured? Reloaded in a fresh process, and compared with vectors
+captured by layerscope."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _BATCH = 4  # a few texts of very different lengths: a large batch would be most
 
 @dataclass(frozen=True)
 class Verification:
-    """How far the reloaded folder is from what was captured: the worst of all texts, and of the tokens of a few."""
+    """How far the reloaded folder is from what was captured: the worst of all texts, and of the
+    tokens of a few."""
 
     texts: int
     cut_texts: int
@@ -59,7 +61,8 @@ def require_sentence_transformers() -> None:
 
 
 def verify(drafts: Sequence[Draft]) -> list[Verification]:
-    """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give back what was captured.
+    """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give
+    back what was captured.
 
     Of a draft with two sides, what is said is of the side that differs more.
     """
@@ -67,25 +70,43 @@ def verify(drafts: Sequence[Draft]) -> list[Verification]:
         read = [part for draft in drafts for part in draft.of_sides()]
         reloaded, facts = reload([part.as_job(_PROBES) for part in read], Path(scratch))
         if facts.pop("layerscope_loaded"):
-            raise ExportError("the fresh process loaded layerscope, so the folder was not shown to work without it.")
-        found = iter([_compare(part, arrays, facts) for part, arrays in zip(read, reloaded, strict=True)])
-        return [max((next(found) for _ in draft.of_sides()), key=lambda one: one.cosine_distance) for draft in drafts]
+            raise ExportError(
+                "the fresh process loaded layerscope, so the folder was not shown to work without it."
+            )
+        found = iter(
+            [_compare(part, arrays, facts) for part, arrays in zip(read, reloaded, strict=True)]
+        )
+        return [
+            max((next(found) for _ in draft.of_sides()), key=lambda one: one.cosine_distance)
+            for draft in drafts
+        ]
 
 
-def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
+def reload(
+    jobs: Sequence[dict[str, Any]], scratch: Path
+) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
     """What folders give in a process of their own, offline."""
     for i, job in enumerate(jobs):
         job["out"] = str(scratch / f"{i}.npz")
     facts_file, jobs_file = scratch / "facts.json", scratch / "jobs.json"
     work = {"threads": torch.get_num_threads(), "jobs": list(jobs), "facts": str(facts_file)}
     jobs_file.write_text(json.dumps(work), encoding="utf-8")
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     # -P: the script's own folder, which is a part of layerscope, stays out of the search path
     command = [sys.executable, "-P", str(reload_child.__file__), str(jobs_file)]
-    ended = subprocess.run(command, env={**os.environ, **offline}, capture_output=True, text=True, cwd=scratch)  # noqa: S603
+    ended = subprocess.run(  # noqa: S603 - our own interpreter and file
+        command, env={**os.environ, **offline}, capture_output=True, text=True, cwd=scratch
+    )
     if ended.returncode != 0:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ExportError(f"the exported folder could not be loaded in a fresh process: {last[:400]}")
+        raise ExportError(
+            f"the exported folder could not be loaded in a fresh process: {last[:400]}"
+        )
     reloaded = []
     for job in jobs:
         with np.load(str(job["out"]), allow_pickle=False) as stored:
@@ -96,7 +117,9 @@ def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str
 def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
     model, readout = draft.model, draft.readout
     ids = draft.ids()
-    wanted = finished(pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.head, draft.unit)
+    wanted = finished(
+        pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.head, draft.unit
+    )
     distances = cosine_distances(wanted, arrays["vectors"])
     tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)
     worst = int(np.argmax(np.where(np.isfinite(distances), distances, np.inf)))
@@ -105,9 +128,13 @@ def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, st
             f"the exported folder does not give back layer {draft.layer} of {model.name} under {readout.name}: the cosine "
             f"distance of {draft.texts[worst][:50]!r} is {distances[worst]:.1e}, more than {tolerance:.0e}."
         )
-    lengths = np.linalg.norm(arrays["vectors"].astype(np.float64), axis=1) / np.maximum(np.linalg.norm(wanted, axis=1), 1e-30)
+    lengths = np.linalg.norm(arrays["vectors"].astype(np.float64), axis=1) / np.maximum(
+        np.linalg.norm(wanted, axis=1), 1e-30
+    )
     if not np.allclose(lengths, 1, atol=max(1e-3, tolerance)):
-        raise ExportError(f"the exported folder's vectors have another length: {lengths.min():.4f} to {lengths.max():.4f} times.")
+        raise ExportError(
+            f"the exported folder's vectors have another length: {lengths.min():.4f} to {lengths.max():.4f} times."
+        )
     evaluated = encode_template(model, draft.template, draft.texts, draft.max_length)
     cut = [i for i, e in enumerate(evaluated) if e.truncated]
     return Verification(
@@ -116,7 +143,9 @@ def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, st
         cosine_distance=float(distances[worst]),
         tolerance=tolerance,
         state_error=_states(draft, arrays, tolerance),
-        cut_distance=_cut_distance(draft, [evaluated[i].ids for i in cut], wanted[cut]) if cut else None,
+        cut_distance=_cut_distance(draft, [evaluated[i].ids for i in cut], wanted[cut])
+        if cut
+        else None,
         versions=versions,
     )
 
@@ -126,9 +155,16 @@ def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> fl
     worst = 0.0
     for i in range(sum(name.startswith("ids_") for name in arrays)):
         ids = torch.tensor(arrays[f"ids_{i}"])[None].to(draft.model.device)
-        captured = capture_states(draft.model, draft.layer, draft.readout.final_norm, ids)[0].float().cpu().numpy()
+        captured = (
+            capture_states(draft.model, draft.layer, draft.readout.final_norm, ids)[0]
+            .float()
+            .cpu()
+            .numpy()
+        )
         lengths = np.maximum(np.linalg.norm(captured, axis=1), 1e-30)
-        worst = max(worst, float((np.linalg.norm(captured - arrays[f"states_{i}"], axis=1) / lengths).max()))
+        worst = max(
+            worst, float((np.linalg.norm(captured - arrays[f"states_{i}"], axis=1) / lengths).max())
+        )
     loose = 1e-3 if tolerance < 1e-4 else 0.1
     if not worst < loose:
         raise ExportError(
@@ -139,15 +175,23 @@ def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> fl
 
 
 def _cut_distance(draft: Draft, ids: list[list[int]], given: np.ndarray) -> float:
-    """For texts that were cut: how far the vector is from the evaluation's, which may cut a template one token elsewhere."""
-    theirs = finished(pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH), draft.head, draft.unit)
+    """For texts that were cut: how far the vector is from the evaluation's, which may cut a
+    template one token elsewhere."""
+    theirs = finished(
+        pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH), draft.head, draft.unit
+    )
     return float(np.nanmax(cosine_distances(theirs, given)))
 
 
 def pooled_vectors(
-    model: LoadedModel, ids: Sequence[Sequence[int]], layer: int, readout: Readout, batch_size: int | None = None
+    model: LoadedModel,
+    ids: Sequence[Sequence[int]],
+    layer: int,
+    readout: Readout,
+    batch_size: int | None = None,
 ) -> np.ndarray:
-    """The vectors (texts, D) of token ids at one layer, pooled over the whole sequence; not centered, not scaled."""
+    """The vectors (texts, D) of token ids at one layer, pooled over the whole sequence; not
+    centered, not scaled."""
     site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
     kind = f"{readout.pooling}/{readout.final_norm}"
     rows = [list(row) or [model.pad_id] for row in ids]
@@ -169,7 +213,8 @@ def finished(vectors: np.ndarray, head: Head | None, unit: bool) -> np.ndarray:
 
 
 def cosine_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """1 − cosine of each pair of rows, exact for rows that are almost the same (half the squared distance of their directions).
+    """1 − cosine of each pair of rows, exact for rows that are almost the same (half the squared
+    distance of their directions).
 
     >>> cosine_distances(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0]])).tolist()
     [1.0]

@@ -1,4 +1,5 @@
-"""The model read as was chosen: its vectors at once, its folder, and the one process that may write that folder."""
+"""The model read as was chosen: its vectors at once, its folder, and the one process that may write
+that folder."""
 
 from __future__ import annotations
 
@@ -20,12 +21,16 @@ from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
 
-CENTERING, COUNT = "centering.npz", "texts.json"  # what a stopped run goes on from: sums, and its number of texts
+CENTERING, COUNT = (
+    "centering.npz",
+    "texts.json",
+)  # what a stopped run goes on from: sums, and its number of texts
 
 
 @contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
-    """Be the only process that improves into `out`; yields a folder beside it for what a stopped run goes on from."""
+    """Be the only process that improves into `out`; yields a folder beside it for what a stopped
+    run goes on from."""
     with lock_beside(out.resolve(), "improving") as work:
         yield work
         for name in (CENTERING, COUNT):  # finished: nothing to go on from
@@ -59,14 +64,25 @@ class Chosen:
         return pooled if self.fitted is None else self.fitted.head(pooled).astype(np.float32)
 
     def save(
-        self, place: Path, overwrite: bool, offline: bool, why: str = "", also: Callable[[Path], None] | None = None
+        self,
+        place: Path,
+        overwrite: bool,
+        offline: bool,
+        why: str = "",
+        also: Callable[[Path], None] | None = None,
     ) -> Path:
         """Write the sentence-transformers folder, verified in a fresh process."""
         head = None if self.fitted is None else self.fitted.head
         sides: tuple[Side, ...] = ()
         if self.query is not None:
             asked = None if self.query.fitted is None else self.query.fitted.head
-            sides, head = (Side("query", self.query.readout.template, asked), Side("document", self.readout.template, head)), None
+            sides, head = (
+                (
+                    Side("query", self.query.readout.template, asked),
+                    Side("document", self.readout.template, head),
+                ),
+                None,
+            )
         # a sentence encoder that is left alone keeps its own scaling
         normalize = None if self.model.identity.get("sentence_encoder") else True
         export(

@@ -15,7 +15,8 @@ from layerscope.improving.stages import announce, expect
 from layerscope.progress import Progress
 
 REST, WRITING = 1.2, 15.0
-"""For the countdown: judging and fitting take about a fifth of what reading takes; writing and verifying, so many seconds."""
+"""For the countdown: judging and fitting take about a fifth of what reading takes; writing and
+verifying, so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class ReadingCost:
     tokens: dict[str, float]
     """The mean tokens per text under each template."""
     computed: dict[str, float]
-    """Those of them that the model is run on: what a template puts before every text is read once."""
+    """Those of them that the model is run on: what a template puts before every text is read
+    once."""
     spent: float
     """The tokens that the choice reads."""
     speed: float
@@ -43,22 +45,38 @@ def estimate_reading(
     computed = reader.computed_tokens(wanted, texts[:SCREEN])
     views = 2.7 if panel.needs_views else 1.0  # a text, most of it, and its halves
     many = len(texts)
-    first = SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many  # so many are read under every template
+    first = (
+        SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many
+    )  # so many are read under every template
     missing = []
-    early_views, views_of_all = (panel.texts(some, seed).values() for some in (texts[:first], texts))
+    early_views, views_of_all = (
+        panel.texts(some, seed).values() for some in (texts[:first], texts)
+    )
     for parts_read in (early_views, [view[first:] for view in views_of_all]):
         every = [text for view in parts_read for text in view]
         shares = {name: reader.missing_share(name, kinds, every) for name, kinds in wanted.items()}
         missing.append({name: computed[name] * shares[name] for name in wanted})
     totals = []  # all tokens, and those that the model has to be run on
     for early, late, whole in ((tokens, tokens, tokens), (*missing, computed)):
-        read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
-        parts = 0 if not panel.takes_second_opinion or not read else parts_of(many) * 1.7 * max(whole.values())
+        read = first * sum(early.values()) + (many - first) * (
+            late["plain"] + KEPT * max(late.values())
+        )
+        parts = (
+            0
+            if not panel.takes_second_opinion or not read
+            else parts_of(many) * 1.7 * max(whole.values())
+        )
         totals.append(views * read + parts)
     longest, others = max(tokens, key=lambda name: tokens[name]), sample.general
-    for name in dict.fromkeys(["plain", longest]) if others else ():  # one kind of vectors is read of each
+    for name in (
+        dict.fromkeys(["plain", longest]) if others else ()
+    ):  # one kind of vectors is read of each
         share = min(reader.missing_share(name, [kind], others) for kind in wanted[name])
-        totals[1] += len(others) * share * reader.computed_tokens({name: wanted[name]}, others[:SCREEN])[name]
+        totals[1] += (
+            len(others)
+            * share
+            * reader.computed_tokens({name: wanted[name]}, others[:SCREEN])[name]
+        )
     speed = reader.seconds_per_token(longest, texts[:SCREEN])
     seconds = totals[1] * speed
     expect(bar, REST * seconds + WRITING)

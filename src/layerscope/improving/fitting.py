@@ -1,4 +1,5 @@
-"""Fitting on more texts than are judged: the mean of what was chosen over all texts or a larger draw, in a stream; or a head."""
+"""Fitting on more texts than are judged: the mean of what was chosen over all texts or a larger
+draw, in a stream; or a head."""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ from layerscope.store import checked
 
 CENTER_ON = ("auto", "all", "sample")
 SHARE = 0.25
-"""The most that centering on further texts may cost unless all are asked for, as a share of what the choice costs."""
+"""The most that centering on further texts may cost unless all are asked for, as a share of what
+the choice costs."""
 
 MOST_FITTED = 50_000
-"""Texts that a head is fitted on at most: their vectors are held in memory, and more of them add little."""
+"""Texts that a head is fitted on at most: their vectors are held in memory, and more of them add
+little."""
 
 _BLOCK = 4096
 _REMOTE_BLOCK = 65_536  # workers load the model for every block
@@ -44,11 +47,14 @@ def check_center_on(given: str) -> str:
     return given
 
 
-def texts_to_fit_on(center_on: str, sample: Sample, spent: float, each: float, tokens: float | None = None) -> int:
+def texts_to_fit_on(
+    center_on: str, sample: Sample, spent: float, each: float, tokens: float | None = None
+) -> int:
     """How many texts a mean or a head is fitted on: the sample and, where they are wanted, others.
 
-    `tokens` is what others may take, where that was said. Otherwise `spent` is what the choice reads and `each` what one more
-    text takes, both in tokens: the number depends on the texts alone, not on how fast a machine happens to be.
+    `tokens` is what others may take, where that was said. Otherwise `spent` is what the choice
+    reads and `each` what one more text takes, both in tokens: the number depends on the texts
+    alone, not on how fast a machine happens to be.
     """
     judged = len(sample.texts)
     if center_on == "sample" and tokens is None:
@@ -56,26 +62,48 @@ def texts_to_fit_on(center_on: str, sample: Sample, spent: float, each: float, t
     if center_on == "all" and tokens is None:
         return sample.total
     if tokens is not None:
-        return sample.total if tokens >= each * (sample.total - judged) else judged + min(len(sample.more), int(tokens / each))
+        return (
+            sample.total
+            if tokens >= each * (sample.total - judged)
+            else judged + min(len(sample.more), int(tokens / each))
+        )
     return judged + min(len(sample.more), int(SHARE * spent / each))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What is done to pooled vectors, a mean subtracted or a head applied, and over how many of the distinct texts it is."""
+    """What is done to pooled vectors, a mean subtracted or a head applied, and over how many of the
+    distinct texts it is."""
 
     head: Head
     texts: int
     total: int
-    general: dict[str, Any] | None = None  # what general texts count in a head, where there were some
+    general: dict[str, Any] | None = (
+        None  # what general texts count in a head, where there were some
+    )
 
     @classmethod
-    def of(cls, sample: Sample, texts: int, head: Head, general: dict[str, Any] | None = None) -> Fitted:
+    def of(
+        cls, sample: Sample, texts: int, head: Head, general: dict[str, Any] | None = None
+    ) -> Fitted:
         """The same, saying over which texts."""
         every = sample.total
-        words = f"all {every:,} texts" if texts == every else f"{texts:,} of {every:,} texts (drawn at random)"
-        beside = f"{general_names(general)} that count {general['weight']:g} each" if general and general["weight"] else ""
-        return cls(replace(head, fitted_on=f"{words} of {sample.name}", beside=beside), texts, every, general)
+        words = (
+            f"all {every:,} texts"
+            if texts == every
+            else f"{texts:,} of {every:,} texts (drawn at random)"
+        )
+        beside = (
+            f"{general_names(general)} that count {general['weight']:g} each"
+            if general and general["weight"]
+            else ""
+        )
+        return cls(
+            replace(head, fitted_on=f"{words} of {sample.name}", beside=beside),
+            texts,
+            every,
+            general,
+        )
 
 
 class _SumPass(EncodePass):
@@ -83,8 +111,20 @@ class _SumPass(EncodePass):
 
     def __init__(self, reader: Reader, template: str, kind: str, layer: int) -> None:
         sites = [site for site in reader.sites if site.layer == layer]
-        self.encoder = TextEncoder(reader.model, get_template(template), sites, [kind], reader.max_length, reader.batch_size)
-        self.template, self.sites, self.kinds, self.chunk = self.encoder.template, sites, [kind], 512
+        self.encoder = TextEncoder(
+            reader.model,
+            get_template(template),
+            sites,
+            [kind],
+            reader.max_length,
+            reader.batch_size,
+        )
+        self.template, self.sites, self.kinds, self.chunk = (
+            self.encoder.template,
+            sites,
+            [kind],
+            512,
+        )
         self.total = np.zeros(reader.model.width)
 
     def add(self, texts: Sequence[str], encoded: Vectors) -> None:
@@ -98,15 +138,18 @@ def center(
 ) -> Fitted:  # fmt: skip
     """The mean over `count` texts under a readout; the sample's vectors are in the store already.
 
-    Where `scratch` names a file, sums are saved there now and then, and a run that was stopped goes on from them. If so much
-    time was `asked` for, it goes on to the number of texts that it began with: how fast a machine seems differs every time.
+    Where `scratch` names a file, sums are saved there now and then, and a run that was stopped goes
+    on from them. If so much time was `asked` for, it goes on to the number of texts that it began
+    with: how fast a machine seems differs every time.
     """
     judged = len(sample.texts)
     mean = candidates.mean(readout, layer)
     if count <= judged:
         return Fitted.of(sample, judged, Head(mean))
     one = _SumPass(reader, readout.template, readout.kinds[0], layer)
-    saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{asked or count}|{judged}", count)
+    saved = _Saved(
+        scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{asked or count}|{judged}", count
+    )
     done = saved.load(one)
     count = saved.count
     bar.begin("centering|texts", count - judged, done)
@@ -123,9 +166,11 @@ def center(
 
 @dataclass(frozen=True)
 class Taught:
-    """What a head learns from: texts, their plain vectors (texts, D) at its layer, and what each of its teachers says of them.
+    """What a head learns from: texts, their plain vectors (texts, D) at its layer, and what each of
+    its teachers says of them.
 
-    `words` names the teachers; `general` are the vectors of general texts and what the teachers say of those.
+    `words` names the teachers; `general` are the vectors of general texts and what the teachers say
+    of those.
     """
 
     texts: list[str]
@@ -139,16 +184,25 @@ class Taught:
         """What the teachers say together (texts, K)."""
         return make_target(*self.teachers)
 
-    def head(self, sample: Sample, judged: float, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
-        """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers of their classes (m,).
+    def head(
+        self, sample: Sample, judged: float, labeled: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> Fitted:
+        """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers
+        of their classes (m,).
 
-        General texts counted `judged` in the heads that were judged; in this one, with its layer and teachers, they are weighed.
+        General texts counted `judged` in the heads that were judged; in this one, with its layer
+        and teachers, they are weighed.
         """
         if self.general is None:
             head, facts = Ridge(self.plain, self.target).head(), None
         else:
             head, found = choose_weight(self.plain, self.teachers, *self.general, len(sample.texts))
-            facts = {"texts": len(sample.general), "corpora": list(SOURCES), "judged": judged, **asdict(found)}
+            facts = {
+                "texts": len(sample.general),
+                "corpora": list(SOURCES),
+                "judged": judged,
+                **asdict(found),
+            }
         if labeled is not None:
             head = with_classes(head, self.plain, *labeled)
         return Fitted.of(sample, len(self.texts), head, facts)
@@ -158,12 +212,16 @@ def read_taught(
     reader: Reader, teacher: Teacher, prompts: Sequence[Readout], encode: Callable[[Sequence[str]], np.ndarray | None],
     layer: int, sample: Sample, count: int, bar: Progress,
 ) -> Taught:  # fmt: skip
-    """What a head at a layer learns from on `count` texts: the sample and further ones. All readings go to the store."""
+    """What a head at a layer learns from on `count` texts: the sample and further ones. All
+    readings go to the store."""
 
     def read(texts: Sequence[str]) -> tuple[np.ndarray, list[np.ndarray]]:
         plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
         prompted = [
-            reader.vectors_at(one, teacher.layer, texts, bar, f"its teacher, {teacher.describe([one])}") for one in prompts
+            reader.vectors_at(
+                one, teacher.layer, texts, bar, f"its teacher, {teacher.describe([one])}"
+            )
+            for one in prompts
         ]
         if len(prompted) > 1:  # together they count as much as the encoder
             prompted = [make_target(*prompted, width=sum(rows.shape[1] for rows in prompted))]
@@ -171,7 +229,12 @@ def read_taught(
         return plain, prompted if encoded is None else [*prompted, encoded]
 
     texts = [*sample.texts, *sample.rest(count)]
-    return Taught(texts, *read(texts), teacher.describe(prompts), read(sample.general) if sample.general else None)
+    return Taught(
+        texts,
+        *read(texts),
+        teacher.describe(prompts),
+        read(sample.general) if sample.general else None,
+    )
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -185,16 +248,30 @@ class _Saved:
 
     def __init__(self, path: Path | None, what: str, count: int) -> None:
         self.count = count
-        self.path, self.key = path, np.frombuffer(hashlib.sha256(what.encode()).digest(), dtype=np.uint8)
+        self.path, self.key = (
+            path,
+            np.frombuffer(hashlib.sha256(what.encode()).digest(), dtype=np.uint8),
+        )
         self.last = time.monotonic()
 
     def load(self, one: _SumPass) -> int:
-        """Put the saved sum into the pass; returns how many texts it is over. `count` is then what the stopped run wanted."""
-        found = None if self.path is None else checked.read_or_discard(self.path, checked.read_arrays)
-        if found is None or not {"key", "total", "done", "count"} <= set(found) or not np.array_equal(found["key"], self.key):
+        """Put the saved sum into the pass; returns how many texts it is over. `count` is then what
+        the stopped run wanted."""
+        found = (
+            None if self.path is None else checked.read_or_discard(self.path, checked.read_arrays)
+        )
+        if (
+            found is None
+            or not {"key", "total", "done", "count"} <= set(found)
+            or not np.array_equal(found["key"], self.key)
+        ):
             return 0
         done, count, total = found["done"], found["count"], found["total"]
-        if total.shape != one.total.shape or not np.isfinite(total).all() or not 0 <= int(done.sum()) <= int(count.sum()):
+        if (
+            total.shape != one.total.shape
+            or not np.isfinite(total).all()
+            or not 0 <= int(done.sum()) <= int(count.sum())
+        ):
             return 0
         self.count, one.total = int(count.sum()), total.astype(np.float64)
         return int(done.sum())

@@ -1,4 +1,5 @@
-"""General texts: short ones of several kinds, from the catalogue, that heads learn from beside the user's own."""
+"""General texts: short ones of several kinds, from the catalogue, that heads learn from beside the
+user's own."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from layerscope.errors import DataError, LayerscopeError
 from layerscope.evaluation.tasks.catalogue import TASKS
 
 SOURCES = ("SmsSpam", "TrecQuestions", "SentimentSnippets")
-"""Text messages; questions; tweets, reviews and editorials. What `evaluate` scores on is not taken."""
+"""Text messages; questions; tweets, reviews and editorials. What `evaluate` scores on is not
+taken."""
 
 COUNT = 2000
 
@@ -20,19 +22,28 @@ WEIGHTS = (0.03, 0.1, 0.3, 1.0)
 
 
 def general_key() -> dict[str, Any]:
-    """What decides which texts these are, by the sha256 of their files, and what they may count; nothing is fetched."""
+    """What decides which texts these are, by the sha256 of their files, and what they may count;
+    nothing is fetched."""
     origins = {name: cast(Published, TASKS.get(name).origin) for name in SOURCES}
     sources = {name: [file.sha256 for file in origin.files] for name, origin in origins.items()}
     return {"texts": COUNT, "sources": sources, "weights": list(WEIGHTS)}
 
 
-def general_texts(without: Iterable[str], count: int | None = None, offline: bool = False) -> list[str]:
-    """At most `count` distinct texts, as many of each source, none of which is among others but for case and spaces."""
+def general_texts(
+    without: Iterable[str], count: int | None = None, offline: bool = False
+) -> list[str]:
+    """At most `count` distinct texts, as many of each source, none of which is among others but for
+    case and spaces."""
     try:
-        lists = [[row["text"] for row in TASKS.get(name).splits(offline=offline)["train"]] for name in SOURCES]
+        lists = [
+            [row["text"] for row in TASKS.get(name).splits(offline=offline)["train"]]
+            for name in SOURCES
+        ]
     except LayerscopeError as error:
         fetch = f"`layerscope fetch {' '.join(SOURCES)}` gets all that general= needs"
-        raise DataError(f"general= needs texts of the catalogue: {error} {fetch}; or leave out general=.") from error
+        raise DataError(
+            f"general= needs texts of the catalogue: {error} {fetch}; or leave out general=."
+        ) from error
     taken = {_plain(text) for text in without}
     found: dict[str, str] = {}
     for text in chain.from_iterable(zip(*lists, strict=False)):
@@ -47,9 +58,12 @@ def general_names(found: Mapping[str, Any]) -> str:
 
 
 def general_words(found: Mapping[str, Any]) -> str:
-    """What general texts count in the head that is exported, and what that brings; and in those judged, where it differs."""
+    """What general texts count in the head that is exported, and what that brings; and in those
+    judged, where it differs."""
     gain = f"agreement with the teachers on texts not fitted on {found['before']:.3f} → {found['after']:.3f}"
-    told = f"{found['weight']:g} as much as yours each: {gain}, the largest of {len(WEIGHTS)} weights"
+    told = (
+        f"{found['weight']:g} as much as yours each: {gain}, the largest of {len(WEIGHTS)} weights"
+    )
     judged = found.get("judged", found["weight"])
     other = "" if judged == found["weight"] else f"; {judged:g} in the heads that were judged"
     return f"{general_names(found)} count {told if found['weight'] else 'nothing: they do not help these'}{other}"

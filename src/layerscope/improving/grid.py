@@ -19,21 +19,30 @@ from layerscope.store.embeddings import Space, text_key
 
 
 def offered(templates: Sequence[str] | None, labels: bool = False) -> list[str]:
-    """The templates to try. Labels can tell more templates apart than an encoder can, so that with labels all are tried."""
-    names = list(templates) if templates is not None else names_of("with_labels" if labels else "tried")
+    """The templates to try. Labels can tell more templates apart than an encoder can, so that with
+    labels all are tried."""
+    names = (
+        list(templates) if templates is not None else names_of("with_labels" if labels else "tried")
+    )
     return list(dict.fromkeys(["plain", *names]))
 
 
 def search_templates(templates: Sequence[str] | None) -> list[str]:
-    """The templates to try for a search, of queries and documents; those that end alike can be read together."""
-    return list(dict.fromkeys(["plain", *(names_of("searched") if templates is None else templates)]))
+    """The templates to try for a search, of queries and documents; those that end alike can be read
+    together."""
+    return list(
+        dict.fromkeys(["plain", *(names_of("searched") if templates is None else templates)])
+    )
 
 
-def make_grid(templates: Sequence[str], *, has_cls: bool, has_norm: bool, exportable: bool = True) -> list[Readout]:
-    """Readouts of these templates that standard sentence-transformers modules can express, the default one first.
+def make_grid(
+    templates: Sequence[str], *, has_cls: bool, has_norm: bool, exportable: bool = True
+) -> list[Readout]:
+    """Readouts of these templates that standard sentence-transformers modules can express, the
+    default one first.
 
-    Centering is tried both ways; dropping the sink token and repeating the text need code of their own and are left out unless
-    `exportable` is off.
+    Centering is tried both ways; dropping the sink token and repeating the text need code of their
+    own and are left out unless `exportable` is off.
     """
     found = [Readout()]
     norms = ("applied", "raw") if has_norm else ("applied",)
@@ -45,9 +54,17 @@ def make_grid(templates: Sequence[str], *, has_cls: bool, has_norm: bool, export
                 "Leave it out of templates=, or compare it with `layerscope evaluate`."
             )
         for pooling in map(POOLINGS.get, template.poolings):
-            if not pooling.tried or (pooling.needs_cls and not has_cls) or (exportable and not pooling.sentence_transformers):
+            if (
+                not pooling.tried
+                or (pooling.needs_cls and not has_cls)
+                or (exportable and not pooling.sentence_transformers)
+            ):
                 continue
-            found += [Readout(name, pooling.name, norm, "keep", centering) for norm in norms for centering in ("none", "corpus")]
+            found += [
+                Readout(name, pooling.name, norm, "keep", centering)
+                for norm in norms
+                for centering in ("none", "corpus")
+            ]
     return list(dict.fromkeys(found))
 
 
@@ -61,10 +78,12 @@ def by_template(readouts: Sequence[Readout]) -> dict[str, list[str]]:
 
 @dataclass
 class StoredCandidates:
-    """Candidates whose vectors are in the store: `views` are texts by the name of the view, of equal number.
+    """Candidates whose vectors are in the store: `views` are texts by the name of the view, of
+    equal number.
 
-    Centering subtracts the mean over the texts themselves, for their parts as well, as the exported model will. Where `heads` are
-    given, a head's vectors of the texts come from heads that were not fitted on them.
+    Centering subtracts the mean over the texts themselves, for their parts as well, as the exported
+    model will. Where `heads` are given, a head's vectors of the texts come from heads that were not
+    fitted on them.
     """
 
     spaces: Mapping[str, Space]
@@ -77,7 +96,9 @@ class StoredCandidates:
     _last: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self._keys = {view: [text_key(text) for text in texts] for view, texts in self.views.items()}
+        self._keys = {
+            view: [text_key(text) for text in texts] for view, texts in self.views.items()
+        }
 
     def only(self, readouts: Sequence[Readout]) -> StoredCandidates:
         """The same with fewer readouts."""
@@ -89,7 +110,9 @@ class StoredCandidates:
 
     def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
         """(layers, texts, D); NaN throughout at a layer where all texts have the same vector."""
-        if readout in self.readouts and readout not in self._asked:  # progress: judges ask for one readout after the other
+        if (
+            readout in self.readouts and readout not in self._asked
+        ):  # progress: judges ask for one readout after the other
             self._asked.add(readout)
             self.advance(1)
         if readout.centering == HEAD:
@@ -98,14 +121,18 @@ class StoredCandidates:
                 return self.heads.crossed
             found = self.heads.apply(self._raw(readout, view))
             at = {key: i for i, key in enumerate(self._keys[TEXTS])}
-            for i, key in enumerate(self._keys[view]):  # of texts that heads were fitted on, what is said without them
+            for i, key in enumerate(
+                self._keys[view]
+            ):  # of texts that heads were fitted on, what is said without them
                 if key in at:
                     found[:, i] = self.heads.crossed[:, at[key]]
             return found
         found = self._raw(readout, view)
         whole = found if view == TEXTS else self._raw(readout, TEXTS)
         mean = whole.mean(1, keepdims=True, dtype=np.float64).astype(np.float32)
-        same = np.abs(whole - mean).max((1, 2)) <= 1e-6 * np.maximum(1e-30, np.abs(whole).max((1, 2)))
+        same = np.abs(whole - mean).max((1, 2)) <= 1e-6 * np.maximum(
+            1e-30, np.abs(whole).max((1, 2))
+        )
         out = found - mean if readout.centering == "corpus" else found.copy()
         out[same] = np.nan
         return out
@@ -121,8 +148,12 @@ class StoredCandidates:
     def _raw(self, readout: Readout, view: str) -> np.ndarray:
         key = (readout.template, *readout.kinds, view)
         if key not in self._last:
-            while len(self._last) > 3:  # the four views of one readout; reading is cheap, memory is not
+            while (
+                len(self._last) > 3
+            ):  # the four views of one readout; reading is cheap, memory is not
                 del self._last[next(iter(self._last))]
             space, keys = self.spaces[readout.template], self._keys[view]
-            self._last[key] = np.stack([readout_vectors(space, keys, readout, site_of(layer)) for layer in self.layers])
+            self._last[key] = np.stack(
+                [readout_vectors(space, keys, readout, site_of(layer)) for layer in self.layers]
+            )
         return self._last[key]

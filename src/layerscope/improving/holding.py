@@ -1,4 +1,5 @@
-"""Where a head holds: on texts of another kind than it was fitted on, and how fast it is beside today and beside the judge."""
+"""Where a head holds: on texts of another kind than it was fitted on, and how fast it is beside
+today and beside the judge."""
 
 from __future__ import annotations
 
@@ -29,20 +30,31 @@ _ROUNDS = 2
 _TIMED = 12  # texts on which speeds are compared
 
 
-def texts_per_second(encoders: Mapping[str, Callable[[Sequence[str]], Any]], texts: Sequence[str]) -> dict[str, float]:
-    """How many texts each encodes in a second, timed in turns: what else runs here slows all of them alike."""
+def texts_per_second(
+    encoders: Mapping[str, Callable[[Sequence[str]], Any]], texts: Sequence[str]
+) -> dict[str, float]:
+    """How many texts each encodes in a second, timed in turns: what else runs here slows all of
+    them alike."""
     seconds = dict.fromkeys(encoders, 0.0)
     for turn in range(_ROUNDS + 1):
         for name, encode in encoders.items():
             start = perf_counter()
             encode(texts if turn else texts[:2])
-            seconds[name] += perf_counter() - start if turn else 0.0  # the first pays for what is done once
+            seconds[name] += (
+                perf_counter() - start if turn else 0.0
+            )  # the first pays for what is done once
     return {name: _ROUNDS * len(texts) / max(taken, 1e-9) for name, taken in seconds.items()}
 
 
-def compare_speeds(panel: Panel, today: Chosen, chosen: Chosen, texts: Sequence[str]) -> dict[str, float]:
-    """Texts per second of today's reading, of the chosen one (`now`) and of the judge's encoder, on a few texts."""
-    encoders: dict[str, Callable[[Sequence[str]], Any]] = {"today": today.encode, "now": chosen.encode}
+def compare_speeds(
+    panel: Panel, today: Chosen, chosen: Chosen, texts: Sequence[str]
+) -> dict[str, float]:
+    """Texts per second of today's reading, of the chosen one (`now`) and of the judge's encoder, on
+    a few texts."""
+    encoders: dict[str, Callable[[Sequence[str]], Any]] = {
+        "today": today.encode,
+        "now": chosen.encode,
+    }
     if panel.encoder is not None:
         encoders[panel.encoder.name] = encoder_of(panel.encoder, panel.encoder_readout)
     return texts_per_second(encoders, texts[:_TIMED])
@@ -52,7 +64,12 @@ def encoder_seconds(panel: Panel, texts: Sequence[str]) -> float:
     """The seconds that the judge's encoder takes for a text; 0 where there is none."""
     if panel.encoder is None:
         return 0.0
-    return 1 / texts_per_second({"": encoder_of(panel.encoder, panel.encoder_readout)}, texts[:_TIMED])[""]
+    return (
+        1
+        / texts_per_second({"": encoder_of(panel.encoder, panel.encoder_readout)}, texts[:_TIMED])[
+            ""
+        ]
+    )
 
 
 def encoder_of(model: LoadedModel, readout: Readout) -> Callable[[Sequence[str]], Any]:
@@ -67,12 +84,20 @@ def generic_sentences(count: int = SENTENCES) -> list[str]:
     """The first sentences of a corpus of news, or none where it would have to be downloaded."""
     if not CORPORA.is_cached(GENERIC):
         return []
-    firsts = (re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0] for text in load_corpus(GENERIC, offline=True).texts)
-    return list(dict.fromkeys(text for text in firsts if _WORDS[0] <= len(text.split()) <= _WORDS[1]))[:count]
+    firsts = (
+        re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0]
+        for text in load_corpus(GENERIC, offline=True).texts
+    )
+    return list(
+        dict.fromkeys(text for text in firsts if _WORDS[0] <= len(text.split()) <= _WORDS[1])
+    )[:count]
 
 
-def agreement_elsewhere(panel: Panel, today: Chosen, chosen: Chosen, bar: Progress) -> dict[str, Any] | None:
-    """Agreement with the encoder on texts that are not the user's, today and through the head; None where none are at hand."""
+def agreement_elsewhere(
+    panel: Panel, today: Chosen, chosen: Chosen, bar: Progress
+) -> dict[str, Any] | None:
+    """Agreement with the encoder on texts that are not the user's, today and through the head; None
+    where none are at hand."""
     texts = generic_sentences() if panel.encoder is not None else []
     if not texts:
         return None
@@ -81,8 +106,14 @@ def agreement_elsewhere(panel: Panel, today: Chosen, chosen: Chosen, bar: Progre
     reference = Neighborhoods.of(similarities(encoded))
     label = f"how the head does on {len(texts)} other texts"
     before, after = (
-        one.finished(one.reader.vectors_at(replace(one.readout, centering="none"), one.layer, texts, bar, label))
+        one.finished(
+            one.reader.vectors_at(
+                replace(one.readout, centering="none"), one.layer, texts, bar, label
+            )
+        )
         for one in (today, chosen)
     )
-    shares = [float(reference.agreement(similarities(vectors)).mean()) for vectors in (before, after)]
+    shares = [
+        float(reference.agreement(similarities(vectors)).mean()) for vectors in (before, after)
+    ]
     return {"corpus": GENERIC, "texts": len(texts), "before": shares[0], "after": shares[1]}

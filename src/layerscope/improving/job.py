@@ -24,7 +24,13 @@ from layerscope.core.runs import MANIFEST, read_back
 from layerscope.core.sites import site_of
 from layerscope.data.corpus import lack_words
 from layerscope.engines import Engine
-from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError, require
+from layerscope.errors import (
+    MAX_COST,
+    InvalidValueError,
+    LayerscopeError,
+    NonFiniteStatesError,
+    require,
+)
 from layerscope.evaluation.encode import readout_vectors
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
@@ -34,11 +40,24 @@ from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.cost import ReadingCost, estimate_reading
 from layerscope.improving.fitting import check_center_on
 from layerscope.improving.general import COUNT, general_texts
-from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, search_templates
+from layerscope.improving.grid import (
+    StoredCandidates,
+    by_template,
+    make_grid,
+    offered,
+    search_templates,
+)
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, Teacher, find_teacher, fit_heads
 from layerscope.improving.holding import agreement_elsewhere, compare_speeds
-from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, prefers_plain_text, second_opinion
+from layerscope.improving.judging import (
+    JudgeGiven,
+    Panel,
+    find_judge,
+    make_panel,
+    prefers_plain_text,
+    second_opinion,
+)
 from layerscope.improving.lesson import check_settings
 from layerscope.improving.making import Maker, check_trainable
 from layerscope.improving.mapping import map_of_choice
@@ -110,46 +129,67 @@ def improve(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> Improved:
-    """Find the layer and readout of a model that serve these texts best, and export it as a sentence-transformers folder.
+    """Find the layer and readout of a model that serve these texts best, and export it as a
+    sentence-transformers folder.
 
-    Every layer under every readout is judged on a sample of the texts. So are heads: linear maps of a layer's plain reading,
-    fitted so that similarities agree with those of the best prompt, and judged on texts that they were not fitted on. Of the
-    candidates that score practically the same, the cheapest is chosen. The default (last layer, mean of the tokens) stays if the
-    evidence is weak, or if the model is already a sentence encoder. The result can encode right away; with `out` it is also
-    written there and verified.
+    Every layer under every readout is judged on a sample of the texts. So are heads: linear maps of
+    a layer's plain reading, fitted so that similarities agree with those of the best prompt, and
+    judged on texts that they were not fitted on. Of the candidates that score practically the same,
+    the cheapest is chosen. The default (last layer, mean of the tokens) stays if the evidence is
+    weak, or if the model is already a sentence encoder. The result can encode right away; with
+    `out` it is also written there and verified.
 
-    - `data`: strings, a data frame, a file (with its `column` and `encoding`), a folder of documents, a catalogued corpus or a
+    - `data`: strings, a data frame, a file (with its `column` and `encoding`), a folder of
+      documents, a catalogued corpus or a
       hub dataset. About `sample` texts, drawn at random, are judged on.
-    - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency. Or another judge:
+    - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own
+      consistency. Or another judge:
       its name (`rankme`, or one that a package adds) or an object with a method `judge`.
-    - `queries`: questions, as a file or strings: choose how they find these texts, each side read in its own way. `pairs`: a file
+    - `queries`: questions, as a file or strings: choose how they find these texts, each side read
+      in its own way. `pairs`: a file
       of queries and documents (texts or ids) that belong together, which then judge as well.
     - `labels`: a file with a few labeled examples, which then judge as well.
     - `templates`: the templates of the readouts to try.
-    - `budget`: the largest share of today's computation per text (last layer, no prompt) that the choice may cost.
-    - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`, or `auto` (all, or as many
-      random ones as take a quarter of the time of the choice). `time`: minutes to read further texts for the fit, instead.
-    - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given). Without a budget the model keeps
+    - `budget`: the largest share of today's computation per text (last layer, no prompt) that the
+      choice may cost.
+    - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`,
+      or `auto` (all, or as many
+      random ones as take a quarter of the time of the choice). `time`: minutes to read further
+      texts for the fit, instead.
+    - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given).
+      Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
-    - `general`: heads learn from 2,000 texts of the catalogue as well, which helps where you have few; how much these count is
-      chosen on texts of yours that are left out. They are English, and read once per model, prompt and max_length.
-    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
+    - `general`: heads learn from 2,000 texts of the catalogue as well, which helps where you have
+      few; how much these count is
+      chosen on texts of yours that are left out. They are English, and read once per model, prompt
+      and max_length.
+    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of
+      them, or an object with
       `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
-    - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the map lays them out, `pca` or
+    - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the
+      map lays them out, `pca` or
       `umap`.
 
-    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
-    can be given as plain keywords, or together as `model_options` and `engine`.
+    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine`.
 
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
     """
     if "max_cost" in options:
         raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
-    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     command = Command("improve", options, **ways, show=stages, function=improve)
     if budget is not None and not budget > 0:
-        raise InvalidValueError(f"a budget is a share of today's computation per text above 0, such as 0.3, not {budget:g}.")
+        raise InvalidValueError(
+            f"a budget is a share of today's computation per text above 0, such as 0.3, not {budget:g}."
+        )
     if sample < 1:
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
@@ -162,24 +202,51 @@ def improve(
         require("train=", "train", "datasets", "accelerate", "sentence_transformers")
         check_settings(train if isinstance(train, Mapping) else {})
     if queries is not None or pairs is not None:
-        check_search(queries, labels=labels, time=time, train=train, general=general, center_on=center_on, layout=layout != PCA)
-    names = search_templates(templates) if queries is not None else offered(templates, labels is not None)
-    make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
+        check_search(
+            queries,
+            labels=labels,
+            time=time,
+            train=train,
+            general=general,
+            center_on=center_on,
+            layout=layout != PCA,
+        )
+    names = (
+        search_templates(templates)
+        if queries is not None
+        else offered(templates, labels is not None)
+    )
+    make_grid(
+        names, has_cls=False, has_norm=True
+    )  # what is wrong is said before anything is loaded
     if general and train is not False:
         raise InvalidValueError(
             "general= is for heads; a training learns from your texts alone. Leave out one of general= and train=."
         )
     judge = find_judge(judge, labels is not None)
     place = None if out is None else Path(out)
-    if place is not None and not (place / MANIFEST).is_file():  # a run that is there may be this very one
+    if (
+        place is not None and not (place / MANIFEST).is_file()
+    ):  # a run that is there may be this very one
         check_free(place, overwrite)
     labeled = None if labels is None else read_labels(labels)
     alone = nullcontext(None) if place is None else working_folder(place)
     with alone as work, command:
         more = MORE if time is None and train is False and center_on != "all" else MOST
-        given: dict[str, Any] = {"column": column, "encoding": encoding, "seed": seed, "offline": offline}
-        asked = None if queries is None else read_asked(queries, data, pairs, sample=sample, **given)
-        drawn = draw_sample(data, size=sample, more=more, **given) if asked is None else asked.documents_as_sample()
+        given: dict[str, Any] = {
+            "column": column,
+            "encoding": encoding,
+            "seed": seed,
+            "offline": offline,
+        }
+        asked = (
+            None if queries is None else read_asked(queries, data, pairs, sample=sample, **given)
+        )
+        drawn = (
+            draw_sample(data, size=sample, more=more, **given)
+            if asked is None
+            else asked.documents_as_sample()
+        )
         if train is not False:
             check_trainable(drawn)
         loaded = command.load(model, tokenizer)
@@ -193,12 +260,29 @@ def improve(
         settings = Settings(
             names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told, general
         )  # fmt: skip
-        facts = {"command": "improve", "model": loaded.name, "data": drawn.name, "layerscope": VERSION}
+        facts = {
+            "command": "improve",
+            "model": loaded.name,
+            "data": drawn.name,
+            "layerscope": VERSION,
+        }
         try:
             with Logs(log, logs_folder(out), facts) as logs:
                 what: dict[str, Any] = {} if asked is None else {"asked": asked}
                 kind = JOBS["search" if what else "texts"]
-                job = kind(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work, logs, **what)
+                job = kind(
+                    loaded,
+                    model,
+                    drawn,
+                    labeled,
+                    reader,
+                    settings,
+                    command.bar,
+                    offline,
+                    work,
+                    logs,
+                    **what,
+                )
                 result = job.run(judge, place, overwrite)
                 log_result(result, logs)
                 return result
@@ -210,7 +294,9 @@ def _check_readable(model: LoadedModel) -> None:
     if model.kind != "texts":
         raise LayerscopeError(f"{model.name} reads images; improve is for models that read texts.")
     if model.tokenizer is None:
-        raise LayerscopeError(f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…).")
+        raise LayerscopeError(
+            f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…)."
+        )
 
 
 @dataclass
@@ -242,16 +328,22 @@ class ImproveJob:
                     finished = read_back(Improved.kind, Improved.load, out)
                     other = other_rule(finished.manifest, self.settings)
                     if other:
-                        log.warning("%s was chosen by %s. To choose again: overwrite=True.", out, other)
+                        log.warning(
+                            "%s was chosen by %s. To choose again: overwrite=True.", out, other
+                        )
                     return finished
                 for check in found:
-                    log.warning("%s is damaged (%s): the run is computed again", check.path, check.reason)
+                    log.warning(
+                        "%s is damaged (%s): the run is computed again", check.path, check.reason
+                    )
                 overwrite = True  # the damaged folder stays until the new one takes its place
             check_free(out, overwrite)
         self.config, self.clock = config, perf_counter()
         if self.model.identity.get("sentence_encoder"):
             if self.settings.trains:
-                raise LayerscopeError(f"{self.model.name} is a sentence encoder, which improve does not train. Leave out train=.")
+                raise LayerscopeError(
+                    f"{self.model.name} is a sentence encoder, which improve does not train. Leave out train=."
+                )
             return self._left_alone(out, overwrite)
         self.reader.check_differ(self.sample.texts)
         return self._choose(judge, out, overwrite)
@@ -261,25 +353,37 @@ class ImproveJob:
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
         if self.model.identity.get("untrained"):
-            self.notes.append("the model's weights are as before any training: it knows nothing of what these texts mean.")
+            self.notes.append(
+                "the model's weights are as before any training: it knows nothing of what these texts mean."
+            )
         if panel.alone and lack_words(self.sample.texts):
             if self.settings.trains or self.settings.budget is not None:
                 raise LayerscopeError(f"train= and budget= need a judge, and {_NO_WORDS}")
             return self._left_alone(out, overwrite, _NO_WORDS)
         if self.settings.general:  # fetched now that nothing refuses the run
-            known = [*self.sample.texts, *self.sample.more, *([] if self.labels is None else self.labels.texts)]
-            self.sample = replace(self.sample, general=tuple(general_texts(known, COUNT, self.offline)))
+            known = [
+                *self.sample.texts,
+                *self.sample.more,
+                *([] if self.labels is None else self.labels.texts),
+            ]
+            self.sample = replace(
+                self.sample, general=tuple(general_texts(known, COUNT, self.offline))
+            )
         grid = self._grid()
         cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
         self.estimated = cost.seconds
         self._check_budget(self._costs(grid, cost))
         readouts = self._screen(panel, grid)
         stage = self._stage(panel, readouts, len(self.sample.texts))
-        judgment = panel.judge(self.reader, readouts, self.sample.texts, self.settings.seed, self.bar, stage)
+        judgment = panel.judge(
+            self.reader, readouts, self.sample.texts, self.settings.seed, self.bar, stage
+        )
         self._note_weak_judge(panel, judgment, readouts)
         heads = self._heads(panel, judgment, readouts)
         if heads is not None:
-            judgment = panel.judge_heads(self.reader, readouts, heads, self.sample.texts, self.settings.seed, self.bar)
+            judgment = panel.judge_heads(
+                self.reader, readouts, heads, self.sample.texts, self.settings.seed, self.bar
+            )
             readouts = [*readouts, HEAD_READOUT]
         costs = self._costs(readouts, cost)
         maker = Maker(
@@ -304,14 +408,20 @@ class ImproveJob:
         """Refuse a budget that nothing can keep, before anything is read."""
         budget, one = self.settings.budget, 1 / self.model.n_blocks
         if self.settings.trains and (budget or BUDGET) + 1e-9 < one:
-            raise InvalidValueError(f"budget={budget or BUDGET:g} allows no block to train; one costs {one:.2g}.")
+            raise InvalidValueError(
+                f"budget={budget or BUDGET:g} allows no block to train; one costs {one:.2g}."
+            )
         if budget is not None and budget + 1e-9 < costs.min():
             raise InvalidValueError(too_little(budget, float(costs.min())))
 
-    def _heads(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> Heads | None:
+    def _heads(
+        self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]
+    ) -> Heads | None:
         """A head at every layer, taught by what was judged best; None where nothing can teach."""
         layers, texts = self.reader.layers, self.sample.texts
-        teacher = find_teacher(judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name)
+        teacher = find_teacher(
+            judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name
+        )
         few = len(texts) < LEAST_TEXTS and not self.sample.general
         found, why = None, "no prompt that could teach beats today's"
         if few:
@@ -323,25 +433,40 @@ class ImproveJob:
             found = fit_heads(teacher, raw, prompted, *self._read_general(teacher))
             why = "the prompt that should teach says the same of all texts"
         if found is None and self.settings.trains:
-            raise LayerscopeError(f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=.")
+            raise LayerscopeError(
+                f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=."
+            )
         if found is None:
             self.no_head = f"no head was fitted: {why}"
-        if found is None and self.settings.budget is not None and not self.settings.general:  # a light model was expected
+        if (
+            found is None and self.settings.budget is not None and not self.settings.general
+        ):  # a light model was expected
             self.notes.append(f"{self.no_head}.")
         return found
 
-    def _read_general(self, teacher: Teacher) -> tuple[Callable[[int], np.ndarray], np.ndarray] | tuple[()]:
-        """General texts at any layer, and what the teacher says of them; all layers, for whichever teaches the next time."""
+    def _read_general(
+        self, teacher: Teacher
+    ) -> tuple[Callable[[int], np.ndarray], np.ndarray] | tuple[()]:
+        """General texts at any layer, and what the teacher says of them; all layers, for whichever
+        teaches the next time."""
         if not self.sample.general:
             return ()
         wanted = by_template([HEAD_READOUT, teacher.readout])
-        self.reader.read(wanted, self.sample.general, self.bar, f"{self.model.name} reads general texts")
+        self.reader.read(
+            wanted, self.sample.general, self.bar, f"{self.model.name} reads general texts"
+        )
         keys = [text_key(text) for text in self.sample.general]
 
-        def at(readout: Readout, layer: int) -> np.ndarray:  # one layer at a time: all would take gigabytes
-            return readout_vectors(self.reader.spaces[readout.template], keys, readout, site_of(layer))
+        def at(
+            readout: Readout, layer: int
+        ) -> np.ndarray:  # one layer at a time: all would take gigabytes
+            return readout_vectors(
+                self.reader.spaces[readout.template], keys, readout, site_of(layer)
+            )
 
-        return lambda place: at(Readout(), self.reader.layers[place]), at(teacher.readout, teacher.layer)
+        return lambda place: at(Readout(), self.reader.layers[place]), at(
+            teacher.readout, teacher.layer
+        )
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
@@ -353,7 +478,8 @@ class ImproveJob:
         return f"{self.model.name} reads {texts} texts{parts} under {many} templates"
 
     def _screen(self, panel: Panel, grid: list[Readout]) -> list[Readout]:
-        """All templates on a part of the sample; the readouts of the best, and the default's, go on to the whole of it."""
+        """All templates on a part of the sample; the readouts of the best, and the default's, go on
+        to the whole of it."""
         names = list(dict.fromkeys(readout.template for readout in grid))
         if len(names) <= KEPT + 1 or len(self.sample.texts) <= SCREEN:
             return grid
@@ -369,31 +495,64 @@ class ImproveJob:
         return [readout for readout in grid if readout.template in kept]
 
     def _decide(
-        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray, tokens: float
+        self,
+        panel: Panel,
+        readouts: Sequence[Readout],
+        judgment: ScoredCandidates,
+        costs: np.ndarray,
+        tokens: float,
     ) -> Choice:
-        """The judge's choice; of its template's layers, with a second opinion. Heads are told apart by the judge alone."""
+        """The judge's choice; of its template's layers, with a second opinion. Heads are told apart
+        by the judge alone."""
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, tokens)
         choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
         best = of_name(readouts, choice.extra["best"]["readout"])
-        if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
-            second = second_opinion(self.reader, readouts, best.template, self.sample.texts, self.settings.seed, self.bar)
-            choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
+        if (
+            panel.takes_second_opinion
+            and not choice.extra["kept_default"]
+            and best.centering != HEAD
+        ):
+            second = second_opinion(
+                self.reader,
+                readouts,
+                best.template,
+                self.sample.texts,
+                self.settings.seed,
+                self.bar,
+            )
+            choice = decide(
+                judgment, readouts, layers, costs, budget, eligible=eligible, second=second
+            )
         return choice
 
-    def _decide_blocks(self, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Choice:
+    def _decide_blocks(
+        self, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray
+    ) -> Choice:
         """The head on as many blocks as the budget of a training allows."""
         layers, budget = self.reader.layers, self.settings.budget or BUDGET
-        may = np.outer([readout.centering == HEAD for readout in readouts], np.asarray(layers) > 0) & judgment.defined
+        may = (
+            np.outer([readout.centering == HEAD for readout in readouts], np.asarray(layers) > 0)
+            & judgment.defined
+        )
         if not (may & (costs <= budget + 1e-9)).any():
-            raise InvalidValueError(f"budget={budget:g} allows no block to train; one costs {1 / self.model.n_blocks:.2g}.")
+            raise InvalidValueError(
+                f"budget={budget:g} allows no block to train; one costs {1 / self.model.n_blocks:.2g}."
+            )
         only = may & (costs == costs[may & (costs <= budget + 1e-9)].max())
         return decide(judgment, readouts, layers, costs, budget, only=only)
 
-    def _note_weak_judge(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> None:
+    def _note_weak_judge(
+        self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]
+    ) -> None:
         """A judge that seems weak is named."""
         prompts = any(readout.template != "plain" for readout in readouts)
-        if panel.encoder is not None and self.labels is None and prompts and prefers_plain_text(judgment, readouts):
+        if (
+            panel.encoder is not None
+            and self.labels is None
+            and prompts
+            and prefers_plain_text(judgment, readouts)
+        ):
             self.notes.append(
                 f"{panel.encoder.name} agrees more with the plain text than with any prompt. Judges that go by words rather than "
                 "by meaning do that, and their choice is worth less; long documents are another cause. Compare with judge='none'."
@@ -410,8 +569,12 @@ class ImproveJob:
         before = candidates.vectors(Readout())[-1]
         if chosen is None:
             chosen = maker.fit(Chosen(self.model, self.reader, readout, layer), candidates, heads)
-        after = chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
-        teacher = heads.teacher.describe() if heads is not None and readout.centering == HEAD else None
+        after = (
+            chosen.encode(sample) if trained else chosen.finished(candidates.raw(readout, layer))
+        )
+        teacher = (
+            heads.teacher.describe() if heads is not None and readout.centering == HEAD else None
+        )
         today = self._today()
         speeds = compare_speeds(panel, today, chosen, sample)
         evidence = {
@@ -422,21 +585,35 @@ class ImproveJob:
             "speedup": speeds["now"] / speeds["today"],
             "encoder": panel.trained_encoder,
             "texts_per_second": speeds,
-            "elsewhere": agreement_elsewhere(panel, today, chosen, self.bar) if readout.centering == HEAD else None,
+            "elsewhere": agreement_elsewhere(panel, today, chosen, self.bar)
+            if readout.centering == HEAD
+            else None,
             "screened": self.screened,
-            "found": None if trained else panel.found(candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}),
+            "found": None
+            if trained
+            else panel.found(
+                candidates, {"before": (Readout(), layers[-1]), "after": (readout, layer)}
+            ),
             "changed_neighbors": changed_share(before, after),
         }
         if trained is not None:
             evidence |= as_evidence(trained)
             choice = replace(choice, before=evidence["before"], after=evidence["after"])
-        if readout.centering == HEAD and panel.encoder is not None and evidence["elsewhere"] is None:
-            self.notes.append("how the head does on other texts is not known: `layerscope fetch lee`, then run it again to see.")
+        if (
+            readout.centering == HEAD
+            and panel.encoder is not None
+            and evidence["elsewhere"] is None
+        ):
+            self.notes.append(
+                "how the head does on other texts is not known: `layerscope fetch lee`, then run it again to see."
+            )
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
         kept, layout = bool(evidence["kept_default"]), self.settings.layout
-        made = map_of_choice(self.model, self.sample, candidates, chosen, after, kept, bool(trained), layout)
+        made = map_of_choice(
+            self.model, self.sample, candidates, chosen, after, kept, bool(trained), layout
+        )
         return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite, made)
 
     def _today(self) -> Chosen:
@@ -445,7 +622,9 @@ class ImproveJob:
 
     def _note_cuts(self, readout: Readout) -> None:
         for name in dict.fromkeys(["plain", readout.template]):
-            cut = self.reader.truncated(name, self.sample.texts) if name in self.reader.spaces else 0
+            cut = (
+                self.reader.truncated(name, self.sample.texts) if name in self.reader.spaces else 0
+            )
             if cut:
                 self.notes.append(
                     f"{cut} of {len(self.sample.texts)} texts were cut to {self.reader.max_length} tokens ({name})."
@@ -455,20 +634,33 @@ class ImproveJob:
             self.notes.append(f"the weights were quantized ({stored}) in their source.")
 
     def _left_alone(self, out: Path | None, overwrite: bool, why: str = "") -> Improved:
-        """A sentence encoder was trained for this: its own readout stays. With `why`, today's stays for that reason."""
+        """A sentence encoder was trained for this: its own readout stays. With `why`, today's stays
+        for that reason."""
         self.no_head = "the model stays as it is"
         named = isinstance(self.given, (str, Path)) and not why
-        folder = resolve(at_commit(self.given, self.model), offline=self.offline).path if named else None
+        folder = (
+            resolve(at_commit(self.given, self.model), offline=self.offline).path if named else None
+        )
         readout, blocks = own_readout(folder, self.model.width), self.model.n_blocks
-        self.reader.read({"plain": list(readout.kinds)}, list(self.sample.texts), self.bar, self.model.name)
-        candidates = StoredCandidates(self.reader.spaces, [readout], self.reader.layers, {TEXTS: self.sample.texts})
+        self.reader.read(
+            {"plain": list(readout.kinds)}, list(self.sample.texts), self.bar, self.model.name
+        )
+        candidates = StoredCandidates(
+            self.reader.spaces, [readout], self.reader.layers, {TEXTS: self.sample.texts}
+        )
         vectors = candidates.vectors(readout)[-1]
         cosines = unit(vectors) @ unit(vectors).T
-        evidence, choice = left_alone(self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()), why)
+        evidence, choice = left_alone(
+            self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()), why
+        )
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
-        made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True, layout=self.settings.layout)
-        return self._finish(choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite, made)
+        made = map_of_choice(
+            self.model, self.sample, candidates, chosen, vectors, True, layout=self.settings.layout
+        )
+        return self._finish(
+            choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite, made
+        )
 
     def _finish(
         self, choice: Choice, table: pd.DataFrame, sampled: dict[str, Any], evidence: dict[str, Any], chosen: Chosen,
@@ -479,8 +671,19 @@ class ImproveJob:
         if not self.settings.texts:
             neighbors, made = neighbors.iloc[:0], made and made.without_texts()
         if self.settings.general and (chosen.fitted is None or chosen.fitted.general is None):
-            choice = replace(choice, warnings=(*choice.warnings, f"general= did nothing; {self.no_head}."))
-        manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
+            choice = replace(
+                choice, warnings=(*choice.warnings, f"general= did nothing; {self.no_head}.")
+            )
+        manifest = manifest_of(
+            self.config,
+            self.model,
+            self.reader,
+            self.sample,
+            self.settings,
+            evidence,
+            choice,
+            chosen.fitted,
+        )
         manifest["seconds"] = {"estimated": self.estimated, "taken": perf_counter() - self.clock}
 
         def write(place: Path) -> None:
@@ -490,10 +693,18 @@ class ImproveJob:
             folder.write_manifest(manifest)
 
         def save(place: Path, replace_old: bool) -> Path:
-            return chosen.save(place, replace_old, self.offline, _card(self.sample.name, choice, self.settings.texts), write)
+            return chosen.save(
+                place,
+                replace_old,
+                self.offline,
+                _card(self.sample.name, choice, self.settings.texts),
+                write,
+            )
 
         asks = None if chosen.query is None else chosen.query.encode
-        result = Improved(choice, table, neighbors, manifest, None, sampled, chosen.encode, save, asks)
+        result = Improved(
+            choice, table, neighbors, manifest, None, sampled, chosen.encode, save, asks
+        )
         result._map = made
         if out is not None:
             self.bar.begin(f"writing {out}|folder", 1)

@@ -1,4 +1,5 @@
-"""Which judge is asked, and what it says: an encoder, a judge by name, the model's own consistency, and a few labels."""
+"""Which judge is asked, and what it says: an encoder, a judge by name, the model's own consistency,
+and a few labels."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from layerscope.errors import DownloadError, LayerscopeError, OfflineError, Unkn
 from layerscope.improving.grid import StoredCandidates, by_template
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, with_heads
-from layerscope.improving.sample import Reader, encoder_vectors, knows_language, own_readout, unknown_share
+from layerscope.improving.sample import (
+    Reader,
+    encoder_vectors,
+    knows_language,
+    own_readout,
+    unknown_share,
+)
 from layerscope.models import LoadedModel, catalogue, load
 from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
@@ -39,23 +46,28 @@ from layerscope.selection.labels.read import Labeled
 
 NONE = "none"
 PARTS_OF = 100
-"""Texts whose parts are read for a second opinion, at most; at most a fifth of the sample, so that it costs little."""
+"""Texts whose parts are read for a second opinion, at most; at most a fifth of the sample, so that
+it costs little."""
 
 LABELED = "labeled"
 """The view of the labeled texts: vectors of them, centered as those of the sample are."""
 
 LONG = 40
-"""Mean tokens above which a text is more than a sentence, and prompts that ask for one word may not suit it."""
+"""Mean tokens above which a text is more than a sentence, and prompts that ask for one word may not
+suit it."""
 
 
 JudgeGiven = str | LoadedModel | Judge
-"""What `improve(judge=…)` takes: a model's name or a loaded model to agree with, or a judge, by name or as an object."""
+"""What `improve(judge=…)` takes: a model's name or a loaded model to agree with, or a judge, by
+name or as an object."""
 
 
 def find_judge(given: JudgeGiven | None, has_labels: bool) -> JudgeGiven:
-    """Which judge is meant: `none` (self-consistency, or the labels alone), a model's name, a loaded model, or a judge.
+    """Which judge is meant: `none` (self-consistency, or the labels alone), a model's name, a
+    loaded model, or a judge.
 
-    Judges are known by name (those of other packages by their entry points) and come before models of the same name.
+    Judges are known by name (those of other packages by their entry points) and come before models
+    of the same name.
     """
     if given is None or given == SelfConsistency.name:
         return NONE
@@ -70,7 +82,9 @@ def find_judge(given: JudgeGiven | None, has_labels: bool) -> JudgeGiven:
         return _check_views(_build(cast(Any, given)) if isinstance(given, type) else given)
     if given == FewLabels.name:
         if not has_labels:
-            raise LayerscopeError(f"the judge {given!r} needs labeled examples: give a file of them with labels=.")
+            raise LayerscopeError(
+                f"the judge {given!r} needs labeled examples: give a file of them with labels=."
+            )
         return NONE
     if given in JUDGES or given in JUDGES.broken:
         return _check_views(_build(JUDGES.get(given)))
@@ -86,13 +100,17 @@ _FORMS = "A judge is one of these names, or a sentence encoder: one of the catal
 
 
 def _build(kind: type[Judge]) -> Judge:
-    """A judge that is known by name; one that has to be given something cannot be asked by name alone."""
+    """A judge that is known by name; one that has to be given something cannot be asked by name
+    alone."""
     if kind is Agreement:
-        raise LayerscopeError("the judge 'agreement' needs an encoder to agree with: give its name (judge='minilm-l6').")
+        raise LayerscopeError(
+            "the judge 'agreement' needs an encoder to agree with: give its name (judge='minilm-l6')."
+        )
     missing = [
         parameter.name
         for parameter in inspect.signature(kind).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     if missing:
         raise LayerscopeError(
@@ -105,7 +123,9 @@ def _build(kind: type[Judge]) -> Judge:
 def _check_views(judge: Judge) -> Judge:
     for view in judge.views:
         if view not in (TEXTS, *VIEWS):
-            raise UnknownNameError(f"view, which the judge {judge.name!r} asks for", view, [TEXTS, *VIEWS])
+            raise UnknownNameError(
+                f"view, which the judge {judge.name!r} asks for", view, [TEXTS, *VIEWS]
+            )
     return judge
 
 
@@ -113,7 +133,8 @@ def _check_views(judge: Judge) -> Judge:
 class Panel:
     """Everything that judges: an encoder or none, labels or none, a judge of its own kind or none.
 
-    `own` is a judge that was given by name or as an object, or the model's self-consistency where nothing else judges.
+    `own` is a judge that was given by name or as an object, or the model's self-consistency where
+    nothing else judges.
     """
 
     encoder: LoadedModel | None
@@ -140,12 +161,15 @@ class Panel:
         if self.encoder is not None:
             parts.append(f"agreement with {self.encoder.name}")
         if self.own is not None:
-            parts.append("the model's own consistency" if self.alone else f"the judge {self.own.name}")
+            parts.append(
+                "the model's own consistency" if self.alone else f"the judge {self.own.name}"
+            )
         return " and ".join(parts)
 
     @property
     def trained_encoder(self) -> str | None:
-        """The encoder that judges, if it was trained for embeddings: it may serve the user better than what it judges."""
+        """The encoder that judges, if it was trained for embeddings: it may serve the user better
+        than what it judges."""
         trained = self.encoder is not None and self.encoder.identity.get("sentence_encoder")
         return self.encoder.name if self.encoder is not None and trained else None
 
@@ -155,11 +179,19 @@ class Panel:
         if self.labels is not None:
             if self.own is not None:
                 return f"labels and {self.own.name}, standardized"
-            return "score on your labels" if self.encoder is None else "labels and agreement, standardized"
+            return (
+                "score on your labels"
+                if self.encoder is None
+                else "labels and agreement, standardized"
+            )
         if self.encoder is not None:
             return f"agreement with {self.encoder.name}"
         assert self.own is not None
-        return "agreement with the most consistent readouts" if self.alone else f"score of {self.own.name}"
+        return (
+            "agreement with the most consistent readouts"
+            if self.alone
+            else f"score of {self.own.name}"
+        )
 
     @property
     def needs_views(self) -> bool:
@@ -168,20 +200,23 @@ class Panel:
 
     @property
     def takes_second_opinion(self) -> bool:
-        """Whether recognizing texts by their parts counts as well: next to an encoder or labels; other judges decide alone."""
+        """Whether recognizing texts by their parts counts as well: next to an encoder or labels;
+        other judges decide alone."""
         return self.own is None
 
     def eligible(self, readouts: Sequence[Readout], tokens: float) -> list[bool] | None:
         """Which readouts may be chosen; None: all.
 
-        Without an encoder and labels the most consistent readouts are those that keep the words of a text, whatever they mean.
-        So, for texts about as long as a sentence, the prompts alone are eligible, centered, and heads that learn from them: the
-        prompts' consensus is about meaning.
+        Without an encoder and labels the most consistent readouts are those that keep the words of
+        a text, whatever they mean. So, for texts about as long as a sentence, the prompts alone are
+        eligible, centered, and heads that learn from them: the prompts' consensus is about meaning.
         """
         if not self.alone or tokens > LONG:
             return None
         return [
-            readout.centering == HEAD or (readout.template != "plain" and readout.centering == "corpus") for readout in readouts
+            readout.centering == HEAD
+            or (readout.template != "plain" and readout.centering == "corpus")
+            for readout in readouts
         ]
 
     def texts(self, sample: Sequence[str], seed: int) -> dict[str, Sequence[str]]:
@@ -189,7 +224,13 @@ class Panel:
         return {TEXTS: sample, **(make_views(sample, seed) if self.needs_views else {})}
 
     def judge(
-        self, reader: Reader, readouts: Sequence[Readout], sample: Sequence[str], seed: int, bar: Progress, label: str
+        self,
+        reader: Reader,
+        readouts: Sequence[Readout],
+        sample: Sequence[str],
+        seed: int,
+        bar: Progress,
+        label: str,
     ) -> ScoredCandidates:
         """Read what is missing, and score every candidate."""
         wanted = by_template(readouts)
@@ -199,9 +240,17 @@ class Panel:
             every += self.labels.texts
         reader.read(wanted, list(dict.fromkeys(every)), bar, label)
 
-        def asked(judge: Judge, views: Mapping[str, Sequence[str]], doing: str = "judging") -> ScoredCandidates:
+        def asked(
+            judge: Judge, views: Mapping[str, Sequence[str]], doing: str = "judging"
+        ) -> ScoredCandidates:
             bar.begin(f"{doing}|readouts", len(readouts))
-            return ask(judge, StoredCandidates(reader.spaces, readouts, reader.layers, views, advance=bar.advance), seed)
+            return ask(
+                judge,
+                StoredCandidates(
+                    reader.spaces, readouts, reader.layers, views, advance=bar.advance
+                ),
+                seed,
+            )
 
         found = []
         if self.labels is not None:
@@ -223,15 +272,22 @@ class Panel:
             return None
         return encoder_vectors(self.encoder, reader.store, texts, self.encoder_readout, bar)
 
-    def found(self, candidates: StoredCandidates, places: Mapping[str, tuple[Readout, int]]) -> dict[str, Any] | None:
-        """The share of the texts' nearest neighbors, by the encoder or the consensus, that candidates find, by their names.
+    def found(
+        self, candidates: StoredCandidates, places: Mapping[str, tuple[Readout, int]]
+    ) -> dict[str, Any] | None:
+        """The share of the texts' nearest neighbors, by the encoder or the consensus, that
+        candidates find, by their names.
 
-        None where nobody says which neighbors are right. A head's are found by heads that were not fitted on the texts.
+        None where nobody says which neighbors are right. A head's are found by heads that were not
+        fitted on the texts.
         """
         if self.encoder is not None:
             reference, who = self.reference.reference, self.encoder.name
         elif self.alone and getattr(self.own, "rounds", 0) == 1:
-            reference, who = _consensus(candidates, self._said[0], getattr(self.own, "share", 0.0)), ""
+            reference, who = (
+                _consensus(candidates, self._said[0], getattr(self.own, "share", 0.0)),
+                "",
+            )
         else:
             return None
         shares: dict[str, Any] = {"by": who}
@@ -244,32 +300,56 @@ class Panel:
                 cosines = similarities(vectors) if np.isfinite(vectors).all() else None
             if cosines is None:
                 return None
-            shares[name] = float(reference.overlap(torch.as_tensor(cosines, device=reference.near.device)).mean())
+            shares[name] = float(
+                reference.overlap(torch.as_tensor(cosines, device=reference.near.device)).mean()
+            )
         return shares
 
     def judge_heads(
-        self, reader: Reader, readouts: Sequence[Readout], heads: Heads, sample: Sequence[str], seed: int, bar: Progress
+        self,
+        reader: Reader,
+        readouts: Sequence[Readout],
+        heads: Heads,
+        sample: Sequence[str],
+        seed: int,
+        bar: Progress,
     ) -> ScoredCandidates:
-        """The candidates judged last, and heads besides: by the same judges, on texts that no head was fitted on."""
+        """The candidates judged last, and heads besides: by the same judges, on texts that no head
+        was fitted on."""
         layers, found, share = reader.layers, [], getattr(self.own, "share", 0.0)
-        views = {**self.texts(sample, seed), **({} if self.labels is None else {LABELED: self.labels.texts})}
+        views = {
+            **self.texts(sample, seed),
+            **({} if self.labels is None else {LABELED: self.labels.texts}),
+        }
         candidates = StoredCandidates(reader.spaces, readouts, layers, views, heads)
         bar.begin("heads|layers", len(layers))
         for said in self._said:
             if said.judge == FewLabels.name and self.labels is not None:
-                found.append(ask(FewLabels(self.labels, view=LABELED), candidates.only([HEAD_READOUT]), seed))
-            elif self.own is not None and getattr(self.own, "rounds", 0) != 1:  # its scores may depend on what it is asked about
+                found.append(
+                    ask(FewLabels(self.labels, view=LABELED), candidates.only([HEAD_READOUT]), seed)
+                )
+            elif (
+                self.own is not None and getattr(self.own, "rounds", 0) != 1
+            ):  # its scores may depend on what it is asked about
                 return ask(self.own, candidates.only([*readouts, HEAD_READOUT]), seed)
             else:
-                reference = self.reference.reference if self.encoder is not None else _consensus(candidates, said, share)
+                reference = (
+                    self.reference.reference
+                    if self.encoder is not None
+                    else _consensus(candidates, said, share)
+                )
                 items = np.full((1, len(layers), len(sample)), np.nan, dtype=np.float32)
                 for place in range(len(layers)):
                     similar = heads.similarities(place)
                     if similar is not None:
-                        items[0, place] = reference.agreement(torch.as_tensor(similar, device=reference.near.device)).cpu()
+                        items[0, place] = reference.agreement(
+                            torch.as_tensor(similar, device=reference.near.device)
+                        ).cpu()
                     bar.advance(1)
                 found.append(scored_by_items(said.judge, items, seed))
-        return _all_said([with_heads(one, other) for one, other in zip(self._said, found, strict=True)])
+        return _all_said(
+            [with_heads(one, other) for one, other in zip(self._said, found, strict=True)]
+        )
 
 
 def _consensus(candidates: StoredCandidates, said: ScoredCandidates, share: float) -> Neighborhoods:
@@ -278,17 +358,22 @@ def _consensus(candidates: StoredCandidates, said: ScoredCandidates, share: floa
 
 
 def _all_said(found: Sequence[ScoredCandidates]) -> ScoredCandidates:
-    return combined(found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found])
+    return combined(
+        found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found]
+    )
 
 
 def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> ScoredCandidates:
-    """What a judge says; an error that names the judge where it fails or answers with something else than scores."""
+    """What a judge says; an error that names the judge where it fails or answers with something
+    else than scores."""
     try:
         said = judge.judge(candidates, seed=seed)
     except LayerscopeError:
         raise
     except Exception as error:
-        raise PluginError(f"the judge {judge.name!r} failed: {type(error).__name__}: {error}.") from error
+        raise PluginError(
+            f"the judge {judge.name!r} failed: {type(error).__name__}: {error}."
+        ) from error
     shape = (len(candidates.readouts), len(candidates.layers))
     score: Any = getattr(said, "score", None)
     draws: Any = getattr(said, "draws", None)
@@ -300,10 +385,18 @@ def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> ScoredCandidat
         )
     candidates.finish()
     names = [readout.name for readout in candidates.readouts]
-    return replace(said, judge=said.judge or judge.name, readouts=names, layers=list(candidates.layers))
+    return replace(
+        said, judge=said.judge or judge.name, readouts=names, layers=list(candidates.layers)
+    )
 
 
-def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, texts: Sequence[str], offline: bool) -> Panel:
+def make_panel(
+    judge: JudgeGiven,
+    labels: Labeled | None,
+    model: LoadedModel,
+    texts: Sequence[str],
+    offline: bool,
+) -> Panel:
     """Open the judge; an error or a note where it cannot judge this model or these texts."""
     if judge == NONE:
         return Panel(None, Readout(), labels)
@@ -314,7 +407,9 @@ def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, te
         try:
             encoder = load(judge, offline=offline)
         except (OfflineError, DownloadError) as error:
-            raise type(error)(f"the judge: {error} Or judge without an encoder: judge='none'.") from error
+            raise type(error)(
+                f"the judge: {error} Or judge without an encoder: judge='none'."
+            ) from error
         folder = resolve(at_commit(judge, encoder), offline=offline).path
     else:
         return Panel(None, Readout(), labels, own=judge)
@@ -332,7 +427,9 @@ def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, te
         )
         return Panel(None, Readout(), labels, panel.notes)
     if not encoder.identity.get("sentence_encoder"):
-        panel.notes.append(f"the judge {encoder.name} is not a sentence encoder: its opinion of neighbors may be worth little.")
+        panel.notes.append(
+            f"the judge {encoder.name} is not a sentence encoder: its opinion of neighbors may be worth little."
+        )
     return panel
 
 
@@ -342,16 +439,33 @@ def parts_of(count: int) -> int:
 
 
 def second_opinion(
-    reader: Reader, readouts: Sequence[Readout], template: str, sample: Sequence[str], seed: int, bar: Progress
+    reader: Reader,
+    readouts: Sequence[Readout],
+    template: str,
+    sample: Sequence[str],
+    seed: int,
+    bar: Progress,
 ) -> ScoredCandidates:
-    """How well the readouts of one template recognize some of the texts by their parts; undefined for all others."""
+    """How well the readouts of one template recognize some of the texts by their parts; undefined
+    for all others."""
     texts = list(sample[: parts_of(len(sample))])
     views = {TEXTS: texts, **make_views(texts, seed)}
     every = list(dict.fromkeys(text for some in views.values() for text in some))
-    own = [i for i, readout in enumerate(readouts) if readout.template == template and readout.centering != HEAD]
+    own = [
+        i
+        for i, readout in enumerate(readouts)
+        if readout.template == template and readout.centering != HEAD
+    ]
     asked = [readouts[i] for i in own]
-    reader.read(by_template(asked), every, bar, f"a second opinion: parts of {len(texts)} texts under {template}")
-    judgment = added_ranks(consistency_items(StoredCandidates(reader.spaces, asked, reader.layers, views)), seed)
+    reader.read(
+        by_template(asked),
+        every,
+        bar,
+        f"a second opinion: parts of {len(texts)} texts under {template}",
+    )
+    judgment = added_ranks(
+        consistency_items(StoredCandidates(reader.spaces, asked, reader.layers, views)), seed
+    )
     assert judgment.draws is not None
     score = np.full((len(readouts), len(reader.layers)), np.nan)
     draws = np.full((*score.shape, judgment.draws.shape[-1]), np.nan)
@@ -360,9 +474,13 @@ def second_opinion(
 
 
 def prefers_plain_text(judgment: ScoredCandidates, readouts: Sequence[Readout]) -> bool:
-    """Whether the judge likes the plain text better than every prompt: most weak judges do, good ones hardly ever."""
+    """Whether the judge likes the plain text better than every prompt: most weak judges do, good
+    ones hardly ever."""
     tops = [
-        max((float(np.nanmax(judgment.score[i])) for i in rows if judgment.defined[i].any()), default=np.nan)
+        max(
+            (float(np.nanmax(judgment.score[i])) for i in rows if judgment.defined[i].any()),
+            default=np.nan,
+        )
         for rows in (
             [i for i, readout in enumerate(readouts) if readout.template == "plain"],
             [i for i, readout in enumerate(readouts) if readout.template != "plain"],

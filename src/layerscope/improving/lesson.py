@@ -1,7 +1,9 @@
-"""A lesson: a student's folder, texts and what their teacher says of them, on disk; and the training of the student on it.
+"""A lesson: a student's folder, texts and what their teacher says of them, on disk; and the
+training of the student on it.
 
-Everything that the training needs and makes is in the lesson's folder, so that a process that is killed goes on where it was, and
-several processes (`accelerate launch -m layerscope.improving.lesson FOLDER`) can train one student.
+Everything that the training needs and makes is in the lesson's folder, so that a process that is
+killed goes on where it was, and several processes (`accelerate launch -m
+layerscope.improving.lesson FOLDER`) can train one student.
 
 The training is sentence-transformers' own; what is here is the loss, and when to stop.
 """
@@ -42,16 +44,20 @@ STEPS = 3000
 """The most steps that a training takes; the rate of learning falls to zero with the last."""
 
 BATCH, CPU_BATCH = 512, 64
-"""Texts of a step. The more there are, the nearer are the nearest; without a GPU memory and time allow fewer."""
+"""Texts of a step. The more there are, the nearer are the nearest; without a GPU memory and time
+allow fewer."""
 PARTS, CPU_PARTS = 2, 4
-"""Into how many parts of like lengths a step's texts are cut. A GPU waits for the launches of each part: on an H200 four take
+"""Into how many parts of like lengths a step's texts are cut. A GPU waits for the launches of each
+part: on an H200 four take
 1.7 × as long as two."""
 TRIALS = 5
-"""Steps that are tried out to say how many the time allows; on a GPU, the first few take many times as long."""
+"""Steps that are tried out to say how many the time allows; on a GPU, the first few take many times
+as long."""
 WARMUP = 100
 RATE, HEAD_RATE = 4e-4, 0.02
-"""How fast the blocks learn from a whole batch (smaller ones: less, by the root), and the head: a share of the size of its
-numbers, which depends on the model's. At twice the rate, one of two models unlearned."""
+"""How fast the blocks learn from a whole batch (smaller ones: less, by the root), and the head: a
+share of the size of its numbers, which depends on the model's. At twice the rate, one of two models
+unlearned."""
 SHARPNESS = 0.05
 """Similarities are divided by this before they become the shares of a text's neighbors."""
 SQUARES = 10.0
@@ -66,10 +72,12 @@ _OWN = re.compile(rf"{START}|{BEST}-\d+|checkpoint-\d+|{TEXTS}|{TARGET}|{PLAN}|r
 
 
 def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """How much the similarities of vectors (n, D) differ from those of their teacher's vectors (n, K).
+    """How much the similarities of vectors (n, D) differ from those of their teacher's vectors (n,
+    K).
 
-    For every text, the divergence of how near the others are, the nearest counting most; and the mean squared difference of all
-    similarities. Nothing is centered on the batch: vectors that are right only without their mean would be wrong for a user.
+    For every text, the divergence of how near the others are, the nearest counting most; and the
+    mean squared difference of all similarities. Nothing is centered on the batch: vectors that are
+    right only without their mean would be wrong for a user.
     """
     ours, theirs = (_others(nn.functional.normalize(rows, dim=-1)) for rows in (student, teacher))
     asked, given = (nn.functional.log_softmax(rows / SHARPNESS, dim=-1) for rows in (theirs, ours))
@@ -83,19 +91,27 @@ def _others(rows: Tensor) -> Tensor:
     return (rows @ rows.T).flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
 
 
-def embed_by_length(model: Any, features: Mapping[str, Any], parts: int | None = None) -> tuple[Tensor, Tensor]:
-    """Vectors (n, D) of a padded batch, the shortest text first, and its places in that order (n,), on the CPU.
+def embed_by_length(
+    model: Any, features: Mapping[str, Any], parts: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Vectors (n, D) of a padded batch, the shortest text first, and its places in that order (n,),
+    on the CPU.
 
-    The batch is read in parts of like lengths: one long text makes the others of its part as long as it is, not all.
+    The batch is read in parts of like lengths: one long text makes the others of its part as long
+    as it is, not all.
     """
     mask = features["attention_mask"]
     lengths = mask.sum(1).cpu()
     order, found = torch.argsort(lengths, stable=True), []
     for some in order.chunk(parts or (PARTS if mask.is_cuda else CPU_PARTS)):
         here, longest = some.to(mask.device), int(lengths[some[-1]])
-        kept = slice(0, longest) if bool(mask[here[-1], 0]) else slice(mask.shape[1] - longest, None)  # padding may stand first
+        kept = (
+            slice(0, longest) if bool(mask[here[-1], 0]) else slice(mask.shape[1] - longest, None)
+        )  # padding may stand first
         fed = {
-            name: value[here][:, kept] if isinstance(value, Tensor) and value.shape[:2] == mask.shape else value
+            name: value[here][:, kept]
+            if isinstance(value, Tensor) and value.shape[:2] == mask.shape
+            else value
             for name, value in features.items()
         }
         found.append(model(fed)["sentence_embedding"].float())
@@ -104,7 +120,10 @@ def embed_by_length(model: Any, features: Mapping[str, Any], parts: int | None =
 
 def agreement(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
     """How far each text's neighbors (n,) are those that the teacher's target gives it."""
-    return np.asarray(Neighborhoods.of(similarities(target)).agreement(similarities(vectors)).cpu(), dtype=np.float64)
+    return np.asarray(
+        Neighborhoods.of(similarities(target)).agreement(similarities(vectors)).cpu(),
+        dtype=np.float64,
+    )
 
 
 @dataclass(frozen=True)
@@ -114,28 +133,39 @@ class Lesson:
     folder: Path
 
     def write(self, texts: Sequence[str], target: np.ndarray, facts: Mapping[str, Any]) -> None:
-        """Texts and their target, and `facts`: how many of the last texts are `watched` to say when to stop, the `seed`, the
-        `device`, and settings of the trainer that are `given`. What a stopped training got to is kept, where it is whole."""
+        """Texts and their target, and `facts`: how many of the last texts are `watched` to say when
+        to stop, the `seed`, the `device`, and settings of the trainer that are `given`. What a
+        stopped training got to is kept, where it is whole."""
         kept = self._kept({**facts, "texts": len(texts)})
         if not kept:
             self.remove()
             self.folder.mkdir(exist_ok=True)
         atomic.write_json(self.folder / TEXTS, list(texts))
-        atomic.write(self.folder / TARGET, lambda stream: np.save(stream, unit(target).astype(np.float32)))
+        atomic.write(
+            self.folder / TARGET, lambda stream: np.save(stream, unit(target).astype(np.float32))
+        )
         self._record({**kept, **facts, "texts": len(texts)})
 
     def _kept(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What a plan that is there says of a training with these facts: nothing if it or the best student was changed."""
+        """What a plan that is there says of a training with these facts: nothing if it or the best
+        student was changed."""
         if not os.path.lexists(self.folder / PLAN):
             return {}
         try:
             plan = read_json(self.folder / PLAN)
-            same = matches_checksum(plan) and all(plan[name] == value for name, value in atomic.plain(facts).items())
+            same = matches_checksum(plan) and all(
+                plan[name] == value for name, value in atomic.plain(facts).items()
+            )
             curve = [[int(step), float(score)] for step, score in plan.get("curve", [])]
             if same and 0 < plan.get("most", 1) <= STEPS and plan.get("seconds", 1.0) > 0:
-                told = {str(name): (sha, self._sum(str(name))) for name, sha in plan.get("sums", {}).items()}
+                told = {
+                    str(name): (sha, self._sum(str(name)))
+                    for name, sha in plan.get("sums", {}).items()
+                }
                 sums = {name: sha for name, (sha, found) in told.items() if found == sha}
-                for name in (name for name, (sha, found) in told.items() if found not in (sha, None)):
+                for name in (
+                    name for name, (sha, found) in told.items() if found not in (sha, None)
+                ):
                     log.warning("%s is damaged, and is not gone on from", self.folder / name)
                 best = f"{BEST}-{plan['best_step']}" if curve else None
                 if best is None or best in sums:
@@ -146,17 +176,25 @@ class Lesson:
         return {}
 
     def _sum(self, name: str) -> str | None:
-        """The sha256 of all files in a folder of the lesson's; an error where its modules are not standard ones."""
+        """The sha256 of all files in a folder of the lesson's; an error where its modules are not
+        standard ones."""
         place = self.folder / name
         if not _OWN.fullmatch(name) or not place.is_dir():
             return None
         modules_of(place)
         files = sorted(file for file in place.rglob("*") if file.is_file())
-        return hashlib.sha256("\n".join(f"{file.relative_to(place)} {sha256_of(file)}" for file in files).encode()).hexdigest()
+        return hashlib.sha256(
+            "\n".join(f"{file.relative_to(place)} {sha256_of(file)}" for file in files).encode()
+        ).hexdigest()
 
     def note(self, name: str, **facts: Any) -> None:
-        """A folder of the lesson's is whole: from now on it is gone on from. Those that are no longer there are forgotten."""
-        there = {one: sha for one, sha in self.update().get("sums", {}).items() if (self.folder / one).is_dir()}
+        """A folder of the lesson's is whole: from now on it is gone on from. Those that are no
+        longer there are forgotten."""
+        there = {
+            one: sha
+            for one, sha in self.update().get("sums", {}).items()
+            if (self.folder / one).is_dir()
+        }
         self.update(sums={**there, name: self._sum(name)}, **facts)
 
     def update(self, **facts: Any) -> dict[str, Any]:
@@ -179,7 +217,9 @@ class Lesson:
 
     def remove(self) -> None:
         """Take away what the lesson wrote; what else is in its folder stays."""
-        for path in self.folder.iterdir() if self.folder.is_dir() and not self.folder.is_symlink() else ():
+        for path in (
+            self.folder.iterdir() if self.folder.is_dir() and not self.folder.is_symlink() else ()
+        ):
             if path.is_dir() and not path.is_symlink() and _OWN.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
             elif _OWN.fullmatch(path.name) or atomic.is_part(path):
@@ -191,43 +231,66 @@ class Lesson:
         """Refuse a folder in which something would be written through a link to another place."""
         for path in (self.folder, *self.folder.rglob("*")):
             if path.is_symlink() or (path.is_file() and path.stat().st_nlink > 1):
-                raise RunFolderError(f"{path} is a link, and nothing is written through one. Remove it, or choose another out=.")
+                raise RunFolderError(
+                    f"{path} is a link, and nothing is written through one. Remove it, or choose another out=."
+                )
 
     def run(
-        self, minutes: float | None = None, on_step: Callable[[int, int], None] | None = None, on_log: OnLog | None = None
+        self,
+        minutes: float | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
-        """Train the student, or go on with its training; returns the lesson's facts. The best student is in `self.best`.
+        """Train the student, or go on with its training; returns the lesson's facts. The best
+        student is in `self.best`.
 
-        `on_step` hears how many steps are done and how many there are at most, `on_log` what the trainer says of a step.
+        `on_step` hears how many steps are done and how many there are at most, `on_log` what the
+        trainer says of a step.
         """
         self.plan_steps(minutes)
         trainer = self._trainer(on_step, on_log)
-        steps = [int(name.rpartition("-")[2]) for name in self.update().get("sums", {}) if name.startswith("checkpoint-")]
+        steps = [
+            int(name.rpartition("-")[2])
+            for name in self.update().get("sums", {})
+            if name.startswith("checkpoint-")
+        ]
         last = str(self.folder / f"checkpoint-{max(steps)}") if steps else None
         try:
             with quiet():
                 trainer.train(resume_from_checkpoint=last)
         except pickle.UnpicklingError as error:  # a stranger's: no code of it was run
-            raise RunFolderError(f"{last} cannot be gone on from. Remove {self.folder}, and run it again.") from error
+            raise RunFolderError(
+                f"{last} cannot be gone on from. Remove {self.folder}, and run it again."
+            ) from error
         told = {"steps": trainer.state.global_step, "history": trainer.state.log_history}
         return self.update(**(told if trainer.is_world_process_zero() else {}))
 
     def plan_steps(self, minutes: float | None) -> None:
-        """Say how many steps the time allows, from a few that are tried out and forgotten; once, so that a schedule stands."""
+        """Say how many steps the time allows, from a few that are tried out and forgotten; once, so
+        that a schedule stands."""
         plan = self.update()
         if "most" in plan:
             return
         student, texts, target = self._open()
         learned = len(texts) - plan["watched"]
-        batch, half, seconds = _batch(learned, student.device, plan["given"]), fast_half(student.device), []
+        batch, half, seconds = (
+            _batch(learned, student.device, plan["given"]),
+            fast_half(student.device),
+            [],
+        )
         for turn in range(TRIALS):
             some = [(turn * batch + i) % learned for i in range(batch)]
             start = time.perf_counter()
             with torch.autocast(student.device.type, dtype=torch.bfloat16, enabled=half):
                 fed = student.preprocess([texts[i] for i in some])
-                fed = {name: value.to(student.device) if isinstance(value, Tensor) else value for name, value in fed.items()}
+                fed = {
+                    name: value.to(student.device) if isinstance(value, Tensor) else value
+                    for name, value in fed.items()
+                }
                 vectors, order = embed_by_length(student, fed)
-            similarity_loss(vectors, torch.as_tensor(target[some][order], device=student.device)).backward()
+            similarity_loss(
+                vectors, torch.as_tensor(target[some][order], device=student.device)
+            ).backward()
             student.zero_grad(set_to_none=True)
             if student.device.type == "cuda":
                 torch.cuda.synchronize()
@@ -242,19 +305,34 @@ class Lesson:
         """The student as it begins, in full precision; the texts; what the teacher says of them."""
         with quiet():
             student = load_folder(self.folder / START).float().to(self.update()["device"])
-        student.model_card_data.widget = [{"text": "A text."}]  # else examples are taken from the texts of the user
-        student[0].auto_model.get_input_embeddings().requires_grad_(False)  # most words of a language are in no lesson
-        return student, json.loads((self.folder / TEXTS).read_text(encoding="utf-8")), np.load(self.folder / TARGET)
+        student.model_card_data.widget = [
+            {"text": "A text."}
+        ]  # else examples are taken from the texts of the user
+        student[0].auto_model.get_input_embeddings().requires_grad_(
+            False
+        )  # most words of a language are in no lesson
+        return (
+            student,
+            json.loads((self.folder / TEXTS).read_text(encoding="utf-8")),
+            np.load(self.folder / TARGET),
+        )
 
-    def _trainer(self, on_step: Callable[[int, int], None] | None, on_log: OnLog | None = None) -> Any:
+    def _trainer(
+        self, on_step: Callable[[int, int], None] | None, on_log: OnLog | None = None
+    ) -> Any:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             from datasets import Dataset
-            from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+            from sentence_transformers import (
+                SentenceTransformerTrainer,
+                SentenceTransformerTrainingArguments,
+            )
         except ImportError as error:
             raise MissingExtraError("training a student", "train") from error
         plan, (student, texts, target) = self.update(), self._open()
-        student.save_pretrained = partial(student.save_pretrained, create_model_card=False)  # nobody reads those of checkpoints
+        student.save_pretrained = partial(
+            student.save_pretrained, create_model_card=False
+        )  # nobody reads those of checkpoints
         learned, steps = len(texts) - plan["watched"], plan["most"]
         look, batch = max(1, steps // LOOKS), _batch(learned, student.device, plan["given"])
         given = {
@@ -272,21 +350,35 @@ class Lesson:
                 train_dataset=Dataset.from_dict({"text": texts[:learned], "label": list(range(learned))}),
                 evaluator=_evaluator(texts[learned:], target[learned:]), callbacks=[_keeper(self, student, on_step, on_log)],
             )  # fmt: skip
-        for callback in list(trainer.callback_handler.callbacks):  # they print, and write a model card that is not used
-            if type(callback).__name__ == "PrinterCallback" or "ModelCard" in type(callback).__name__:
+        for callback in list(
+            trainer.callback_handler.callbacks
+        ):  # they print, and write a model card that is not used
+            if (
+                type(callback).__name__ == "PrinterCallback"
+                or "ModelCard" in type(callback).__name__
+            ):
                 trainer.remove_callback(callback)
         return trainer
 
 
 def _head_rates(linear: nn.Linear) -> dict[str, float]:
     """The rates of a head's weight and bias."""
-    sizes = {name: float(part.detach().square().mean().sqrt()) for name, part in linear.named_parameters()}
+    sizes = {
+        name: float(part.detach().square().mean().sqrt())
+        for name, part in linear.named_parameters()
+    }
     return {rf"linear\.{name}$": HEAD_RATE * size for name, size in sizes.items()}
 
 
 def _batch(texts: int, device: torch.device, given: Mapping[str, Any]) -> int:
     """Texts of a step in one process: at least four steps to a pass."""
-    usual = max(2, min(CPU_BATCH if device.type == "cpu" else BATCH, texts // (4 * int(os.environ.get("WORLD_SIZE", 1)))))
+    usual = max(
+        2,
+        min(
+            CPU_BATCH if device.type == "cpu" else BATCH,
+            texts // (4 * int(os.environ.get("WORLD_SIZE", 1))),
+        ),
+    )
     return int(given.get("per_device_train_batch_size", usual))
 
 
@@ -297,7 +389,11 @@ def check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the trainer that may be given; an error that names what is valid."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    valid = [name for name in SentenceTransformerTrainingArguments.__dataclass_fields__ if not name.startswith(("hub_", *_OURS))]
+    valid = [
+        name
+        for name in SentenceTransformerTrainingArguments.__dataclass_fields__
+        if not name.startswith(("hub_", *_OURS))
+    ]
     for name in given:
         if name not in valid:
             raise UnknownNameError("setting of the trainer (train=)", name, valid)
@@ -339,18 +435,23 @@ def _evaluator(texts: Sequence[str], target: np.ndarray) -> Any:
             super().__init__()
             self.primary_metric = "agreement"
 
-        def __call__(self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1) -> dict[str, float]:
+        def __call__(
+            self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1
+        ) -> dict[str, float]:
             vectors = model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
             return {"agreement": float(agreement(vectors, target).mean())}
 
     return Watched()
 
 
-def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | None, on_log: OnLog | None) -> Any:
+def _keeper(
+    lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | None, on_log: OnLog | None
+) -> Any:
     from transformers import TrainerCallback
 
     class Keeper(TrainerCallback):
-        """Writes the best student so far, and stops when none has been better for a while: in every process alike."""
+        """Writes the best student so far, and stops when none has been better for a while: in every
+        process alike."""
 
         def __init__(self) -> None:
             self.curve = lesson.update().get("curve", [])
@@ -359,21 +460,32 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
             if on_step is not None:
                 on_step(state.global_step, state.max_steps)
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any
+        ) -> None:
             if on_log is not None and logs:
                 on_log({"step": state.global_step, **logs})
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any
+        ) -> None:
             step, score = state.global_step, float(metrics["eval_agreement"])
-            earlier = [look for look in self.curve if look[0] < step]  # later ones are of a run that was stopped
+            earlier = [
+                look for look in self.curve if look[0] < step
+            ]  # later ones are of a run that was stopped
             self.curve = [*earlier, [step, score]]
-            # a run that was stopped may have taken away a student that was the best before it went on
-            kept = [i for i, (at, _) in enumerate(earlier) if (lesson.folder / f"{BEST}-{at}").is_dir()]
+            # a run that was stopped may have taken away a student that was the best before it went
+            # on
+            kept = [
+                i for i, (at, _) in enumerate(earlier) if (lesson.folder / f"{BEST}-{at}").is_dir()
+            ]
             best = max([*kept, len(earlier)], key=lambda i: self.curve[i][1])
             if state.is_world_process_zero:
                 if best == len(earlier):
                     before, name = lesson.best, f"{BEST}-{step}"
-                    shutil.rmtree(lesson.folder / name, ignore_errors=True)  # of a process that was killed while it wrote
+                    shutil.rmtree(
+                        lesson.folder / name, ignore_errors=True
+                    )  # of a process that was killed while it wrote
                     with quiet():
                         student.save_pretrained(str(lesson.folder / name))
                     lesson.note(name, curve=self.curve, best_step=step)
@@ -381,7 +493,9 @@ def _keeper(lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | 
                         shutil.rmtree(before, ignore_errors=True)
                 else:
                     lesson.update(curve=self.curve, best_step=self.curve[best][0])
-            control.should_training_stop = control.should_training_stop or len(earlier) - best >= PATIENCE
+            control.should_training_stop = (
+                control.should_training_stop or len(earlier) - best >= PATIENCE
+            )
 
         def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             if state.is_world_process_zero:

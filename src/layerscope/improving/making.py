@@ -1,4 +1,5 @@
-"""From a choice to a model that encodes: its mean, its head or its student, fitted on as many texts as the time allows."""
+"""From a choice to a model that encodes: its mean, its head or its student, fitted on as many texts
+as the time allows."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from layerscope.errors import DataError, LayerscopeError
 from layerscope.improving.choose import SCREEN
 from layerscope.improving.chosen import CENTERING, COUNT, Chosen
 from layerscope.improving.cost import ReadingCost
-from layerscope.improving.fitting import MOST_FITTED, Fitted, Taught, center, read_taught, texts_to_fit_on
+from layerscope.improving.fitting import (
+    MOST_FITTED,
+    Fitted,
+    Taught,
+    center,
+    read_taught,
+    texts_to_fit_on,
+)
 from layerscope.improving.grid import StoredCandidates, offered
 from layerscope.improving.heads import MORE_PROMPTS, MOST_NUMBERS, Heads, Teacher
 from layerscope.improving.heads import READOUT as HEAD_READOUT
@@ -40,12 +48,15 @@ def check_trainable(sample: Sample) -> None:
     texts = len(sample.texts)
     if texts < LEAST_TEXTS:
         more = "Give more" if sample.total < LEAST_TEXTS else f"Set sample={LEAST_TEXTS} or more"
-        raise DataError(f"{texts} texts are too few to train on: it takes {LEAST_TEXTS}. {more}, or leave out train=.")
+        raise DataError(
+            f"{texts} texts are too few to train on: it takes {LEAST_TEXTS}. {more}, or leave out train=."
+        )
 
 
 @dataclass
 class Maker:
-    """Makes what was chosen: what a fit reads, its limits in texts and time, and where a stopped one left its work."""
+    """Makes what was chosen: what a fit reads, its limits in texts and time, and where a stopped
+    one left its work."""
 
     reader: Reader
     sample: Sample
@@ -63,7 +74,9 @@ class Maker:
         """The chosen readout with its head or its mean."""
         if chosen.readout.centering == HEAD and heads is not None:
             taught = self._teach(heads.teacher, chosen.layer)
-            return replace(chosen, fitted=taught.head(self.sample, heads.weight, self._labeled(chosen)))
+            return replace(
+                chosen, fitted=taught.head(self.sample, heads.weight, self._labeled(chosen))
+            )
         if chosen.readout.centering != "none":
             return replace(chosen, fitted=self._center(candidates, chosen))
         return chosen
@@ -71,7 +84,8 @@ class Maker:
     def train(
         self, heads: Heads, layer: int, today: Callable[[Sequence[str]], np.ndarray]
     ) -> tuple[Chosen, dict[str, Any]] | None:
-        """A student of the blocks below a layer, and what came of its training; None where it is no better."""
+        """A student of the blocks below a layer, and what came of its training; None where it is no
+        better."""
         model, given = self.reader.model, self.settings.train
         taught = self._teach(heads.teacher, layer, together=True)
         found = train_student(
@@ -80,35 +94,64 @@ class Maker:
             settings=given if isinstance(given, Mapping) else None, today=today, logs=self.logs,
         )  # fmt: skip
         if not found.better:
-            self.notes.append(f"training did not help, and what was best before it is handed over: {found.outcome}.")
+            self.notes.append(
+                f"training did not help, and what was best before it is handed over: {found.outcome}."
+            )
             return None
-        reader = Reader(found.model, self.reader.store, self.reader.max_length, batch_size=self.reader.batch_size)
+        reader = Reader(
+            found.model,
+            self.reader.store,
+            self.reader.max_length,
+            batch_size=self.reader.batch_size,
+        )
         fitted = Fitted.of(self.sample, found.facts["texts"], found.head)
         facts = {**found.facts, "words": found.outcome, "teacher": taught.words}
         return Chosen(found.model, reader, HEAD_READOUT, layer, fitted), facts
 
     def _teach(self, teacher: Teacher, layer: int, together: bool = False) -> Taught:
-        """What a head at a layer learns from; its teacher teaches `together` with others unless that costs texts."""
-        prompts, own, width = [teacher.readout], (HEAD_READOUT.template, layer), self.reader.model.width
-        together = together and list(self.settings.templates) == offered(None, self.labels is not None)
+        """What a head at a layer learns from; its teacher teaches `together` with others unless
+        that costs texts."""
+        prompts, own, width = (
+            [teacher.readout],
+            (HEAD_READOUT.template, layer),
+            self.reader.model.width,
+        )
+        together = together and list(self.settings.templates) == offered(
+            None, self.labels is not None
+        )
         count = self._affordable(own, (teacher.readout.template, teacher.layer))[0]
         if together:
-            new = {one.template: one.kinds for one in teacher.together if one.template not in self.cost.tokens}
+            new = {
+                one.template: one.kinds
+                for one in teacher.together
+                if one.template not in self.cost.tokens
+            }
             self.cost.tokens.update(self.reader.tokens(list(new), self.sample.texts[:SCREEN]))
             self.cost.computed.update(self.reader.computed_tokens(new, self.sample.texts[:SCREEN]))
-            many = self._affordable(own, *((one.template, teacher.layer) for one in teacher.together))[0]
-            prompts = teacher.together if many == count and count * width <= MOST_NUMBERS else prompts
+            many = self._affordable(
+                own, *((one.template, teacher.layer) for one in teacher.together)
+            )[0]
+            prompts = (
+                teacher.together if many == count and count * width <= MOST_NUMBERS else prompts
+            )
         count, prompted = self._kept(count, len(prompts))
         prompts = teacher.together[:prompted] if together else prompts
-        self._announce(count, self._affordable(own, *((one.template, teacher.layer) for one in prompts))[1])
+        self._announce(
+            count, self._affordable(own, *((one.template, teacher.layer) for one in prompts))[1]
+        )
         encode = partial(self.panel.encoded, self.reader, bar=self.bar)
-        return read_taught(self.reader, teacher, prompts, encode, layer, self.sample, count, self.bar)
+        return read_taught(
+            self.reader, teacher, prompts, encode, layer, self.sample, count, self.bar
+        )
 
     def _labeled(self, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
-        """The plain vectors of texts with classes, which shape a head; pairs do not (it gains nothing)."""
+        """The plain vectors of texts with classes, which shape a head; pairs do not (it gains
+        nothing)."""
         if self.labels is None or self.labels.kind != "classification":
             return None
-        rows = self.reader.vectors_at(chosen.readout, chosen.layer, self.labels.sides[0], self.bar, "labeled texts")
+        rows = self.reader.vectors_at(
+            chosen.readout, chosen.layer, self.labels.sides[0], self.bar, "labeled texts"
+        )
         classes = np.unique(self.labels.targets, return_inverse=True)[1]
         self.notes.append(
             f"{len(rows)} labels of {classes.max() + 1} classes shape the head; the scores are of heads without them."
@@ -122,16 +165,34 @@ class Maker:
         self._announce(count, computed)
         scratch = None if self.work is None else self.work / CENTERING
         asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
-        return center(self.reader, candidates, chosen.readout, chosen.layer, self.sample, count, self.bar, scratch, asked)
+        return center(
+            self.reader,
+            candidates,
+            chosen.readout,
+            chosen.layer,
+            self.sample,
+            count,
+            self.bar,
+            scratch,
+            asked,
+        )
 
     def _affordable(self, *parts: tuple[str, int]) -> tuple[int, float]:
-        """How many texts are read under templates, each up to a layer (the sample, and others if cheap), and a text's tokens."""
+        """How many texts are read under templates, each up to a layer (the sample, and others if
+        cheap), and a text's tokens."""
         sample, settings, blocks = self.sample, self.settings, self.reader.model.n_blocks
         each, computed = (
-            sum(of[name] * max(layer, 1) / blocks for name, layer in parts) for of in (self.cost.tokens, self.cost.computed)
+            sum(of[name] * max(layer, 1) / blocks for name, layer in parts)
+            for of in (self.cost.tokens, self.cost.computed)
         )
-        minutes = MINUTES if settings.time is None and settings.trains and settings.center_on == "auto" else settings.time
-        if minutes is not None and len(parts) > 1:  # the encoder teaches as well, and takes its time
+        minutes = (
+            MINUTES
+            if settings.time is None and settings.trains and settings.center_on == "auto"
+            else settings.time
+        )
+        if (
+            minutes is not None and len(parts) > 1
+        ):  # the encoder teaches as well, and takes its time
             computed += encoder_seconds(self.panel, sample.texts) / self.cost.speed
         tokens = None if minutes is None else 60 * minutes / self.cost.speed * each / computed
         count = texts_to_fit_on(settings.center_on, sample, self.cost.spent, each, tokens)
@@ -143,12 +204,23 @@ class Maker:
         """Say how long a fit will read."""
         sample = self.sample
         if count > len(sample.texts):
-            seconds = [format_duration((many - len(sample.texts)) * computed * self.cost.speed) for many in (count, sample.total)]
-            whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
-            announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
+            seconds = [
+                format_duration((many - len(sample.texts)) * computed * self.cost.speed)
+                for many in (count, sample.total)
+            ]
+            whole = (
+                ""
+                if count == sample.total
+                else f"; all of them would take about {seconds[1]} (center_on='all')"
+            )
+            announce(
+                self.bar,
+                f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}",
+            )
 
     def _kept(self, count: int, prompts: int = 1) -> tuple[int, int]:
-        """The texts and prompts that a training of this kind, now stopped, began with; else these, kept for a later one."""
+        """The texts and prompts that a training of this kind, now stopped, began with; else these,
+        kept for a later one."""
         if not self.settings.trains or self.work is None:
             return count, prompts
         known: dict[str, Any] = {}
@@ -156,7 +228,10 @@ class Maker:
             known = read_json(self.work / COUNT)
         begun: list[Any] = [known.get("count"), known.get("prompts")]
         least, most = (len(self.sample.texts), 1), (self.sample.total, 1 + MORE_PROMPTS)
-        fits = (type(value) is int and low <= value <= high for value, low, high in zip(begun, least, most, strict=True))
+        fits = (
+            type(value) is int and low <= value <= high
+            for value, low, high in zip(begun, least, most, strict=True)
+        )
         if known.get("key") == self.key and all(fits):
             return begun[0], begun[1]
         atomic.write_json(self.work / COUNT, {"key": self.key, "count": count, "prompts": prompts})

@@ -1,4 +1,5 @@
-"""The map of an improvement: the sample at every layer, read as today and as chosen, from vectors that were read already."""
+"""The map of an improvement: the sample at every layer, read as today and as chosen, from vectors
+that were read already."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def map_of_choice(
     model: LoadedModel, sample: Sample, candidates: StoredCandidates, chosen: Chosen, after: np.ndarray, kept_default: bool,
     trained: bool = False, layout: str = "pca",
 ) -> LayerMap | None:  # fmt: skip
-    """Today's reading at every layer, and the chosen one: at every layer, or where blocks were trained at the last of them.
+    """Today's reading at every layer, and the chosen one: at every layer, or where blocks were
+    trained at the last of them.
 
     The sample is in random order, so that the first of it are a sample, too.
     """
@@ -37,13 +39,27 @@ def map_of_choice(
     readings = [Vectors(TODAY, _says(own), layers, model.n_blocks, at_layers(own))]
     if trained:
         readings.append(
-            Vectors(BETTER, "the trained blocks, through their head", [chosen.layer], chosen.layer, [after[: len(texts)]])
+            Vectors(
+                BETTER,
+                "the trained blocks, through their head",
+                [chosen.layer],
+                chosen.layer,
+                [after[: len(texts)]],
+            )
         )
     elif not kept_default:
-        readings.append(Vectors(BETTER, _says(chosen.readout), layers, chosen.layer, at_layers(chosen.readout)))
+        readings.append(
+            Vectors(BETTER, _says(chosen.readout), layers, chosen.layer, at_layers(chosen.readout))
+        )
     columns = columns_beside(sample.facts.get("source") or {}, texts)
     keys = [text_key(text) for text in texts]
-    given: dict[str, Any] = {"texts": texts, "keys": keys, "total": sample.total, "columns": columns, "layout": layout}
+    given: dict[str, Any] = {
+        "texts": texts,
+        "keys": keys,
+        "total": sample.total,
+        "columns": columns,
+        "layout": layout,
+    }
     return make_map(model.name, sample.name, model.n_blocks, readings, **given)
 
 

@@ -1,4 +1,5 @@
-"""Five of the user's texts with their nearest neighbors, before and after: what a number cannot show."""
+"""Five of the user's texts with their nearest neighbors, before and after: what a number cannot
+show."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def neighbor_table(
     texts: Sequence[str], before: np.ndarray, after: np.ndarray, shown: int = SHOWN, nearest: int = NEAREST,
     among: tuple[Sequence[str], np.ndarray, np.ndarray] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """The nearest texts of the first few, by cosine, under two sets of vectors (texts, D). The texts are a random sample.
+    """The nearest texts of the first few, by cosine, under two sets of vectors (texts, D). The
+    texts are a random sample.
 
     `among`: other texts and their two sets of vectors, to find neighbors among these.
     """
@@ -30,7 +32,13 @@ def neighbor_table(
         for i, row in enumerate(cosines):
             order = [int(j) for j in np.argsort(-row, kind="stable") if j != i or among][:nearest]
             rows += [
-                {"text": texts[i], "which": which, "rank": rank, "neighbor": others[j], "cosine": float(row[j])}
+                {
+                    "text": texts[i],
+                    "which": which,
+                    "rank": rank,
+                    "neighbor": others[j],
+                    "cosine": float(row[j]),
+                }
                 for rank, j in enumerate(order, 1)
             ]
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,4 +1,5 @@
-"""What an improvement says about itself: what was asked for, what the choice rests on, the choice and the manifest."""
+"""What an improvement says about itself: what was asked for, what the choice rests on, the choice
+and the manifest."""
 
 from __future__ import annotations
 
@@ -65,7 +66,11 @@ class Settings:
 
     def config(self, model: LoadedModel, sample: Sample) -> dict[str, Any]:
         """What tells this run from others."""
-        labels = None if self.labels is None else hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
+        labels = (
+            None
+            if self.labels is None
+            else hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
+        )
         return {
             "model": model_key(model.identity),
             "texts": {"fingerprint": sample.facts["fingerprint"], "sample": self.sample},
@@ -85,7 +90,8 @@ class Settings:
         }
 
     def rule(self) -> dict[str, float]:
-        """The settings of the rule that chooses, as far as they concern this run. No options: versions may differ in them.
+        """The settings of the rule that chooses, as far as they concern this run. No options:
+        versions may differ in them.
 
         The names are those in the manifests of earlier versions, which are compared with these.
         """
@@ -95,7 +101,11 @@ class Settings:
             "penalty of heads": PENALTY, "texts for a head": LEAST_TEXTS, "width of heads": WIDTH,
         }  # fmt: skip
         if self.labels is not None:
-            told |= {"weight of labels": LABELS_SHARE, "share of classes in heads": CLASS_SHARE, "labels enough": ENOUGH_LABELS}
+            told |= {
+                "weight of labels": LABELS_SHARE,
+                "share of classes in heads": CLASS_SHARE,
+                "labels enough": ENOUGH_LABELS,
+            }
         if self.own:  # a judge of its own kind decides alone
             return told
         if self.judge == NONE and self.labels is None:  # the model judges itself
@@ -104,23 +114,33 @@ class Settings:
                 "rounds of consensus": consistency.ROUNDS, "tokens of a sentence": LONG,
             }  # fmt: skip
         else:
-            told |= {"weight of the second opinion": SECOND, "texts of the second opinion": PARTS_OF}
+            told |= {
+                "weight of the second opinion": SECOND,
+                "texts of the second opinion": PARTS_OF,
+            }
         return told
 
 
 def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
-    """In words, by which other rule a finished run was chosen; empty where it is the present one."""
+    """In words, by which other rule a finished run was chosen; empty where it is the present
+    one."""
     if manifest["evidence"]["candidates"] == 0:  # a sentence encoder: nothing was chosen
         return ""
     then, now = manifest.get("rule"), settings.rule()
     if then is None:
-        return f"layerscope {manifest.get('layerscope')} with a rule whose settings were not recorded"
+        return (
+            f"layerscope {manifest.get('layerscope')} with a rule whose settings were not recorded"
+        )
     differing = [
         f"{name} {then.get(name, 'unset')}, now {now.get(name, 'unset')}"
         for name in dict.fromkeys([*then, *now])
         if then.get(name) != now.get(name)
     ]
-    return f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})" if differing else ""
+    return (
+        f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})"
+        if differing
+        else ""
+    )
 
 
 _NOT_IN_ALL: dict[str, Any] = {"time": None, "train": False, "blended": [], "max_cost": 1}
@@ -129,11 +149,20 @@ _NOT_IN_ALL: dict[str, Any] = {"time": None, "train": False, "blended": [], "max
 def is_finished(out: Path, config: dict[str, Any]) -> bool:
     """Whether `out` holds this very run, finished, by this version or another."""
     manifest = RunFolder(out).manifest() if out.is_dir() else None
-    if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
+    if (
+        manifest is None
+        or not is_complete(manifest)
+        or not isinstance(manifest.get("config"), dict)
+    ):
         return False
-    if "max_cost" in manifest["config"] and config["budget"] is not None:  # it was a share of the blocks then
+    if (
+        "max_cost" in manifest["config"] and config["budget"] is not None
+    ):  # it was a share of the blocks then
         return False
-    told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], only_known(config, manifest["config"])))
+    told, asked = (
+        {**given, VERSION_KEY: None}
+        for given in (manifest["config"], only_known(config, manifest["config"]))
+    )
     for name, usual in _NOT_IN_ALL.items():  # what a version does not ask for is as usual
         told.setdefault(name, usual)
         asked.setdefault(name, usual)
@@ -141,7 +170,8 @@ def is_finished(out: Path, config: dict[str, Any]) -> bool:
 
 
 def evidence_of(panel: Panel, choice: Choice) -> dict[str, Any]:
-    """What the judge says of the choice and of what the user has today, and what the choice costs."""
+    """What the judge says of the choice and of what the user has today, and what the choice
+    costs."""
     return {
         "judge": panel.name,
         "score_name": panel.score_name,
@@ -154,23 +184,38 @@ def evidence_of(panel: Panel, choice: Choice) -> dict[str, Any]:
 
 
 def as_evidence(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of a student instead of the head that it began with: all on texts that nothing was fitted on."""
+    """What is said of a student instead of the head that it began with: all on texts that nothing
+    was fitted on."""
     return {
         "score_name": "agreement with the teacher", "before": trained["today"], "after": trained["student"],
         "interval": trained["over_today"], "found": None,
     }  # fmt: skip
 
 
-def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str, Any], notes: Sequence[str]) -> Choice:
+def told(
+    choice: Choice,
+    model: LoadedModel,
+    reader: Reader,
+    evidence: dict[str, Any],
+    notes: Sequence[str],
+) -> Choice:
     """The choice with its reason in words, and what an export needs."""
     if evidence["kept_default"]:
         reason = f"{choice.reason or 'it is already the best that was found'}. Last layer, {Readout().name}."
     elif evidence.get("trained"):
         reason = f"Trained, taught by {evidence['teacher']}: {evidence['trained']['words']}."
     else:
-        near = f" It is the cheapest of {evidence['near']} that score practically the same." if evidence["near"] > 1 else ""
+        near = (
+            f" It is the cheapest of {evidence['near']} that score practically the same."
+            if evidence["near"] > 1
+            else ""
+        )
         score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "
-        both = f" Queries and documents are read as {evidence['search']['readout']}." if "search" in evidence else ""
+        both = (
+            f" Queries and documents are read as {evidence['search']['readout']}."
+            if "search" in evidence
+            else ""
+        )
         reason = (
             f"Chosen from {evidence['candidates']} layers and readouts by {evidence['judge']}: {score}"
             f"{evidence['before']:.3f} → {evidence['after']:.3f} (readout {evidence['readout_gain']:+.3f}, layer "
@@ -182,8 +227,11 @@ def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str,
     )  # fmt: skip
 
 
-def left_alone(model: LoadedModel, readout: Readout, cosine: float, why: str = "") -> tuple[dict[str, Any], Choice]:
-    """Evidence and choice where no judge is asked: an encoder keeps its readout (`cosine`: of texts), any model if `why`."""
+def left_alone(
+    model: LoadedModel, readout: Readout, cosine: float, why: str = ""
+) -> tuple[dict[str, Any], Choice]:
+    """Evidence and choice where no judge is asked: an encoder keeps its readout (`cosine`: of
+    texts), any model if `why`."""
     blocks, identity = model.n_blocks, model.identity
     evidence = {
         "judge": "none was asked", "score_name": "", "candidates": 0, "tied": 1, "kept_default": True,
@@ -206,7 +254,14 @@ def left_alone(model: LoadedModel, readout: Readout, cosine: float, why: str = "
             f"cosine {cosine:.2f}). No other readout of such a model was found to be better."
         )
     choice = Choice(
-        blocks, readout.name, tied=(blocks,), rule="improve", layers=blocks, model=model.name, reason=reason, abstained=True
+        blocks,
+        readout.name,
+        tied=(blocks,),
+        rule="improve",
+        layers=blocks,
+        model=model.name,
+        reason=reason,
+        abstained=True,
     )
     return evidence, choice
 
@@ -231,17 +286,30 @@ def log_result(result: Improved, logs: Logs) -> None:
         return
     choice, evidence = result.choice, result.manifest["evidence"]
     scored = result.table.assign(
-        tag="improve/" + result.table["readout"], step=result.table["layer"], value=result.table["score"]
+        tag="improve/" + result.table["readout"],
+        step=result.table["layer"],
+        value=result.table["score"],
     )
     numbers = {
         "layer": choice.layer, "cost": evidence.get("relative_cost"), "before": evidence.get("before"),
         "after": evidence.get("after"), "changed_neighbors": evidence.get("changed_neighbors"),
     }  # fmt: skip
-    told = [{"tag": f"chosen/{name}", "step": 0, "value": value} for name, value in numbers.items() if value is not None]
+    told = [
+        {"tag": f"chosen/{name}", "step": 0, "value": value}
+        for name, value in numbers.items()
+        if value is not None
+    ]
     read = (evidence.get("search") or {}).get("readout", choice.readout)
-    words = {"readout": read, "reason": choice.reason, "judge": evidence["judge"], "folder": str(result.folder)}
+    words = {
+        "readout": read,
+        "reason": choice.reason,
+        "judge": evidence["judge"],
+        "folder": str(result.folder),
+    }
     logs.tell({"layer": choice.layer, **words})
-    logs.write([*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told])
+    logs.write(
+        [*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told]
+    )
 
 
 def manifest_of(
@@ -249,7 +317,11 @@ def manifest_of(
     choice: Choice, fitted: Fitted | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a finished run."""
-    on = None if fitted is None else {"texts": fitted.texts, "of": fitted.total, "asked": settings.center_on}
+    on = (
+        None
+        if fitted is None
+        else {"texts": fitted.texts, "of": fitted.total, "asked": settings.center_on}
+    )
     return {
         "kind": "improve",
         "key": config_key(config),
@@ -270,12 +342,22 @@ def manifest_of(
             "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
             "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
             **({"interval": _SEARCHED, "choice": _SEARCHED} if "search" in evidence else {}),
-            **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
+            **(
+                {"labels": f"next to an encoder labels count {LABELS_SHARE:g}"}
+                if settings.labels
+                else {}
+            ),
             "centering": "none"
             if fitted is None or evidence.get("trained")
             else f"the mean over {fitted.head.fitted_on} is subtracted",
-            **({} if fitted is None or fitted.head.matrix is None else {"head": _head_words(fitted, evidence.get("trained"))}),
-            **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm
+            **(
+                {}
+                if fitted is None or fitted.head.matrix is None
+                else {"head": _head_words(fitted, evidence.get("trained"))}
+            ),
+            **Reading(
+                None, reader.max_length, model.anatomy.final_norm_name
+            ).as_conventions(),  # the readout names the norm
             "seed": settings.seed,
         },
         "warnings": choice.warnings,

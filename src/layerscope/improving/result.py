@@ -1,4 +1,5 @@
-"""What `improve` returns: the choice, what it rests on, the exported folder, and a model that encodes at once."""
+"""What `improve` returns: the choice, what it rests on, the exported folder, and a model that
+encodes at once."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ Encoder = Callable[[Sequence[str]], np.ndarray]
 class Improved(StoredRun):
     """A better way to read a model's embeddings.
 
-    `choice` is the layer and readout, with the reason. `table` has every candidate with its score. `neighbors` has five of the
-    texts with their three nearest neighbors before and after. `folder` is the exported sentence-transformers folder (None if
-    `out` was not given; `save` writes one).
+    `choice` is the layer and readout, with the reason. `table` has every candidate with its score.
+    `neighbors` has five of the texts with their three nearest neighbors before and after. `folder`
+    is the exported sentence-transformers folder (None if `out` was not given; `save` writes one).
     """
 
     kind: ClassVar[str] = "improve"
@@ -84,11 +85,13 @@ class Improved(StoredRun):
         return list(self.choice.warnings)
 
     def encode(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Vectors (texts, D) of texts, or (D,) of one text. They have length 1, so inner products are cosine similarities."""
+        """Vectors (texts, D) of texts, or (D,) of one text. They have length 1, so inner products
+        are cosine similarities."""
         return self._vectors(texts)
 
     def encode_query(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The same for what is asked: with `queries=` it is read in its own way, and `encode` is for documents."""
+        """The same for what is asked: with `queries=` it is read in its own way, and `encode` is
+        for documents."""
         return self._vectors(texts, asked=True)
 
     def _vectors(self, texts: str | Sequence[str], asked: bool = False) -> np.ndarray:
@@ -97,7 +100,9 @@ class Improved(StoredRun):
         given = list(texts)
         wrong = next((text for text in given if not isinstance(text, str)), None)
         if wrong is not None:
-            raise DataError(f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}.")
+            raise DataError(
+                f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}."
+            )
         if self._encode is None:
             self._encode, self._asks = self._from_folder()
         found = ((asked and self._asks) or self._encode)(given or ["a text"])[: len(given)]
@@ -106,42 +111,57 @@ class Improved(StoredRun):
     def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]
         """Write the sentence-transformers folder, verified in a fresh process."""
         if self._save is None:
-            raise LayerscopeError(f"this run was read from disk; its model is in {self.folder}. Copy that folder.")
+            raise LayerscopeError(
+                f"this run was read from disk; its model is in {self.folder}. Copy that folder."
+            )
         self.path = self._save(Path(out), overwrite)
         return self.path
 
     def push(self, repo: str, public: bool = False) -> str:
-        """Send the saved folder to the hub as `user/name`, private unless `public`, without your texts; returns its address.
+        """Send the saved folder to the hub as `user/name`, private unless `public`, without your
+        texts; returns its address.
 
         better.push("me/better-smollm2")
         """
         if self.folder is None:
-            raise LayerscopeError("nothing is saved that could be pushed. Save it first: better.save(FOLDER).")
+            raise LayerscopeError(
+                "nothing is saved that could be pushed. Save it first: better.save(FOLDER)."
+            )
         from layerscope.exporting.pushing import pack, push
 
         return push(pack(self.folder, repo, public))
 
     def plot(self) -> Figure:
-        """The choice as a picture: every layer under every readout by its score, and the score against what it costs."""
+        """The choice as a picture: every layer under every readout by its score, and the score
+        against what it costs."""
         return view("improve", "plot")(self)
 
     @property
     def candidates(self) -> pd.DataFrame:
-        """Every layer under every readout that was judged, with its score: another name of `table`."""
+        """Every layer under every readout that was judged, with its score: another name of
+        `table`."""
         return self.table
 
     def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
-        """The texts nearest to a question, with their cosine; without `texts`, among those that the choice was judged on."""
+        """The texts nearest to a question, with their cosine; without `texts`, among those that the
+        choice was judged on."""
         words = self._judged_on()["texts"] if texts is None else list(texts)
-        cosines = (unit(self._judged_on()["after"]) if texts is None else self.encode(words)) @ self.encode_query(query)
+        cosines = (
+            unit(self._judged_on()["after"]) if texts is None else self.encode(words)
+        ) @ self.encode_query(query)
         best = np.argsort(-cosines, kind="stable")[:top]
-        rows = [{"rank": rank, "cosine": float(cosines[i]), "text": words[i]} for rank, i in enumerate(best, 1)]
+        rows = [
+            {"rank": rank, "cosine": float(cosines[i]), "text": words[i]}
+            for rank, i in enumerate(best, 1)
+        ]
         return pd.DataFrame(rows)
 
     def about(self) -> pd.DataFrame:
-        """What the texts are about, today and better: each text's cluster, named by its words, and its nearest other text.
+        """What the texts are about, today and better: each text's cluster, named by its words, and
+        its nearest other text.
 
-        `cosine` is low for outliers and 1 for duplicates; the lowest comes first. The folder has it as `about.csv`.
+        `cosine` is low for outliers and 1 for duplicates; the lowest comes first. The folder has it
+        as `about.csv`.
         """
         if self.sampled is None and self.has_about and self.path is not None:
             return RunFolder(self.path).read_table("about")
@@ -153,25 +173,34 @@ class Improved(StoredRun):
             for start in range(0, len(vectors), _ROWS):  # not all pairs at once
                 some = vectors[start : start + _ROWS] @ vectors.T
                 some[np.arange(len(some)), np.arange(start, start + len(some))] = -np.inf
-                near[start : start + _ROWS], cosines[start : start + _ROWS] = some.argmax(1), some.max(1)
+                near[start : start + _ROWS], cosines[start : start + _ROWS] = (
+                    some.argmax(1),
+                    some.max(1),
+                )
             table[f"nearest{which}"] = [given["texts"][i] for i in near]
             table[f"cosine{which}"] = cosines
         return table.sort_values("cosine", ignore_index=True)
 
     @property
     def has_about(self) -> bool:
-        """Whether `about` has something to say: earlier versions did not keep it, and texts may be left out."""
-        return self.sampled is not None or (self.path is not None and (self.path / "about.parquet").is_file())
+        """Whether `about` has something to say: earlier versions did not keep it, and texts may be
+        left out."""
+        return self.sampled is not None or (
+            self.path is not None and (self.path / "about.parquet").is_file()
+        )
 
     def write(self, folder: RunFolder) -> None:
-        """The tables; what the texts are about is one of them, unless the folder may hold no texts."""
+        """The tables; what the texts are about is one of them, unless the folder may hold no
+        texts."""
         super().write(folder)
         if self.sampled is not None and len(self.neighbors):
             folder.write_table("about", self.about())
 
     def _judged_on(self) -> dict[str, Any]:
         if self.sampled is None:
-            raise LayerscopeError("this run was read from disk and holds no texts. Give them, or run improve again.")
+            raise LayerscopeError(
+                "this run was read from disk and holds no texts. Give them, or run improve again."
+            )
         return self.sampled
 
     def as_dict(self) -> dict[str, Any]:
@@ -191,7 +220,9 @@ class Improved(StoredRun):
     def _from_folder(self) -> tuple[Encoder, Encoder]:
         """How the folder encodes documents, and queries."""
         if self.folder is None:
-            raise LayerscopeError("this run has no exported folder to encode with. Run improve again with out=FOLDER.")
+            raise LayerscopeError(
+                "this run has no exported folder to encode with. Run improve again with out=FOLDER."
+            )
         found = damaged(self.folder)
         if found:
             raise LayerscopeError(
@@ -201,7 +232,9 @@ class Improved(StoredRun):
             loaded = load_folder(self.folder)
 
         def vectors(encode: Callable[..., Any]) -> Encoder:
-            return lambda texts: np.asarray(encode(list(texts), show_progress_bar=False), dtype=np.float32)
+            return lambda texts: np.asarray(
+                encode(list(texts), show_progress_bar=False), dtype=np.float32
+            )
 
         return vectors(loaded.encode_document), vectors(loaded.encode_query)
 

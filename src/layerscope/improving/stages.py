@@ -12,7 +12,8 @@ from layerscope.progress import Finish, Progress, Silent, in_notebook, progress_
 
 
 class StageLines(Finish):
-    """One line when a stage begins, one when it ends; between them one whenever half a minute has passed."""
+    """One line when a stage begins, one when it ends; between them one whenever half a minute has
+    passed."""
 
     def __init__(self, stream: TextIO | None = None, every: float = 30.0) -> None:
         self.stream, self.every = stream or sys.stderr, every
@@ -25,7 +26,9 @@ class StageLines(Finish):
         self.total, self.done, self.before = total, done, done
         self.start = self.said = time.monotonic()
         left = f"{total - done} {self.unit} to do" + (f", {done} are there already" if done else "")
-        self._say(f"{self.label}: {left if total > done else f'all {total} {self.unit} are there already'}")
+        self._say(
+            f"{self.label}: {left if total > done else f'all {total} {self.unit} are there already'}"
+        )
 
     def advance(self, units: int) -> None:
         """Some units are done."""
@@ -57,7 +60,8 @@ def stages(show: bool | Progress | None) -> Iterator[Progress]:
 
 
 def expect(bar: Progress, seconds: float) -> None:
-    """Say how long all stages together should take from now on; the bar counts down to their end."""
+    """Say how long all stages together should take from now on; the bar counts down to their
+    end."""
     if isinstance(bar, Finish):
         bar.expect(seconds)
 

@@ -1,7 +1,9 @@
-"""`improve --train`: the blocks below a head are trained too, with the head's own teacher, and compared with the head alone.
+"""`improve --train`: the blocks below a head are trained too, with the head's own teacher, and
+compared with the head alone.
 
-The texts are split once. Most are learned from; some say when to stop; on the rest the student is compared with the head that it
-began with, which was fitted on the same texts. A student that is no better is not handed over.
+The texts are split once. Most are learned from; some say when to stop; on the rest the student is
+compared with the head that it began with, which was fitted on the same texts. A student that is no
+better is not handed over.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ MINUTES = 30.0
 """How long a student is trained at most, unless another time is given."""
 
 BUDGET = 0.5
-"""The share of today's computation that a student takes, unless another budget is given: half of the blocks."""
+"""The share of today's computation that a student takes, unless another budget is given: half of
+the blocks."""
 
 CHECKED = 500
-"""Texts that the student is compared on, at most; at most an eighth of all. As many say when to stop."""
+"""Texts that the student is compared on, at most; at most an eighth of all. As many say when to
+stop."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Trained:
 
     @property
     def better(self) -> bool:
-        """Whether it clearly agrees more with the teacher than the head that it began with, and than what the user has today."""
+        """Whether it clearly agrees more with the teacher than the head that it began with, and
+        than what the user has today."""
         return bool(self.facts["interval"][0] > 0 and self.facts.get("over_today", [1.0])[0] > 0)
 
     @property
@@ -87,11 +92,13 @@ def train_student(
     logs: Logs | None = None,
     bar: Progress,
 ) -> Trained:
-    """Train the blocks below `layer` so that similarities of texts agree with those of the target (texts, K).
+    """Train the blocks below `layer` so that similarities of texts agree with those of the target
+    (texts, K).
 
-    `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins with is fitted. `settings` are
-    arguments of sentence-transformers' trainer that differ from ours. Where `work` names a folder, a training that was stopped
-    goes on from what is there. `today` encodes texts as the user has it now, to compare with. `logs` get the loss.
+    `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins
+    with is fitted. `settings` are arguments of sentence-transformers' trainer that differ from
+    ours. Where `work` names a folder, a training that was stopped goes on from what is there.
+    `today` encodes texts as the user has it now, to compare with. `logs` get the loss.
     """
     order = np.random.default_rng([seed, 7]).permutation(len(texts))
     aside = min(CHECKED, len(texts) // 8)
@@ -102,14 +109,36 @@ def train_student(
         lesson = Lesson(folder)
         lesson.refuse_links()
         readout, both = Readout(centering=HEAD), np.concatenate([learned, watched])
-        facts = {"watched": aside, "seed": seed, "given": dict(settings or {}), "device": str(model.device)}
+        facts = {
+            "watched": aside,
+            "seed": seed,
+            "given": dict(settings or {}),
+            "device": str(model.device),
+        }
         lesson.write([texts[i] for i in both], target[both], facts)
-        shutil.rmtree(folder / START, ignore_errors=True)  # written anew: what was there may have been changed
-        prepare(model, layer, readout, folder / START, brief=True, max_length=max_length, unit=True, center=lambda _: head)
-        run, told, scores = _run(lesson, minutes, model.device, bar, logs), [texts[i] for i in checked], []
+        shutil.rmtree(
+            folder / START, ignore_errors=True
+        )  # written anew: what was there may have been changed
+        prepare(
+            model,
+            layer,
+            readout,
+            folder / START,
+            brief=True,
+            max_length=max_length,
+            unit=True,
+            center=lambda _: head,
+        )
+        run, told, scores = (
+            _run(lesson, minutes, model.device, bar, logs),
+            [texts[i] for i in checked],
+            [],
+        )
         for place in (folder / START, lesson.best):
             with quiet():  # in the precision in which it is handed over
-                student = load_folder(place).to(device=model.device, dtype=next(model.module.parameters()).dtype)
+                student = load_folder(place).to(
+                    device=model.device, dtype=next(model.module.parameters()).dtype
+                )
             scores.append(agreement(student.encode(told, show_progress_bar=False), target[checked]))
         facts = {
             "head": float(scores[0].mean()), "student": float(scores[1].mean()), "checked": len(checked),
@@ -118,7 +147,10 @@ def train_student(
         }  # fmt: skip
         if today is not None:
             scores.append(agreement(today(told), target[checked]))
-            facts |= {"today": float(scores[2].mean()), "over_today": _interval(scores[1] - scores[2])}
+            facts |= {
+                "today": float(scores[2].mean()),
+                "over_today": _interval(scores[1] - scores[2]),
+            }
         return Trained(_as_loaded(student, model, facts), _head_of(student, head.fitted_on), facts)
 
 
@@ -128,8 +160,11 @@ def _interval(gains: np.ndarray) -> list[float]:
     return [float(gains.mean()) - error, float(gains.mean()) + error]
 
 
-def _run(lesson: Lesson, minutes: float | None, device: torch.device, bar: Progress, logs: Logs | None) -> dict[str, Any]:
-    """Train: on all GPUs that there are, unless the model was put on another device than the first."""
+def _run(
+    lesson: Lesson, minutes: float | None, device: torch.device, bar: Progress, logs: Logs | None
+) -> dict[str, Any]:
+    """Train: on all GPUs that there are, unless the model was put on another device than the
+    first."""
     begun = False
 
     def on_step(done: int, most: int) -> None:
@@ -153,7 +188,8 @@ def log_rows(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What a trainer says of its steps as rows of a log.
 
     >>> log_rows([{"step": 5, "loss": 0.5, "epoch": 1.0}])
-    [{'tag': 'train/loss', 'step': 5, 'value': 0.5}, {'tag': 'train/epoch', 'step': 5, 'value': 1.0}]
+    [{'tag': 'train/loss', 'step': 5, 'value': 0.5}, {'tag': 'train/epoch', 'step': 5, 'value':
+    1.0}]
     """
     return [
         {"tag": f"train/{name}", "step": told["step"], "value": float(value)}
@@ -166,7 +202,14 @@ def log_rows(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict[str, Any]:
     """Train by several processes, each with a GPU where there are any."""
     lesson.plan_steps(minutes)
-    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m", Lesson.__module__]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc_per_node={processes}",
+        "-m",
+        Lesson.__module__,
+    ]
     child = subprocess.Popen(  # noqa: S603 - a session of its own, so that all processes end with it
         [sys.executable, *command, str(lesson.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -178,8 +221,12 @@ def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     if child.returncode:
-        errors = [line for line in told.splitlines() if "Error" in line and "ChildFailedError" not in line]
-        raise LayerscopeError(f"training by {processes} processes failed: {one_line(errors[0] if errors else told[-300:])}")
+        errors = [
+            line for line in told.splitlines() if "Error" in line and "ChildFailedError" not in line
+        ]
+        raise LayerscopeError(
+            f"training by {processes} processes failed: {one_line(errors[0] if errors else told[-300:])}"
+        )
     return lesson.update()
 
 
@@ -194,7 +241,15 @@ def _key(
     settings: Any,
 ) -> str:
     """What tells this training from another."""
-    about = [model_key(model.identity), layer, max_length, seed, minutes, settings, np.round(target[:50], 3).tolist()]
+    about = [
+        model_key(model.identity),
+        layer,
+        max_length,
+        seed,
+        minutes,
+        settings,
+        np.round(target[:50], 3).tolist(),
+    ]
     said = json.dumps([about, list(texts)], default=str, sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
@@ -219,12 +274,22 @@ def _folder(work: Path | None, key: str) -> Iterator[Path]:
 def _as_loaded(student: Any, base: LoadedModel, facts: Mapping[str, Any]) -> LoadedModel:
     """The student's blocks as a loaded model of the base model's name and precision."""
     loaded = wrap(student[0].auto_model, base.tokenizer, base.name)
-    trained = {**{name: facts[name] for name in ("steps", "texts", "seed")}, "base": base.identity.get("weights_sha256")}
-    loaded.identity = {**base.identity, "weights_sha256": loaded.identity["weights_sha256"], "trained": trained}
+    trained = {
+        **{name: facts[name] for name in ("steps", "texts", "seed")},
+        "base": base.identity.get("weights_sha256"),
+    }
+    loaded.identity = {
+        **base.identity,
+        "weights_sha256": loaded.identity["weights_sha256"],
+        "trained": trained,
+    }
     return loaded
 
 
 def _head_of(student: Any, fitted_on: str) -> Head:
     """The student's dense layer as a head."""
-    weight, bias = (part.detach().double().cpu().numpy() for part in (student[2].linear.weight, student[2].linear.bias))
+    weight, bias = (
+        part.detach().double().cpu().numpy()
+        for part in (student[2].linear.weight, student[2].linear.bias)
+    )
     return Head(np.zeros(weight.shape[1]), weight.T, fitted_on, bias)

@@ -31,13 +31,22 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     read = search.get("readout", str(result.choice.readout))
     lines = [("why", result.choice.reason), ("readout", read), ("judge", evidence["judge"])]
     if not evidence["kept_default"]:
-        lines += [(evidence["score_name"], _gain(evidence)), *search_lines(evidence), ("of which", _parts(evidence))]
+        lines += [
+            (evidence["score_name"], _gain(evidence)),
+            *search_lines(evidence),
+            ("of which", _parts(evidence)),
+        ]
         lines += [("right neighbors", told) for told in right_neighbors(evidence)]
         lines.append(("today", evidence["today"]))
         if evidence.get("trained"):
             lines.append(("trained", evidence["trained"]["words"]))
         elif evidence.get("teacher"):
-            lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
+            lines.append(
+                (
+                    "head",
+                    f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on",
+                )
+            )
         if evidence.get("general"):
             lines.append(("general texts", general_words(evidence["general"])))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
@@ -45,19 +54,37 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     centered = texts.get("centered_on")
     if centered:
         how = "fitted on" if evidence.get("teacher") else "centered on"
-        lines.append((how, f"{centered['texts']:,} of {centered['of']:,} {'documents' if search else 'texts'}"))
-    on = f"the queries that choose and {texts['sampled']} documents" if search else f"{texts['sampled']} texts"
+        lines.append(
+            (
+                how,
+                f"{centered['texts']:,} of {centered['of']:,} {'documents' if search else 'texts'}",
+            )
+        )
+    on = (
+        f"the queries that choose and {texts['sampled']} documents"
+        if search
+        else f"{texts['sampled']} texts"
+    )
     judged = f"{evidence['candidates']} layers × readouts on {on}"
     undefined = len(result.table) - evidence["candidates"]
-    if 0 < undefined < len(result.table):  # such as layer 0 at a template's last token, which is the same for every text
+    if (
+        0 < undefined < len(result.table)
+    ):  # such as layer 0 at a template's last token, which is the same for every text
         judged += f"; {undefined} more cannot be scored"
     lines.append(("judged", judged))
     if not evidence["kept_default"]:
         near = evidence.get("near", evidence["tied"])  # what `tied` counted in earlier versions
         if near > 1:
-            lines.append(("near", f"{near} candidates score practically the same; this is the cheapest of them"))
+            lines.append(
+                (
+                    "near",
+                    f"{near} candidates score practically the same; this is the cheapest of them",
+                )
+            )
         if "near" in evidence and not evidence.get("trained"):
-            lines.append(("tied", f"{evidence['tied']} of them cannot be told from the best on these texts"))
+            lines.append(
+                ("tied", f"{evidence['tied']} of them cannot be told from the best on these texts")
+            )
     return lines
 
 
@@ -70,9 +97,13 @@ def search_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("measured", on)]
     for name, one in search["measures"].items():
         if name not in evidence["score_name"]:
-            lines.append((f"{name} with {search['judge']}" if name == "agreement" else name, _gain(one)))
+            lines.append(
+                (f"{name} with {search['judge']}" if name == "agreement" else name, _gain(one))
+            )
     if search["own"] is not None:
-        lines.append((f"{search['judge']} itself", f"nDCG@10 {search['own']:.3f} on the same queries"))
+        lines.append(
+            (f"{search['judge']} itself", f"nDCG@10 {search['own']:.3f} on the same queries")
+        )
     return lines + [(f"{side} read as", pattern) for side, pattern in search["prompts"].items()]
 
 
@@ -93,7 +124,9 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     if result.folder is not None:
         searched = "search" in result.manifest["evidence"]
         call = "encode_query(queries), .encode_document(documents)" if searched else "encode(texts)"
-        console.print(f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].{call}')
+        console.print(
+            f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].{call}'
+        )
 
 
 def _neighbors(result: Improved) -> Table:
@@ -103,7 +136,9 @@ def _neighbors(result: Improved) -> Table:
     for name in ("text", "nearest today", "nearest now"):
         table.add_column(name, overflow="fold", max_width=_WIDTH)
     for text, group in result.neighbors.groupby("text", sort=False):
-        sides = [_numbered(group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")]
+        sides = [
+            _numbered(group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")
+        ]
         table.add_row(escape(_cut(str(text))), *(escape(side) for side in sides), end_section=True)
     return table
 
@@ -115,7 +150,9 @@ def _cost_note(result: Improved) -> list[str]:
     if evidence["kept_default"] or cost < _COSTLY:
         return []
     less = f"templates={','.join(names_of('tried'))} (shorter prompts)"
-    return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: budget=0.5, or {less}."]
+    return [
+        f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: budget=0.5, or {less}."
+    ]
 
 
 def _speed(evidence: dict[str, Any]) -> str:
@@ -142,12 +179,17 @@ def _parts(evidence: dict[str, Any]) -> str:
 
 
 def _encoder_itself(evidence: dict[str, Any]) -> list[tuple[str, str]]:
-    """That the encoder which judges may be the better and cheaper answer: it was trained for this."""
+    """That the encoder which judges may be the better and cheaper answer: it was trained for
+    this."""
     name, speeds = evidence.get("encoder"), evidence.get("texts_per_second") or {}
     if not name or not speeds.get(name) or not speeds.get("now"):
         return []
     ratio = speeds[name] / speeds["now"]
-    than = f"{ratio:.1f} × as many texts per second here" if ratio > 1 else f"fewer texts per second here ({ratio:.2f} ×)"
+    than = (
+        f"{ratio:.1f} × as many texts per second here"
+        if ratio > 1
+        else f"fewer texts per second here ({ratio:.2f} ×)"
+    )
     return [
         (
             "before you use it",
@@ -168,13 +210,17 @@ def _elsewhere(evidence: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _front_lines(result: Improved) -> list[tuple[str, str]]:
-    """What other costs buy: the candidates that none beats at the same cost or less, a few of them."""
+    """What other costs buy: the candidates that none beats at the same cost or less, a few of
+    them."""
     if "cost" not in result.table:  # earlier versions did not write it
         return []
     found = front(result.table)
     if len(found) > _SHOWN:
         found = found.iloc[np.unique(np.linspace(0, len(found) - 1, _SHOWN).round().astype(int))]
-    rows = [f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {how_read(str(row.readout))})" for row in found.itertuples()]
+    rows = [
+        f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {how_read(str(row.readout))})"
+        for row in found.itertuples()
+    ]
     evidence = result.manifest["evidence"]
     what = "untrained, score by cost" if evidence.get("trained") else "score by cost"
     what += ", of the queries that chose" * ("search" in evidence)
@@ -184,7 +230,9 @@ def _front_lines(result: Improved) -> list[tuple[str, str]]:
         cost = result.manifest["evidence"]["relative_cost"]
         told = f"layer {other['layer']}, {how_read(other['readout'])}: as good within the noise, "
         told += f"{1 - other['relative_cost'] / cost:.0%} cheaper ({other['relative_cost']:.2f} × instead of {cost:.2f} ×)"
-        lines.append(("cheaper", f"{told}. To take it: budget={other['relative_cost'] + 0.005:.2f}"))
+        lines.append(
+            ("cheaper", f"{told}. To take it: budget={other['relative_cost'] + 0.005:.2f}")
+        )
     return lines
 
 

@@ -23,7 +23,8 @@ _CLEARLY = 1.05
 
 
 def sentence(result: Improved) -> str:
-    """What was found, for somebody who knows nothing of layers and readouts; without a full stop."""
+    """What was found, for somebody who knows nothing of layers and readouts; without a full
+    stop."""
     choice, evidence = result.choice, result.manifest["evidence"]
     if choice.abstained or evidence["kept_default"]:
         return choice.headline().removesuffix(".")
@@ -36,15 +37,23 @@ def sentence(result: Improved) -> str:
 
 
 def page_words(result: Improved) -> list[str]:
-    """For a page: the sentence, then the numbers behind it. What the readout and what the layer bring is told apart."""
+    """For a page: the sentence, then the numbers behind it. What the readout and what the layer
+    bring is told apart."""
     choice, evidence = result.choice, result.manifest["evidence"]
     if choice.abstained or evidence["kept_default"]:
         return [choice.headline()]
     if evidence.get("trained"):
-        return [sentence(result), f"Today is the last layer, the mean of its tokens. {_capital(evidence['trained']['words'])}"]
+        return [
+            sentence(result),
+            f"Today is the last layer, the mean of its tokens. {_capital(evidence['trained']['words'])}",
+        ]
     low, high = evidence["interval"]
     search = evidence.get("search")
-    on = f"{search['queries']:,} queries that did not choose" if search else f"{result.manifest['texts']['sampled']:,} texts"
+    on = (
+        f"{search['queries']:,} queries that did not choose"
+        if search
+        else f"{result.manifest['texts']['sampled']:,} texts"
+    )
     numbers = (
         f"{_capital(evidence['score_name'])}: {evidence['before']:.3f} today → {evidence['after']:.3f} "
         f"(95 % interval of the gain: {low:+.3f} to {high:+.3f}), on {on}"
@@ -64,7 +73,10 @@ def often(ratio: float) -> str:
     >>> often(1.5), often(1.62), often(2.0)
     ('half again as often as today', '1.6 × as often as today', 'twice as often as today')
     """
-    return next((words for low, high, words in _OFTEN if low <= ratio < high), f"{ratio:.1f} × as often as today")
+    return next(
+        (words for low, high, words in _OFTEN if low <= ratio < high),
+        f"{ratio:.1f} × as often as today",
+    )
 
 
 def _doing(readout: Readout, layer: int, blocks: int) -> str:
@@ -82,9 +94,14 @@ def _doing(readout: Readout, layer: int, blocks: int) -> str:
 
 
 def _ratio(evidence: dict[str, Any]) -> float | None:
-    """How many times as many of the right neighbors are found; None where that was not measured or is no gain."""
+    """How many times as many of the right neighbors are found; None where that was not measured or
+    is no gain."""
     found = evidence.get("found") or {"before": 0.0, "after": 0.0}
-    return found["after"] / found["before"] if 0 < _CLEARLY * found["before"] < found["after"] else None
+    return (
+        found["after"] / found["before"]
+        if 0 < _CLEARLY * found["before"] < found["after"]
+        else None
+    )
 
 
 def _effect(evidence: dict[str, Any]) -> str:
@@ -105,13 +122,20 @@ def _cost(evidence: dict[str, Any]) -> str:
 
 
 def right_neighbors(evidence: dict[str, Any]) -> list[str]:
-    """Which neighbors the sentence calls right, and how many of them are found; nothing where it does not speak of them."""
+    """Which neighbors the sentence calls right, and how many of them are found; nothing where it
+    does not speak of them."""
     if _ratio(evidence) is None:
         return []
     found = evidence["found"]
-    whose = f"those by {found['by']}" if found["by"] else "those on which the model's most consistent readings agree"
+    whose = (
+        f"those by {found['by']}"
+        if found["by"]
+        else "those on which the model's most consistent readings agree"
+    )
     before, after = (NEIGHBORS * found[when] for when in ("before", "after"))
-    return [f"{whose}: of a text's {NEIGHBORS} nearest, {before:.1f} are found today, {after:.1f} now"]
+    return [
+        f"{whose}: of a text's {NEIGHBORS} nearest, {before:.1f} are found today, {after:.1f} now"
+    ]
 
 
 def _capital(text: str) -> str:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from layerscope.maps.layer_map import FILE, LayerMap, Reading, make_map, read_map
-from layerscope.maps.layout import LEAST, MOST, NEIGHBORS, PCA, Layout, check_layout, lay_out, map_key
+from layerscope.maps.layout import (
+    LEAST,
+    MOST,
+    NEIGHBORS,
+    PCA,
+    Layout,
+    check_layout,
+    lay_out,
+    map_key,
+)
 
 __all__ = [
     "FILE", "LEAST", "MOST", "NEIGHBORS", "PCA",

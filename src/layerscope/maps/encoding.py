@@ -1,7 +1,8 @@
 """A map as a page takes it: small enough to be sent.
 
-Both points and neighbors change little from one layer to the next, so that differences are written, bytes of the same kind lie
-together, and what deflate makes of them is text (base64). 1,000 texts at 31 layers under two readings take about half a megabyte.
+Both points and neighbors change little from one layer to the next, so that differences are written,
+bytes of the same kind lie together, and what deflate makes of them is text (base64). 1,000 texts at
+31 layers under two readings take about half a megabyte.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _READINGS_PER_TEXT = 1000  # bytes, on average, for points and neighbors
 
 
 def for_page(given: LayerMap) -> dict[str, Any]:
-    """Plain values and text. Where layers have so little in common that it would be large, fewer neighbors are told."""
+    """Plain values and text. Where layers have so little in common that it would be large, fewer
+    neighbors are told."""
     for shown in (NEIGHBORS, 8, 6, 4):
         readings = [_reading(reading, shown) for reading in given.readings]
         size = sum(len(reading[name]) for reading in readings for name in ("xy", "same", "other"))
@@ -57,7 +59,8 @@ def _reading(reading: Reading, shown: int) -> dict[str, Any]:
 
 
 def _by_layer_before(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For every neighbor its place at the layer before, or k where it was none; and, in order, the numbers of those."""
+    """For every neighbor its place at the layer before, or k where it was none; and, in order, the
+    numbers of those."""
     _, n, k = near.shape
     before = np.concatenate([np.full((1, n, k), -1), near[:-1].astype(np.int64)])
     found = near.astype(np.int64)[:, :, :, None] == before[:, :, None, :]
@@ -79,7 +82,9 @@ def _cut(texts: list[str]) -> list[str]:
     """The beginnings of texts, as many letters as there is room for."""
     for most in _LETTERS:
         cut = [text if len(text) <= most else text[: most - 1] + "…" for text in texts]
-        if most == _LETTERS[-1] or len(json.dumps(cut, ensure_ascii=False).encode()) <= _BYTES_PER_TEXT * len(texts):
+        if most == _LETTERS[-1] or len(
+            json.dumps(cut, ensure_ascii=False).encode()
+        ) <= _BYTES_PER_TEXT * len(texts):
             break
     return cut
 
@@ -87,7 +92,10 @@ def _cut(texts: list[str]) -> list[str]:
 def _column(name: str, values: list[Any]) -> dict[str, Any]:
     """Numbers as they are; words once, the most frequent first."""
     if any(isinstance(value, int | float) for value in values):
-        return {"name": name, "numbers": [None if value is None else float(f"{value:.5g}") for value in values]}
+        return {
+            "name": name,
+            "numbers": [None if value is None else float(f"{value:.5g}") for value in values],
+        }
     words = sorted(dict.fromkeys(values), key=lambda word: (-values.count(word), word))
     place = {word: i for i, word in enumerate(words)}
     return {"name": name, "words": words, "at": [place[value] for value in values]}

@@ -1,4 +1,5 @@
-"""Groups of texts that lie together, named by the words that are common in them and rare elsewhere."""
+"""Groups of texts that lie together, named by the words that are common in them and rare
+elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 def clusters(vectors: np.ndarray, count: int = GROUPS, seed: int = 0) -> np.ndarray:
-    """The number of its group for each vector (n,): k-means of the centered vectors of length 1, the largest group first."""
+    """The number of its group for each vector (n,): k-means of the centered vectors of length 1,
+    the largest group first."""
     rows = unit(np.asarray(vectors, dtype=np.float64))
     rows = rows - rows.mean(0)
     if not np.isfinite(rows).all():
@@ -32,23 +34,33 @@ def clusters(vectors: np.ndarray, count: int = GROUPS, seed: int = 0) -> np.ndar
         centers = np.vstack([centers, rows[int(rng.choice(len(rows), p=gap / gap.sum()))]])
     for _ in range(_ROUNDS):
         of = (rows @ centers.T).argmax(1)
-        centers = np.stack([unit(rows[of == k].mean(0)) if (of == k).any() else centers[k] for k in range(len(centers))])
+        centers = np.stack(
+            [
+                unit(rows[of == k].mean(0)) if (of == k).any() else centers[k]
+                for k in range(len(centers))
+            ]
+        )
     of = (rows @ centers.T).argmax(1)
     order = np.argsort(-np.bincount(of, minlength=len(centers)), kind="stable")
     return np.argsort(order)[of]
 
 
 def group_names(groups: np.ndarray, texts: Sequence[str] | None, words: int = 3) -> list[str]:
-    """A name for each text's group: its number, and its most telling words where there are texts."""
+    """A name for each text's group: its number, and its most telling words where there are
+    texts."""
     titles = {int(k): f"cluster {k + 1}" for k in np.unique(groups)}
     if texts is not None:
         said = [set(_WORD.findall(text.casefold())) for text in texts]
         everywhere = Counter(word for some in said for word in some)
         for k, title in titles.items():
-            here = Counter(word for some, of in zip(said, groups, strict=True) if of == k for word in some)
+            here = Counter(
+                word for some, of in zip(said, groups, strict=True) if of == k for word in some
+            )
             size = int((groups == k).sum())
 
-            def telling(word: str, here: Counter[str] = here, size: int = size) -> tuple[float, str]:
+            def telling(
+                word: str, here: Counter[str] = here, size: int = size
+            ) -> tuple[float, str]:
                 share, all_of = here[word] / size, everywhere[word] / len(texts)
                 return -share * math.log(share / all_of), word
 

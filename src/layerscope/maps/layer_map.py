@@ -15,7 +15,13 @@ import pandas as pd
 
 from layerscope.core.runs import view
 from layerscope.core.untrusted import parse_json
-from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError, printable
+from layerscope.errors import (
+    InvalidValueError,
+    LayerscopeError,
+    RunFolderError,
+    UnknownNameError,
+    printable,
+)
 from layerscope.maps.groups import clusters, group_names
 from layerscope.maps.layout import LEAST, MOST, PCA, Layout, lay_out
 from layerscope.store import RunFolder, checked
@@ -31,7 +37,8 @@ _CLUSTER, _LENGTH = "cluster", "length"
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read the texts (`today`, `better`), in words (`says`), laid out; `at` is the layer that it is used at."""
+    """One way to read the texts (`today`, `better`), in words (`says`), laid out; `at` is the layer
+    that it is used at."""
 
     name: str
     says: str
@@ -43,8 +50,9 @@ class Reading:
 class LayerMap:
     """Up to 2,000 texts as points at every layer of a model, under one reading or two.
 
-    `texts` are None where they were left out. `columns` are what points can be colored by. `total` is how many texts there were;
-    `keys` (n, 32) find their vectors in the embedding store. In a notebook it is drawn; `save("map.html")` writes the page.
+    `texts` are None where they were left out. `columns` are what points can be colored by. `total`
+    is how many texts there were; `keys` (n, 32) find their vectors in the embedding store. In a
+    notebook it is drawn; `save("map.html")` writes the page.
 
         run = layerscope.load_run("better")
         run.map().table  # how far the picture can be trusted, and how many neighbors change, layer by layer
@@ -67,7 +75,8 @@ class LayerMap:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per reading and layer: trustworthiness, the share of neighbors that the picture keeps, and that change."""
+        """A row per reading and layer: trustworthiness, the share of neighbors that the picture
+        keeps, and that change."""
         parts = [
             pd.DataFrame({"reading": r.name, "layer": r.layout.layers, "trust": r.layout.trust, "kept": r.layout.kept,
                           "changed": r.layout.changed})
@@ -75,11 +84,16 @@ class LayerMap:
         ]  # fmt: skip
         return pd.concat(parts, ignore_index=True)
 
-    def neighbors(self, text: int | str, layer: int | None = None, reading: str | None = None) -> list[int]:
-        """The numbers of the texts nearest to one (given by its number, or itself) at a layer under a reading."""
+    def neighbors(
+        self, text: int | str, layer: int | None = None, reading: str | None = None
+    ) -> list[int]:
+        """The numbers of the texts nearest to one (given by its number, or itself) at a layer under
+        a reading."""
         chosen = next((r for r in self.readings if reading in (None, r.name)), None)
         if chosen is None:
-            raise UnknownNameError("reading of this map", str(reading), [r.name for r in self.readings])
+            raise UnknownNameError(
+                "reading of this map", str(reading), [r.name for r in self.readings]
+            )
         at = chosen.at if layer is None else layer
         if at not in chosen.layout.layers:
             raise InvalidValueError(
@@ -92,13 +106,18 @@ class LayerMap:
         return [int(i) for i in chosen.layout.near[chosen.layout.layers.index(at), text]]
 
     def without_texts(self) -> LayerMap:
-        """The same with nothing of what the texts, images or sounds say: columns of numbers, and clusters without their words."""
+        """The same with nothing of what the texts, images or sounds say: columns of numbers, and
+        clusters without their words."""
         columns = {name: values for name, values in self.columns.items() if _all_numbers(values)}
-        found = [name for name in self.columns if name.startswith(_CLUSTER)][-1:]  # ours comes after the user's
+        found = [name for name in self.columns if name.startswith(_CLUSTER)][
+            -1:
+        ]  # ours comes after the user's
         for name in found:
             order = {value: i for i, value in enumerate(dict.fromkeys(self.columns[name]), 1)}
             columns[name] = [f"cluster {order[value]}" for value in self.columns[name]]
-        return replace(self, texts=None, pictures=None, columns=columns, keys=self.keys[:, :0])  # a hash tells a short text
+        return replace(
+            self, texts=None, pictures=None, columns=columns, keys=self.keys[:, :0]
+        )  # a hash tells a short text
 
     def save(self, out: str | Path = "map.html") -> Path:
         """Write the map as a page."""
@@ -116,21 +135,33 @@ class LayerMap:
             "readings": [{"name": r.name, "says": r.says, "layers": r.layout.layers, "at": r.at} for r in self.readings],
         }  # fmt: skip
         told = json.dumps(facts, ensure_ascii=True, allow_nan=False).encode()
-        arrays: dict[str, np.ndarray] = {"facts": np.frombuffer(told, dtype=np.uint8), "keys": self.keys}
+        arrays: dict[str, np.ndarray] = {
+            "facts": np.frombuffer(told, dtype=np.uint8),
+            "keys": self.keys,
+        }
         if self.pictures is not None:
             arrays["pictures"] = np.frombuffer(self.pictures, dtype=np.uint8)
         for i, r in enumerate(self.readings):
             points, limit = on_grid(r.layout.points)
-            arrays |= {f"points{i}": points, f"limit{i}": np.array(limit), f"near{i}": r.layout.near.astype(np.uint16)}
-            arrays |= {f"{name}{i}": getattr(r.layout, name) for name in ("trust", "kept", "changed")}
+            arrays |= {
+                f"points{i}": points,
+                f"limit{i}": np.array(limit),
+                f"near{i}": r.layout.near.astype(np.uint16),
+            }
+            arrays |= {
+                f"{name}{i}": getattr(r.layout, name) for name in ("trust", "kept", "changed")
+            }
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
         folder.write_file(FILE, lambda stream: stream.write(packed.getvalue()))
 
 
 def on_grid(points: np.ndarray) -> tuple[np.ndarray, float]:
-    """Points as whole numbers from 0 to `STEPS`, and what the ends stand for. The few that lie far out are put at the edge."""
-    limit = 1.15 * float(np.median([np.quantile(np.abs(layer), 0.995) for layer in points if layer.any()] or [1.0]))
+    """Points as whole numbers from 0 to `STEPS`, and what the ends stand for. The few that lie far
+    out are put at the edge."""
+    limit = 1.15 * float(
+        np.median([np.quantile(np.abs(layer), 0.995) for layer in points if layer.any()] or [1.0])
+    )
     return np.rint((np.clip(points / limit, -1, 1) + 1) / 2 * STEPS).astype(np.uint16), limit
 
 
@@ -145,7 +176,11 @@ def read_map(path: Path | None) -> LayerMap | None:
         facts, keys = parse_json(arrays["facts"].tobytes(), file, RunFolderError), arrays["keys"]
         n, readings = len(keys), []
         for i, told in enumerate(facts.pop("readings")):
-            at, near, layers = _whole(told["at"]), arrays[f"near{i}"], [_whole(layer) for layer in told["layers"]]
+            at, near, layers = (
+                _whole(told["at"]),
+                arrays[f"near{i}"],
+                [_whole(layer) for layer in told["layers"]],
+            )
             points, limit = arrays[f"points{i}"].astype(np.float64), float(arrays[f"limit{i}"])
             rest = {name: arrays[f"{name}{i}"] for name in ("trust", "kept", "changed")}
             _fit(points.shape == (len(layers), n, 2), near.shape[:2] == (len(layers), n), near.ndim == 3, near.dtype == np.uint16,
@@ -153,17 +188,41 @@ def read_map(path: Path | None) -> LayerMap | None:
                  *(some.shape == (len(layers),) and some.dtype.kind == "f" for some in rest.values()))  # fmt: skip
             layout = Layout(layers, (points / STEPS * 2 - 1) * limit, near, **rest)
             readings.append(Reading(_shown(told["name"]), _shown(told["says"]), layout, at))
-        pictures, texts = arrays["pictures"].tobytes() if "pictures" in arrays else None, facts.pop("texts")
-        columns = {_shown(name): _kept_column(values) for name, values in facts.pop("columns").items()}
+        pictures, texts = (
+            arrays["pictures"].tobytes() if "pictures" in arrays else None,
+            facts.pop("texts"),
+        )
+        columns = {
+            _shown(name): _kept_column(values) for name, values in facts.pop("columns").items()
+        }
         lists = [*columns.values(), *([] if texts is None else [texts])]
-        _fit(readings, n <= MOST, keys.dtype == np.uint8, keys.ndim == 2, *(len(values) == n for values in lists))
-        words: dict[str, Any] = {name: _shown(facts.pop(name)) for name in ("model", "about", "kind")}
+        _fit(
+            readings,
+            n <= MOST,
+            keys.dtype == np.uint8,
+            keys.ndim == 2,
+            *(len(values) == n for values in lists),
+        )
+        words: dict[str, Any] = {
+            name: _shown(facts.pop(name)) for name in ("model", "about", "kind")
+        }
         words["layout"] = _shown(facts.pop("layout", PCA))
         counts: dict[str, Any] = {name: _whole(facts.pop(name)) for name in ("blocks", "total")}
         shown = None if texts is None else [_shown(text) for text in texts]
-        return LayerMap(**words, **counts, texts=shown, columns=columns, readings=readings, keys=keys, pictures=pictures, **facts)
+        return LayerMap(
+            **words,
+            **counts,
+            texts=shown,
+            columns=columns,
+            readings=readings,
+            keys=keys,
+            pictures=pictures,
+            **facts,
+        )
     except (LookupError, ValueError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{file} is damaged ({error}). Remove it, or run its command again with overwrite=True.") from None
+        raise RunFolderError(
+            f"{file} is damaged ({error}). Remove it, or run its command again with overwrite=True."
+        ) from None
 
 
 def _fit(*conditions: Any) -> None:
@@ -181,7 +240,12 @@ def _kept_column(values: list[Any]) -> list[Any]:
     if any(isinstance(value, str) for value in values):
         _fit(len(set(values)) <= _MOST_WORDS)
         return [_shown(value)[:60] for value in values]
-    _fit(*(value is None or (isinstance(value, int | float) and abs(value) < 1e300) for value in values))
+    _fit(
+        *(
+            value is None or (isinstance(value, int | float) and abs(value) < 1e300)
+            for value in values
+        )
+    )
     return values
 
 
@@ -218,7 +282,9 @@ def make_map(
     for reading in readings:
         kept: list[np.ndarray] = []
 
-        def passing(reading: Vectors = reading, kept: list[np.ndarray] = kept) -> Iterator[np.ndarray]:
+        def passing(
+            reading: Vectors = reading, kept: list[np.ndarray] = kept
+        ) -> Iterator[np.ndarray]:
             for layer, vectors in zip(reading.layers, reading.by_layer, strict=True):
                 if layer == reading.at:
                     kept.append(vectors)
@@ -228,7 +294,11 @@ def make_map(
         made.append(Reading(reading.name, reading.says, points, reading.at))
         groups = clusters(kept[0])
     shown = None if texts is None else [_shown(text) for text in texts]
-    usable = {str(name): found for name, values in (columns or {}).items() if (found := _column(values)) is not None}
+    usable = {
+        str(name): found
+        for name, values in (columns or {}).items()
+        if (found := _column(values)) is not None
+    }
     said = kind == "texts"  # names of files tell nothing of what is in them
     usable[_free(_CLUSTER, usable)] = group_names(groups, shown if said else None)
     if texts is not None and said:
@@ -245,19 +315,23 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def pick(keys: Sequence[bytes], most: int = MOST) -> list[int]:
-    """Which items are on a map: all, or as many at random, whatever their order (by their keys, which are hashes)."""
+    """Which items are on a map: all, or as many at random, whatever their order (by their keys,
+    which are hashes)."""
     return sorted(sorted(range(len(keys)), key=lambda i: keys[i])[:most])
 
 
 def _shown(text: str) -> str:
     """A text as a map keeps it: its beginning, without what a terminal or a page obeys."""
     _fit(isinstance(text, str))
-    whole = printable(text[: _MOST_LETTERS + 1].replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8"))
+    whole = printable(
+        text[: _MOST_LETTERS + 1].replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
+    )
     return whole[:_MOST_LETTERS] + "…" if len(text) > _MOST_LETTERS else whole
 
 
 def _column(values: Sequence[Any]) -> list[Any] | None:
-    """A column as numbers, or as words if there are few enough to tell apart; None where coloring by it says nothing."""
+    """A column as numbers, or as words if there are few enough to tell apart; None where coloring
+    by it says nothing."""
     empty = [value is None or value == "" or value != value for value in values]
     if all(empty):
         return None
@@ -265,11 +339,15 @@ def _column(values: Sequence[Any]) -> list[Any] | None:
     try:
         for value, none in zip(values, empty, strict=True):
             numbers.append(None if none else float(value))
-        if len(set(numbers) - {None}) > _MOST_WORDS and all(n is None or abs(n) < 1e300 for n in numbers):
+        if len(set(numbers) - {None}) > _MOST_WORDS and all(
+            n is None or abs(n) < 1e300 for n in numbers
+        ):
             return numbers
     except (TypeError, ValueError, OverflowError):
         pass
-    words = ["" if none else _shown(str(value))[:60] for value, none in zip(values, empty, strict=True)]
+    words = [
+        "" if none else _shown(str(value))[:60] for value, none in zip(values, empty, strict=True)
+    ]
     return words if 1 < len(set(words)) <= _MOST_WORDS else None
 
 

@@ -1,7 +1,8 @@
-"""Points in two dimensions from vectors at every layer: PCA or UMAP, each layer turned so that points move and do not jump.
+"""Points in two dimensions from vectors at every layer: PCA or UMAP, each layer turned so that
+points move and do not jump.
 
-Everything goes by the angle between vectors, as the rest of layerscope does: rows are scaled to length 1, so that their
-distances rank as their cosines do. All of it is deterministic.
+Everything goes by the angle between vectors, as the rest of layerscope does: rows are scaled to
+length 1, so that their distances rank as their cosines do. All of it is deterministic.
 """
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ def map_key(texts: bool, layout: str) -> str | None:
 class Layout:
     """One way to read the texts, laid out at some layers.
 
-    - `points` (layers, texts, 2): centered, at root-mean-square distance 1; zeros at a layer where all texts have one vector.
+    - `points` (layers, texts, 2): centered, at root-mean-square distance 1; zeros at a layer where
+      all texts have one vector.
     - `near` (layers, texts, neighbors): the nearest texts by cosine, the nearest first.
-    - `trust` (layers,): trustworthiness of the points, as scikit-learn computes it from cosine distances; NaN where undefined.
+    - `trust` (layers,): trustworthiness of the points, as scikit-learn computes it from cosine
+      distances; NaN where undefined.
     - `kept` (layers,): the share of true neighbors that are also among the nearest points.
-    - `changed` (layers,): the share of neighbors that are other ones than at the layer before; NaN at the first.
+    - `changed` (layers,): the share of neighbors that are other ones than at the layer before; NaN
+      at the first.
     """
 
     layers: list[int]
@@ -56,15 +60,23 @@ class Layout:
     changed: np.ndarray
 
 
-def lay_out(vectors: Iterable[np.ndarray], layers: Sequence[int], start: Layout | None = None, layout: str = "pca") -> Layout:
-    """Lay out vectors (texts, D), given layer by layer. `start` is another reading of the same texts, to be turned like."""
+def lay_out(
+    vectors: Iterable[np.ndarray],
+    layers: Sequence[int],
+    start: Layout | None = None,
+    layout: str = "pca",
+) -> Layout:
+    """Lay out vectors (texts, D), given layer by layer. `start` is another reading of the same
+    texts, to be turned like."""
     points, near, trust, kept = [], [], [], []
     before = None
     for layer, given in zip(layers, vectors, strict=True):
         rows = unit(np.asarray(given, dtype=np.float64))
         rows -= rows.mean(0)
         size = min(NEIGHBORS, len(rows) - 1)
-        if not np.isfinite(rows).all() or np.abs(rows).max() < 1e-6:  # all texts have the same vector, or none has one
+        if (
+            not np.isfinite(rows).all() or np.abs(rows).max() < 1e-6
+        ):  # all texts have the same vector, or none has one
             points.append(np.zeros((len(rows), 2)))
             near.append(np.zeros((len(rows), size), dtype=np.int64))
             trust.append(np.nan)
@@ -83,10 +95,19 @@ def lay_out(vectors: Iterable[np.ndarray], layers: Sequence[int], start: Layout 
         kept.append(float(same_share(found, seen).mean()))
     defined = [not np.isnan(value) for value in trust]
     changed = [np.nan] + [
-        1 - float(same_share(near[i - 1], near[i]).mean()) if defined[i - 1] and defined[i] else np.nan
+        1 - float(same_share(near[i - 1], near[i]).mean())
+        if defined[i - 1] and defined[i]
+        else np.nan
         for i in range(1, len(near))
     ]
-    return Layout(list(layers), np.stack(points), np.stack(near), np.array(trust), np.array(kept), np.array(changed))
+    return Layout(
+        list(layers),
+        np.stack(points),
+        np.stack(near),
+        np.array(trust),
+        np.array(kept),
+        np.array(changed),
+    )
 
 
 def principal(rows: np.ndarray) -> np.ndarray:
@@ -106,15 +127,19 @@ def principal(rows: np.ndarray) -> np.ndarray:
 
 
 def by_neighbors(far: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Points (n, 2) of UMAP, which keeps neighborhoods rather than directions, from squared distances (n, n) and a `start`.
+    """Points (n, 2) of UMAP, which keeps neighborhoods rather than directions, from squared
+    distances (n, n) and a `start`.
 
-    Small steps: on one task's texts they kept more neighbors than the usual ones, and points moved less from layer to layer.
+    Small steps: on one task's texts they kept more neighbors than the usual ones, and points moved
+    less from layer to layer.
     """
     from umap import UMAP
 
     extent = np.ptp(start, axis=0) > 0  # it divides by it
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it could not place new texts by distances alone: nobody asks it to
+        warnings.simplefilter(
+            "ignore"
+        )  # it could not place new texts by distances alone: nobody asks it to
         made = UMAP(
             n_neighbors=min(15, len(far) - 1), metric="precomputed", init=np.where(extent, start, np.arange(len(start))[:, None]),
             n_epochs=200, learning_rate=0.1, random_state=0, n_jobs=1,
@@ -136,15 +161,20 @@ def nearest(distances: np.ndarray, count: int) -> np.ndarray:
     """The nearest others (n, count) by a table of distances, the nearest first."""
     apart = distances.copy()
     np.fill_diagonal(apart, np.inf)
-    some = np.sort(np.argpartition(apart, count - 1, axis=1)[:, :count], axis=1)  # of equal ones the first
-    return np.take_along_axis(some, np.argsort(np.take_along_axis(apart, some, 1), axis=1, kind="stable"), 1)
+    some = np.sort(
+        np.argpartition(apart, count - 1, axis=1)[:, :count], axis=1
+    )  # of equal ones the first
+    return np.take_along_axis(
+        some, np.argsort(np.take_along_axis(apart, some, 1), axis=1, kind="stable"), 1
+    )
 
 
 def trustworthiness(distances: np.ndarray, seen: np.ndarray) -> float:
-    """From 1 (all neighbors on the map are true ones) down: `distances` (n, n) are true, `seen` (n, k) the nearest on the map.
+    """From 1 (all neighbors on the map are true ones) down: `distances` (n, n) are true, `seen` (n,
+    k) the nearest on the map.
 
-    Every neighbor on the map that is not among the k true ones costs the number of places it is behind them. Only the ranks of
-    those few are counted, which is much faster than sorting all.
+    Every neighbor on the map that is not among the k true ones costs the number of places it is
+    behind them. Only the ranks of those few are counted, which is much faster than sorting all.
     """
     n, k = len(distances), min(seen.shape[1], (len(distances) - 1) // 2)
     apart = distances.copy()

@@ -1,6 +1,8 @@
-"""Representation metrics: pure functions on tensors, and accumulators with `update`, `merge` and `compute`.
+"""Representation metrics: pure functions on tensors, and accumulators with `update`, `merge` and
+`compute`.
 
-Imports only torch, numpy, the standard library and `layerscope.core`. Adding a metric is adding a file (see base.py).
+Imports only torch, numpy, the standard library and `layerscope.core`. Adding a metric is adding a
+file (see base.py).
 """
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean

@@ -1,8 +1,9 @@
 """What a metric is: its facts, its estimate, and the accumulators that metrics derive from.
 
-A new metric is one class: `info` and, by level, `measure` (token states: derive from `PromptMean`) or `estimate` (pooled
-vectors or views: derive from `Metric`). A file in this folder, or an entry point in the group `layerscope.metrics`, makes it
-known; tables, figures, studies and the report then show it by what `info` says.
+A new metric is one class: `info` and, by level, `measure` (token states: derive from `PromptMean`)
+or `estimate` (pooled vectors or views: derive from `Metric`). A file in this folder, or an entry
+point in the group `layerscope.metrics`, makes it known; tables, figures, studies and the report
+then show it by what `info` says.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ Bounds = Callable[[int, int, Options], tuple[float, float]]
 class MetricInfo:
     """Facts about a metric that tables, plots, checks and layer selection read.
 
-    `level` is what it is computed from: the token states of each prompt, the pooled vectors of all prompts, or the
-    pooled vectors of several augmented views. `higher_means` says in words what a larger value says about the states.
-    `bounds(n, d, options)` limits the raw value for n samples in d dimensions.
+    `level` is what it is computed from: the token states of each prompt, the pooled vectors of all
+    prompts, or the pooled vectors of several augmented views. `higher_means` says in words what a
+    larger value says about the states. `bounds(n, d, options)` limits the raw value for n samples
+    in d dimensions.
 
-    How it is shown: `heading` is the column heading of tables (two lines at most; the title if empty), `order` its place among
-    the metrics (small ones first), `log_scale` the axis of figures. `main` metrics are shown where not all of them fit.
-    `compare_sinks` shows the value without the sink token beside the one with it. A metric that is not `by_default` is measured
-    where it is named (`--metrics all,state_norm`).
+    How it is shown: `heading` is the column heading of tables (two lines at most; the title if
+    empty), `order` its place among the metrics (small ones first), `log_scale` the axis of figures.
+    `main` metrics are shown where not all of them fit. `compare_sinks` shows the value without the
+    sink token beside the one with it. A metric that is not `by_default` is measured where it is
+    named (`--metrics all,state_norm`).
     """
 
     name: str
@@ -66,10 +69,11 @@ class MetricInfo:
 class Estimate:
     """A value with what its uncertainty is computed from.
 
-    `influence[i]` is the change of the value per unit of extra weight on prompt i (its first-order expansion), in the
-    data's canonical order; a bootstrap over prompts needs no more. `se` with its degrees of freedom `df` is given instead where
-    the spread comes from folds of prompts left out (spectra) or from permutations (DiME). `undefined` counts prompts without a
-    value: they are left out, never averaged in.
+    `influence[i]` is the change of the value per unit of extra weight on prompt i (its first-order
+    expansion), in the data's canonical order; a bootstrap over prompts needs no more. `se` with its
+    degrees of freedom `df` is given instead where the spread comes from folds of prompts left out
+    (spectra) or from permutations (DiME). `undefined` counts prompts without a value: they are left
+    out, never averaged in.
     """
 
     value: float
@@ -94,14 +98,19 @@ class Estimate:
         return out
 
 
-_DATA: dict[str, Callable[[], Any]] = {"tokens": PromptValues, "pooled": PooledRows, "views": ViewRows}
+_DATA: dict[str, Callable[[], Any]] = {
+    "tokens": PromptValues,
+    "pooled": PooledRows,
+    "views": ViewRows,
+}
 
 
 class Metric(Generic[Data]):
     """An accumulator: `update` with samples, `merge` with another one, `compute` at the end.
 
-    Batches, their order and the split into merged accumulators do not change the result. Several metrics that read the
-    same samples may share one `data` (see `estimate`), which is how a profile computes them.
+    Batches, their order and the split into merged accumulators do not change the result. Several
+    metrics that read the same samples may share one `data` (see `estimate`), which is how a profile
+    computes them.
     """
 
     info: ClassVar[MetricInfo]
@@ -127,13 +136,16 @@ class Metric(Generic[Data]):
 
     def estimate(self, data: Data) -> Estimate:
         """The raw value of this metric on some data, with its influences. Pure."""
-        raise NotImplementedError(f"{type(self).__name__} does not define estimate(data), which returns the metric's Estimate.")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define estimate(data), which returns the metric's Estimate."
+        )
 
     def prepare(self, many: Sequence[Data]) -> Callable[[], None] | None:
-        """Compute together what `estimate` will need of several data, where that is faster (on a GPU). Changes no value.
+        """Compute together what `estimate` will need of several data, where that is faster (on a
+        GPU). Changes no value.
 
-        What has to wait for the GPU may be returned: it is called before the first `estimate`, when other metrics have given
-        the GPU their work.
+        What has to wait for the GPU may be returned: it is called before the first `estimate`, when
+        other metrics have given the GPU their work.
         """
         return None
 
@@ -164,28 +176,35 @@ def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
 class PromptMean(Metric[PromptValues]):
     """Base of token metrics: the mean over prompts of one number per prompt.
 
-    A subclass gives `measure`. `fused` names the field in which the capture already computes it beside others in one pass
-    (see capture/reduce.py), with `{}` for the sink setting; a metric without one is measured inside the hooks.
+    A subclass gives `measure`. `fused` names the field in which the capture already computes it
+    beside others in one pass (see capture/reduce.py), with `{}` for the sink setting; a metric
+    without one is measured inside the hooks.
     """
 
     fused: ClassVar[str | None] = None
-    before_final_norm: ClassVar[bool] = False  # `measure` is given the states without the final norm, whatever the run's setting
+    before_final_norm: ClassVar[bool] = (
+        False  # `measure` is given the states without the final norm, whatever the run's setting
+    )
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """One value per prompt (B,) of token states (B, T, D); `mask` (B, T) is False at padding. NaN: undefined."""
+        """One value per prompt (B,) of token states (B, T, D); `mask` (B, T) is False at padding.
+        NaN: undefined."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define measure(states, mask), which returns one value per prompt."
         )
 
     def field(self, sink: str) -> str:
-        """Where a profile keeps the prompts' values: with the sink token (`keep`) or without it (`drop`)."""
+        """Where a profile keeps the prompts' values: with the sink token (`keep`) or without it
+        (`drop`)."""
         fused = self.fused_field()
         return f"{self.info.name}.{sink}" if fused is None else fused.format(sink)
 
     @classmethod
     def fused_field(cls) -> str | None:
         """`fused`, unless a subclass has replaced the `measure` that it stands for."""
-        return next((vars(kind).get("fused") for kind in cls.__mro__ if "measure" in vars(kind)), None)
+        return next(
+            (vars(kind).get("fused") for kind in cls.__mro__ if "measure" in vars(kind)), None
+        )
 
     def from_field(self, values: np.ndarray) -> np.ndarray:
         """The prompts' values from what the field holds."""
@@ -194,10 +213,14 @@ class PromptMean(Metric[PromptValues]):
     def update(self, states: Tensor, mask: Tensor | None = None, keys: Any = None) -> Self:
         """Add prompts: token states (B, T, D), with a mask (B, T) that is False at padding."""
         if states.ndim != 3:
-            raise ValueError(f"expected token states (prompts, tokens, width), got shape {tuple(states.shape)}")
+            raise ValueError(
+                f"expected token states (prompts, tokens, width), got shape {tuple(states.shape)}"
+            )
         mask = full_mask(states) if mask is None else mask.bool()
         if mask.shape != states.shape[:2]:
-            raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit states of shape {tuple(states.shape)}")
+            raise ValueError(
+                f"mask of shape {tuple(mask.shape)} does not fit states of shape {tuple(states.shape)}"
+            )
         self.data.update(self.measure(states, mask), mask.sum(-1), keys, width=states.shape[-1])
         return self
 

@@ -31,10 +31,11 @@ def rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
 
 
 class PooledSpectrumMetric(Metric[PooledRows]):
-    """Base of metrics that are a function of the eigenvalues (along the last dimension) of the pooled vectors' Gram matrix.
+    """Base of metrics that are a function of the eigenvalues (along the last dimension) of the
+    pooled vectors' Gram matrix.
 
-    `of_sums` is the same function of their power sums (see folds.py), where there is one. `own_rows` says how the vectors are
-    prepared, where that is not up to the options.
+    `of_sums` is the same function of their power sums (see folds.py), where there is one.
+    `own_rows` says how the vectors are prepared, where that is not up to the options.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -50,14 +51,19 @@ class PooledSpectrumMetric(Metric[PooledRows]):
 
     def prepare(self, many: Sequence[PooledRows]) -> None:
         o, quantity = self.options, self._quantity()
-        summed = [data for data in many if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram)]
+        summed = [
+            data
+            for data in many
+            if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram)
+        ]
         if summed and summed[0].on_gpu:
             prepare_fold_sums(summed, self._rows, o.group)
         solved = [data for data in many if len(data) and not any(data is other for other in summed)]
         pooled_spectra(solved, self._rows, o.group, o.clamp_gram, quantity)
 
     def estimate(self, data: PooledRows) -> Estimate:
-        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
+        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for
+        a single prompt."""
         o, quantity, value, se = self.options, self._quantity(), math.nan, math.nan
         if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram):
             value, se = evaluate_sums(data, self._rows, o.group, quantity.of_sums)
@@ -65,7 +71,9 @@ class PooledSpectrumMetric(Metric[PooledRows]):
             spectrum = pooled_spectrum(data, self._rows, o.group, o.clamp_gram)
             if float(spectrum.eigenvalues[-1]) > 0:
                 value, se = spectrum.evaluate(quantity)
-        if not math.isfinite(value):  # no vector has a direction; or a slope needs two eigenvalues, say
+        if not math.isfinite(
+            value
+        ):  # no vector has a direction; or a slope needs two eigenvalues, say
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
         return Estimate(value, len(data), data.width, se=se, df=n_folds(len(data)) - 1)
 

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
+from layerscope.metrics.entropy import (
+    NORMALIZATIONS,
+    gram_entropy,
+    moved_by_rounding,
+    spectrum_entropy,
+)
 from layerscope.metrics.folds import (
     FEWEST,
     entropies_without_each,
@@ -27,21 +32,30 @@ from layerscope.spectra import Sent, eigvalsh, to_device
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
 _BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
-# Float32 is used where it moves the paired entropy by less than this share of the value: it may move others a few times as far.
+# Float32 is used where it moves the paired entropy by less than this share of the value: it may
+# move others a few times as far.
 _CLOSE = 2.5e-4
 
 
-def dime_values(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False) -> np.ndarray:
-    """S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B) for each random permutation P; views (N, D), already prepared.
+def dime_values(
+    a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False
+) -> np.ndarray:
+    """S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B) for each random permutation P; views (N, D), already
+    prepared.
 
-    `feature_side` uses D×D covariances, as the released code does when N > D; P then shuffles features, not samples.
+    `feature_side` uses D×D covariances, as the released code does when N > D; P then shuffles
+    features, not samples.
     """
     if feature_side:
         a, b = a.mT, b.mT
     products = _products(a, b, _orders(len(a), permutations, seed, a.device))
     entries = len(a) ** 2
     values = []
-    while some := list(islice(products, max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // entries))):
+    while some := list(
+        islice(
+            products, max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // entries)
+        )
+    ):
         values.append(_entropies(torch.stack(some), alpha))
     entropies = torch.cat(values)
     return (entropies[1:] - entropies[0]).cpu().numpy()
@@ -83,23 +97,31 @@ def _permutations(n: int, count: int, seed: int) -> list[np.ndarray]:
 
 @lru_cache(maxsize=4)  # the same for all sites
 def _orders(n: int, permutations: int, seed: int, device: torch.device) -> list[Tensor]:
-    return [to_device(torch.from_numpy(order), device) for order in _permutations(n, permutations, seed)]
+    return [
+        to_device(torch.from_numpy(order), device) for order in _permutations(n, permutations, seed)
+    ]
 
 
-# --- how far other prompts would move it ---------------------------------------------------------------------------------------
+# --- how far other prompts would move it
+#   ---------------------------------------------------------------------------------------
 
 _ROUNDS = 30  # of the two-way fit below; it converges in far fewer
 _FEATURE_PERMUTATIONS = 3  # they shuffle features, which adds no noise to what a prompt does
-# Leaving out each prompt costs far more than the value itself, so that it is done on few permutations of a part of many prompts.
+# Leaving out each prompt costs far more than the value itself, so that it is done on few
+# permutations of a part of many prompts.
 _ERROR_PERMUTATIONS, _ERROR_PROMPTS = 4, 256
 
 
-def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False) -> float:
-    """The standard error of DiME over prompts, by leaving out each of them; NaN for fewer than three prompts.
+def prompt_error(
+    a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False
+) -> float:
+    """The standard error of DiME over prompts, by leaving out each of them; NaN for fewer than
+    three prompts.
 
-    Without prompt j, K_A and K_B both lose a row. In K_A ∘ P K_B Pᵀ position i holds prompt i of A and prompt p(i) of B: leaving
-    the position out is the effect of the one plus that of the other, which a two-way fit over all permutations tells apart. What
-    it leaves unexplained is noise, whose share in the variance is known and taken off. Of many prompts a part is used, at random,
+    Without prompt j, K_A and K_B both lose a row. In K_A ∘ P K_B Pᵀ position i holds prompt i of A
+    and prompt p(i) of B: leaving the position out is the effect of the one plus that of the other,
+    which a two-way fit over all permutations tells apart. What it leaves unexplained is noise,
+    whose share in the variance is known and taken off. Of many prompts a part is used, at random,
     and the error is scaled to all of them.
     """
     n = len(a)
@@ -113,13 +135,19 @@ def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: in
     return prompt_errors([(a, b)], alpha, permutations, seed)[0]
 
 
-def prompt_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int) -> list[float]:
-    """`prompt_error` of several pairs of views, all of n ≥ 3 prompts: together, since a GPU would wait for each of them."""
+def prompt_errors(
+    pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int
+) -> list[float]:
+    """`prompt_error` of several pairs of views, all of n ≥ 3 prompts: together, since a GPU would
+    wait for each of them."""
     return later_errors(pairs, alpha, permutations, seed)()
 
 
-def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int) -> Callable[[], list[float]]:
-    """`prompt_errors`, for which a GPU has been given its work; the host waits when they are asked for."""
+def later_errors(
+    pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int
+) -> Callable[[], list[float]]:
+    """`prompt_errors`, for which a GPU has been given its work; the host waits when they are asked
+    for."""
     n = len(pairs[0][0])
     used, permutations = min(n, _ERROR_PROMPTS), min(permutations, _ERROR_PERMUTATIONS)
     scale = math.sqrt(used / n)  # an error falls with the root of the number of prompts
@@ -131,7 +159,11 @@ def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutati
     without = [Sent(entropies_without_each(part, alpha)) for part in parts]
 
     def errors() -> list[float]:
-        effects = -torch.cat([some.get() for some in without]).numpy().reshape(len(pairs), 1 + permutations, used)
+        effects = (
+            -torch.cat([some.get() for some in without])
+            .numpy()
+            .reshape(len(pairs), 1 + permutations, used)
+        )
         of_a, of_b, noise = two_way_effects(effects[:, 1:], _permutations(used, permutations, seed))
         paired = effects[:, 0]
         influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
@@ -141,11 +173,13 @@ def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutati
     return errors
 
 
-def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def two_way_effects(
+    effects: np.ndarray, orders: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Effects (sets, permutations, n) of positions as α_i + β_p(i), by least squares, in every set.
 
-    Returns α and β (sets, n), both of mean 0, and the residual variance (sets,). With a single permutation the two cannot be told
-    apart, and nothing is left over.
+    Returns α and β (sets, n), both of mean 0, and the residual variance (sets,). With a single
+    permutation the two cannot be told apart, and nothing is left over.
     """
     sets, count, n = effects.shape
     seen = effects - effects.mean(2, keepdims=True)
@@ -160,7 +194,9 @@ def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[
     return of_a, of_b, np.square(left).sum((1, 2)) / free if free > 0 else np.zeros(sets)
 
 
-def _without_on_feature_side(a: Tensor, b: Tensor, members: Tensor, alpha: float, count: int, seed: int) -> Tensor:
+def _without_on_feature_side(
+    a: Tensor, b: Tensor, members: Tensor, alpha: float, count: int, seed: int
+) -> Tensor:
     k_a, k_b = a.T @ a, b.T @ b
     values = []
     for fold in members:
@@ -172,11 +208,13 @@ def _without_on_feature_side(a: Tensor, b: Tensor, members: Tensor, alpha: float
 
 
 class DiME(Metric[ViewRows]):
-    """Mean over permutations of S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B), on N×N Gram matrices with unit diagonal.
+    """Mean over permutations of S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B), on N×N Gram matrices with
+    unit diagonal.
 
-    Its standard error has two parts: how far other prompts would move it (each left out), and how far other
-    permutations would. Near zero the smallest value over layers is noise. At most `dime_samples` prompts are used (the first in
-    canonical order: a random sample where keys are hashes), since the cost grows with their cube.
+    Its standard error has two parts: how far other prompts would move it (each left out), and how
+    far other permutations would. Near zero the smallest value over layers is noise. At most
+    `dime_samples` prompts are used (the first in canonical order: a random sample where keys are
+    hashes), since the cost grows with their cube.
     """
 
     info = MetricInfo(
@@ -200,10 +238,14 @@ class DiME(Metric[ViewRows]):
         return a, b
 
     def _feature_side(self, data: ViewRows) -> bool:
-        return self.options.dime_feature_side and min(len(data), self.options.dime_samples) > data.width
+        return (
+            self.options.dime_feature_side
+            and min(len(data), self.options.dime_samples) > data.width
+        )
 
     def prepare(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
-        """On a GPU, the entropies of all data and permutations together, in float32 where it gives what float64 gives."""
+        """On a GPU, the entropies of all data and permutations together, in float32 where it gives
+        what float64 gives."""
         o = self.options
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
         there = [data for data in there if ("dime", o) not in data._memo]
@@ -215,18 +257,34 @@ class DiME(Metric[ViewRows]):
         if len({min(len(data), o.dime_samples) for data in there}) == 1:
             errors = self._prepare_errors([data for data in there if not self._feature_side(data)])
         views = [self._views(data) for data in there]
-        if len({(view.shape, self._feature_side(data)) for data, (view, _) in zip(there, views, strict=True)}) > 1:
+        if (
+            len(
+                {
+                    (view.shape, self._feature_side(data))
+                    for data, (view, _) in zip(there, views, strict=True)
+                }
+            )
+            > 1
+        ):
             return errors
         a, b = (torch.stack([pair[i] for pair in views]) for i in (0, 1))
         if self._feature_side(there[0]):
             a, b = a.mT, b.mT
-        orders, paired = _orders(a.shape[1], o.permutations, o.seed, a.device), next(_products(a, b, []))
+        orders, paired = (
+            _orders(a.shape[1], o.permutations, o.seed, a.device),
+            next(_products(a, b, [])),
+        )
         quick = _are_quick(paired, o.alpha)
         near = eigvalsh(_all_products(a, b, orders, torch.float32).flatten(0, 1), overwrite=True)
         near = near.double().clamp(min=0).view(len(there), -1, near.shape[-1])
         rough = self._entropy(near)
-        # what rounding could do is nearly always more than it may; where that is quick, what it does is found out at once
-        moved = (rough[:, 0] - _entropies(paired, o.alpha)).abs() if quick else moved_by_rounding(self._entropy, near[:, 0])
+        # what rounding could do is nearly always more than it may; where that is quick, what it
+        # does is found out at once
+        moved = (
+            (rough[:, 0] - _entropies(paired, o.alpha)).abs()
+            if quick
+            else moved_by_rounding(self._entropy, near[:, 0])
+        )
         found = Sent(rough), Sent(moved)
 
         def keep() -> None:
@@ -237,13 +295,22 @@ class DiME(Metric[ViewRows]):
 
         return keep
 
-    def _keep(self, there: Sequence[ViewRows], rough: np.ndarray, moved: np.ndarray, paired: Tensor | None) -> None:
-        """Cache values where float32 and float64 agree; with `paired`, doubtful ones are checked in float64."""
+    def _keep(
+        self, there: Sequence[ViewRows], rough: np.ndarray, moved: np.ndarray, paired: Tensor | None
+    ) -> None:
+        """Cache values where float32 and float64 agree; with `paired`, doubtful ones are checked in
+        float64."""
         terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
         moved = moved.copy()
-        unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist() if paired is not None else []
+        unsure = (
+            np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist()
+            if paired is not None
+            else []
+        )
         if paired is not None and unsure:  # it may be less than it could be
-            moved[unsure] = np.abs(_entropies(paired[unsure], self.options.alpha).cpu().numpy() - rough[unsure, 0])
+            moved[unsure] = np.abs(
+                _entropies(paired[unsure], self.options.alpha).cpu().numpy() - rough[unsure, 0]
+            )
         for data, values, far in zip(there, terms, moved, strict=True):
             if far <= _CLOSE * abs(values.mean()):
                 data._memo["dime", self.options] = values
@@ -273,9 +340,17 @@ class DiME(Metric[ViewRows]):
         feature_side = self._feature_side(data)
         if values is None:
             values = dime_values(*self._views(data), o.alpha, o.permutations, o.seed, feature_side)
-        over_permutations = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+        over_permutations = (
+            float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+        )
         if over_prompts is None:
-            over_prompts = prompt_error(*self._views(data), o.alpha, o.permutations, o.seed, feature_side)
+            over_prompts = prompt_error(
+                *self._views(data), o.alpha, o.permutations, o.seed, feature_side
+            )
         se = math.hypot(over_permutations, over_prompts)
-        notes = {"permutations": len(values), "se_permutations": over_permutations, "se_prompts": over_prompts}
+        notes = {
+            "permutations": len(values),
+            "se_permutations": over_permutations,
+            "se_prompts": over_prompts,
+        }
         return Estimate(float(values.mean()), n, data.width, se=se, df=max(1, n - 1), notes=notes)

@@ -1,7 +1,8 @@
 """Matrix-based entropy S_α and its normalizations: the one lens behind most metrics.
 
-Z is N×D, K = Z Zᵀ, p_i = λ_i(K) / tr K, and S_α = log(Σ p_i^α) / (1 − α), with its limits at α = 1 and ∞. K and ZᵀZ share
-their nonzero spectrum, so the smaller one is used. Source: Giraldo, Rao & Príncipe 2014; Skean et al. 2025, Eq. 1.
+Z is N×D, K = Z Zᵀ, p_i = λ_i(K) / tr K, and S_α = log(Σ p_i^α) / (1 − α), with its limits at α = 1
+and ∞. K and ZᵀZ share their nonzero spectrum, so the smaller one is used. Source: Giraldo, Rao &
+Príncipe 2014; Skean et al. 2025, Eq. 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.spectra import eigvalsh
 
 Normalization = Literal["raw", "maxEntropy", "logN", "logD", "logNlogD"]
-# Of the largest eigenvalue. Single ones are missed by up to 4e-7, in either direction: what is common to all is far less.
+# Of the largest eigenvalue. Single ones are missed by up to 4e-7, in either direction: what is
+# common to all is far less.
 FLOAT32_ERROR = 1e-7
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 
@@ -33,8 +35,9 @@ def check_alpha(alpha: float) -> float:
 def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
     """S_α of spectra along the last dimension, in nats; they need not sum to one.
 
-    Negative eigenvalues (rounding) are clamped to zero. A spectrum that is all zero has no entropy: its value is NaN,
-    for the caller to count. For α < 1, where p^α lifts rounding up, an eigenvalue counts if it exceeds n·eps of the largest.
+    Negative eigenvalues (rounding) are clamped to zero. A spectrum that is all zero has no entropy:
+    its value is NaN, for the caller to count. For α < 1, where p^α lifts rounding up, an eigenvalue
+    counts if it exceeds n·eps of the largest.
 
     >>> import torch
     >>> round(spectrum_entropy(torch.tensor([1.0, 1.0, 0.0])).item(), 6)  # log 2
@@ -55,7 +58,9 @@ def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
         value = -(p * logs).sum(-1)
     elif alpha == 0:
         value = present.sum(-1).to(p.dtype).log()
-    elif abs(alpha - 1) < 1e-4:  # Σ p^α = 1 + Σ p (p^(α − 1) − 1), whose second part is small: no digits lost
+    elif (
+        abs(alpha - 1) < 1e-4
+    ):  # Σ p^α = 1 + Σ p (p^(α − 1) − 1), whose second part is small: no digits lost
         value = torch.log1p((p * torch.expm1((alpha - 1) * logs)).sum(-1)) / (1 - alpha)
     else:  # log-sum-exp of α log p: p^α underflows for large α
         value = torch.logsumexp(torch.where(present, alpha * logs, -math.inf), -1) / (1 - alpha)
@@ -64,13 +69,19 @@ def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
 
 def rounding_floor(eigenvalues: Tensor) -> Tensor:
     """n·eps of the largest eigenvalue (..., 1): what is below comes from rounding."""
-    return eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues.amax(-1, keepdim=True)
+    return (
+        eigenvalues.shape[-1]
+        * torch.finfo(eigenvalues.dtype).eps
+        * eigenvalues.amax(-1, keepdim=True)
+    )
 
 
 def moved_by_rounding(function: Callable[[Tensor], Tensor], eigenvalues: Tensor) -> Tensor:
-    """How far a function of spectra (…, n) moves if a float32 solver misses every eigenvalue in the same direction.
+    """How far a function of spectra (…, n) moves if a float32 solver misses every eigenvalue in the
+    same direction.
 
-    Small eigenvalues suffer most, and rounding that lifts or lowers all of them spreads or narrows a spectrum the most.
+    Small eigenvalues suffer most, and rounding that lifts or lowers all of them spreads or narrows
+    a spectrum the most.
     """
     step = FLOAT32_ERROR * eigenvalues.amax(-1, keepdim=True)
     here = function(eigenvalues)
@@ -87,7 +98,9 @@ def gram_entropy(gram: Tensor, alpha: float = 1.0, overwrite: bool = False) -> T
         trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64)
         return -torch.log(gram.square().sum((-2, -1), dtype=torch.float64) / trace.square())
     lam = eigvalsh(gram, overwrite=overwrite)
-    if alpha < 1:  # before the change of type: what counts as rounding is a matter of the matrices' own
+    if (
+        alpha < 1
+    ):  # before the change of type: what counts as rounding is a matter of the matrices' own
         lam = torch.where(lam > rounding_floor(lam), lam, 0.0)
     return spectrum_entropy(lam.double(), alpha)
 
@@ -108,7 +121,8 @@ def matrix_entropy(z: Tensor, alpha: float = 1.0, rows: RowPreparation = "raw") 
 
 
 def normalizer(normalization: Normalization, n: float, d: float) -> float:
-    """What an entropy of N rows in D dimensions is divided by; NaN where that is log 1 = 0 (not defined).
+    """What an entropy of N rows in D dimensions is divided by; NaN where that is log 1 = 0 (not
+    defined).
 
     >>> normalizer("raw", 10, 5)
     1.0
@@ -116,7 +130,11 @@ def normalizer(normalization: Normalization, n: float, d: float) -> float:
     if normalization == "raw":
         return 1.0
     if normalization not in NORMALIZATIONS:
-        raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, not {normalization!r}")
+        raise ValueError(
+            f"normalization must be one of {', '.join(NORMALIZATIONS)}, not {normalization!r}"
+        )
     log_n, log_d = math.log(n) if n > 0 else 0.0, math.log(d) if d > 0 else 0.0
-    by = {"maxEntropy": min(log_n, log_d), "logN": log_n, "logD": log_d, "logNlogD": log_n * log_d}[normalization]
+    by = {"maxEntropy": min(log_n, log_d), "logN": log_n, "logD": log_d, "logNlogD": log_n * log_d}[
+        normalization
+    ]
     return by if by > 0 else math.nan

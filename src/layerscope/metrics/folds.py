@@ -1,11 +1,14 @@
-"""Spectra of pooled vectors, whole and with each fold of prompts left out: where standard errors come from.
+"""Spectra of pooled vectors, whole and with each fold of prompts left out: where standard errors
+come from.
 
-N ≤ D: the N×N Gram matrix. N > D: the D×D scatter matrix, summed block by block, so memory is O(D²) for any N. Rows are prepared
-once, with the mean of all: what a fold leaves behind is a part of the same matrix (docs/decisions/intervals.md).
+N ≤ D: the N×N Gram matrix. N > D: the D×D scatter matrix, summed block by block, so memory is O(D²)
+for any N. Rows are prepared once, with the mean of all: what a fold leaves behind is a part of the
+same matrix (docs/decisions/intervals.md).
 
-Leaving a fold out of an N×N Gram matrix removes its rows. Where sums over a spectrum suffice, spectra/resolvents.py gives those
-of what remains from one decomposition: solving 20 more matrices would take ten times as long. On a GPU all spectra are solved in
-float32 first. Where its rounding could show in a value, the whole data's spectrum is solved in float64; where it shows in the
+Leaving a fold out of an N×N Gram matrix removes its rows. Where sums over a spectrum suffice,
+spectra/resolvents.py gives those of what remains from one decomposition: solving 20 more matrices
+would take ten times as long. On a GPU all spectra are solved in float32 first. Where its rounding
+could show in a value, the whole data's spectrum is solved in float64; where it shows in the
 standard error, the folds are too.
 """
 
@@ -21,7 +24,12 @@ import torch
 from torch import Tensor
 
 from layerscope.core.statistics import jackknife_error
-from layerscope.metrics.entropy import gram_entropy, moved_by_rounding, rounding_floor, spectrum_entropy
+from layerscope.metrics.entropy import (
+    gram_entropy,
+    moved_by_rounding,
+    rounding_floor,
+    spectrum_entropy,
+)
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import n_folds, stacked
 from layerscope.spectra import Sent, eigvalsh, joined
@@ -31,22 +39,28 @@ if TYPE_CHECKING:
     from layerscope.metrics.samples import PooledRows, ViewRows
 
 
-def prepare_grouped(z: Tensor, rows: RowPreparation, mean: Tensor | None, group: int | None) -> Tensor:
-    """Rows prepared as asked; with `group`, centered inside consecutive groups as the released code does."""
+def prepare_grouped(
+    z: Tensor, rows: RowPreparation, mean: Tensor | None, group: int | None
+) -> Tensor:
+    """Rows prepared as asked; with `group`, centered inside consecutive groups as the released code
+    does."""
     if group is None or not rows.startswith("centered"):
         return prepare_rows(z, rows, mean)
     return torch.cat([prepare_rows(part, rows) for part in z.split(group)])
 
 
 def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
-    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival. On a GPU they are remembered."""
+    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival. On a
+    GPU they are remembered."""
     key = ("view", index, rows, group)
     if key in data._memo:
         return data._memo[key]
     if group is None:
         prepared = prepare_rows(data.view(index), rows)
     else:
-        arrived = prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)
+        arrived = prepare_grouped(
+            torch.cat([z[:, index] for z in data.blocks()]), rows, None, group
+        )
         prepared = arrived[torch.from_numpy(data.order()).to(arrived.device)]
     if data.on_gpu:
         data._memo[key] = prepared
@@ -54,7 +68,8 @@ def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int |
 
 
 def prepare_views(many: Sequence[ViewRows], rows: RowPreparation, group: int | None) -> None:
-    """The first two views of several data of as many prompts each, together: a GPU waits longer for many small steps."""
+    """The first two views of several data of as many prompts each, together: a GPU waits longer for
+    many small steps."""
     left = [data for data in many if ("view", 0, rows, group) not in data._memo]
     if group is not None or not left:
         return
@@ -64,27 +79,37 @@ def prepare_views(many: Sequence[ViewRows], rows: RowPreparation, group: int | N
 
 
 def fold_members(n: int, device: torch.device) -> list[Tensor]:
-    """Which of n samples in canonical order are in which fold (folds, size): at most two sizes, each stacked."""
+    """Which of n samples in canonical order are in which fold (folds, size): at most two sizes,
+    each stacked."""
     folds = n_folds(n)
     if not folds:
         return []
     larger = n % folds
-    at = torch.arange(folds, device=device).unsqueeze(-1) + folds * torch.arange(-(-n // folds), device=device)
+    at = torch.arange(folds, device=device).unsqueeze(-1) + folds * torch.arange(
+        -(-n // folds), device=device
+    )
     return [part for part in (at[:larger], at[larger:, : n // folds]) if part.numel()]
 
 
 def left_in(members: Tensor, n: int) -> Tensor:
-    """Which of n samples are left without each fold (folds, n − size), given which are in it (folds, size).
+    """Which of n samples are left without each fold (folds, n − size), given which are in it
+    (folds, size).
 
-    Every `folds`-th sample is in the same fold, so between two that are left out all others follow in order.
+    Every `folds`-th sample is in the same fold, so between two that are left out all others follow
+    in order.
     """
     folds, size = members.shape
     at = torch.arange(n - size, device=members.device).expand(folds, -1)
-    return at + torch.searchsorted(members - torch.arange(size, device=members.device), at.contiguous(), right=True)
+    return at + torch.searchsorted(
+        members - torch.arange(size, device=members.device), at.contiguous(), right=True
+    )
 
 
-def fold_matrices(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
-    """The matrix of all rows (n, n), then those without each fold (folds, m, m): large ones on a CPU one by one, else by size."""
+def fold_matrices(
+    data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool
+) -> list[Tensor]:
+    """The matrix of all rows (n, n), then those without each fold (folds, m, m): large ones on a
+    CPU one by one, else by size."""
     made = _grams(data, rows, group) if len(data) <= data.width else _scatters(data, rows, group)
     return [m.clamp(min=0) for m in made] if clamp else made
 
@@ -124,7 +149,10 @@ def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Te
     for members in fold_members(len(gram), gram.device):
         rest = left_in(members, len(gram))
         together = data.on_gpu or len(gram) <= _FEW_ROWS
-        out += [gram[some.unsqueeze(-1), some.unsqueeze(-2)] for some in ([rest] if together else rest.split(1))]
+        out += [
+            gram[some.unsqueeze(-1), some.unsqueeze(-2)]
+            for some in ([rest] if together else rest.split(1))
+        ]
     return out
 
 
@@ -138,7 +166,8 @@ def _scatters(data: PooledRows, rows: RowPreparation, group: int | None) -> list
             mean += z.sum(0)
         mean /= len(data)
     if group is None:
-        # one pass: the scatter of each fold, from which the whole and what is left without a fold follow
+        # one pass: the scatter of each fold, from which the whole and what is left without a fold
+        # follow
         folds = torch.zeros(n_folds(len(data)), d, d, dtype=torch.float64, device=data.device)
         for z, members in data.blocks_by_fold():
             prepared = prepare_rows(z, rows, mean)
@@ -201,7 +230,8 @@ class SumsOfMany:
         return whole.get(), without.get()
 
     def evaluate(self, index: int, function: OfSums) -> tuple[float, float]:
-        """(value, standard error) of a function of one spectrum's sums; NaN where no vector has a direction."""
+        """(value, standard error) of a function of one spectrum's sums; NaN where no vector has a
+        direction."""
         whole, without = self._here
         if function not in self._values:  # of all at once: single numbers are slow
             self._values[function] = function(whole).tolist(), function(without).tolist()
@@ -213,7 +243,9 @@ class SumsOfMany:
 
 def can_use_sums(data: PooledRows, clamp: bool) -> bool:
     """Whether folds can be left out of the Gram matrix that way, and whether it pays."""
-    if clamp or not FEWEST <= len(data) <= data.width:  # clamped matrices may have negative eigenvalues
+    if (
+        clamp or not FEWEST <= len(data) <= data.width
+    ):  # clamped matrices may have negative eigenvalues
         return False
     return not data.on_gpu or fast_doubles(data.device)
 
@@ -232,19 +264,25 @@ def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation, group: i
         left = [data for data in left if ("sums", rows, group) not in data._memo]
 
 
-def evaluate_sums(data: PooledRows, rows: RowPreparation, group: int | None, function: OfSums) -> tuple[float, float]:
-    """(value, standard error) of a function of one data's sums, which are computed once per data and preparation."""
+def evaluate_sums(
+    data: PooledRows, rows: RowPreparation, group: int | None, function: OfSums
+) -> tuple[float, float]:
+    """(value, standard error) of a function of one data's sums, which are computed once per data
+    and preparation."""
     prepare_fold_sums([data], rows, group)
     return data._memo["sums", rows, group](function)
 
 
-# --- entropies of Gram matrices whose rows are samples, without some of them (DiME) ---------------------------------------------
+# --- entropies of Gram matrices whose rows are samples, without some of them (DiME)
+#   ---------------------------------------------
 
 
 def equal_folds(n: int, device: torch.device) -> Tensor | None:
-    """Folds of n samples in canonical order, all of one size (folds, size); None where fewer than three can be made.
+    """Folds of n samples in canonical order, all of one size (folds, size); None where fewer than
+    three can be made.
 
-    An entropy grows with its matrix, so that folds of different sizes would differ by that alone. A few samples are in none.
+    An entropy grows with its matrix, so that folds of different sizes would differ by that alone. A
+    few samples are in none.
     """
     folds = n_folds(n)
     if folds < 3:
@@ -254,7 +292,8 @@ def equal_folds(n: int, device: torch.device) -> Tensor | None:
 
 
 def equal_folds_error(values: Tensor, n: int) -> float:
-    """The jackknife's standard error from the values without each fold; (folds − 1) / folds · Σ where they hold all n samples."""
+    """The jackknife's standard error from the values without each fold; (folds − 1) / folds · Σ
+    where they hold all n samples."""
     size = n // len(values)
     return math.sqrt((n - size) / size * float((values - values.mean()).square().mean()))
 
@@ -262,23 +301,31 @@ def equal_folds_error(values: Tensor, n: int) -> float:
 def entropies_without_each(grams: Tensor, alpha: float) -> Tensor:
     """S_α of matrices (B, n, n) without each of their rows (B, n).
 
-    Exact for α = 1 and 2 and for few rows. For other orders of many rows the eigenvalues left are taken as λ_k (1 − v_ik²), to
-    first order: solving n matrices would take n times as long.
+    Exact for α = 1 and 2 and for few rows. For other orders of many rows the eigenvalues left are
+    taken as λ_k (1 − v_ik²), to first order: solving n matrices would take n times as long.
     """
     count, n = grams.shape[:2]
     if alpha == 2:
         diagonal, squares = grams.diagonal(dim1=-2, dim2=-1), grams.square().sum(-1)
         trace = diagonal.sum(-1, keepdim=True) - diagonal
-        return -torch.log((squares.sum(-1, keepdim=True) - 2 * squares + diagonal.square()) / trace.square())
+        return -torch.log(
+            (squares.sum(-1, keepdim=True) - 2 * squares + diagonal.square()) / trace.square()
+        )
     if n < FEWEST:
         rows = (
-            torch.arange(n, device=grams.device).expand(n, n)[~torch.eye(n, dtype=torch.bool, device=grams.device)].view(n, n - 1)
+            torch.arange(n, device=grams.device)
+            .expand(n, n)[~torch.eye(n, dtype=torch.bool, device=grams.device)]
+            .view(n, n - 1)
         )
-        return torch.stack([gram_entropy(gram[rows.unsqueeze(-1), rows.unsqueeze(1)], alpha) for gram in grams])
+        return torch.stack(
+            [gram_entropy(gram[rows.unsqueeze(-1), rows.unsqueeze(1)], alpha) for gram in grams]
+        )
     if grams.is_cuda and not fast_doubles(grams.device):
         grams = grams.cpu()
     if alpha == 1:
-        return entropy_of_sums(sums_without(grams, [torch.arange(n, device=grams.device).unsqueeze(-1)])[1])
+        return entropy_of_sums(
+            sums_without(grams, [torch.arange(n, device=grams.device).unsqueeze(-1)])[1]
+        )
     out = torch.empty(count, n, dtype=torch.float64)
     for i, gram in enumerate(grams):
         values, vectors = torch.linalg.eigh(gram)
@@ -286,9 +333,11 @@ def entropies_without_each(grams: Tensor, alpha: float) -> Tensor:
     return out
 
 
-# float32 will do for the folds if it moves the whole data's value by less than this share of the standard error,
+# float32 will do for the folds if it moves the whole data's value by less than this share of the
+# standard error,
 _SHARE_OF_ERROR = 0.25
-# and for the value itself if it moves it by no more than this: nats of an entropy, a share of anything else.
+# and for the value itself if it moves it by no more than this: nats of an entropy, a share of
+# anything else.
 NATS, SHARE = 2e-5, 2e-4
 
 Function = Callable[[Tensor], Tensor]
@@ -312,10 +361,12 @@ class Quantity:
 
 @dataclass
 class Spectrum:
-    """Eigenvalues (ascending, clamped at zero) of the prepared rows' Gram matrix, and those without each fold of prompts.
+    """Eigenvalues (ascending, clamped at zero) of the prepared rows' Gram matrix, and those without
+    each fold of prompts.
 
-    `without` stacks folds of the same size (folds, n). Those solved in float32 have `exactly`, which solves the whole data's
-    spectrum in float64 until `sharpen` has been given it, and `again`, which solves the folds in float64.
+    `without` stacks folds of the same size (folds, n). Those solved in float32 have `exactly`,
+    which solves the whole data's spectrum in float64 until `sharpen` has been given it, and
+    `again`, which solves the folds in float64.
     """
 
     eigenvalues: Tensor
@@ -338,7 +389,8 @@ class Spectrum:
         return value, error
 
     def settles(self, quantity: Quantity) -> bool:
-        """Whether float32's rounding cannot show in the value or the standard error of a function."""
+        """Whether float32's rounding cannot show in the value or the standard error of a
+        function."""
         if self.exactly is None:
             return True
         function = quantity.function
@@ -348,7 +400,8 @@ class Spectrum:
         return moved * self._folds <= _SHARE_OF_ERROR * self._error(function)
 
     def sharpen(self, exact: Tensor) -> None:
-        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in the others as well.
+        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in
+        the others as well.
 
         A Gram matrix without k rows has k empty dimensions fewer.
         """
@@ -359,15 +412,21 @@ class Spectrum:
 
     @property
     def _folds(self) -> float:
-        """√ of their number: what rounding of a single value becomes in the standard error, at most."""
+        """√ of their number: what rounding of a single value becomes in the standard error, at
+        most."""
         return math.sqrt(sum(len(folds) for folds in self.without))
 
     def _error(self, function: Function) -> float:
-        return jackknife_error([value for folds in self.without for value in function(folds).tolist()])
+        return jackknife_error(
+            [value for folds in self.without for value in function(folds).tolist()]
+        )
 
 
-def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False) -> Spectrum:
-    """The spectrum of pooled vectors under a row preparation. Computed once per data and preparation."""
+def pooled_spectrum(
+    data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False
+) -> Spectrum:
+    """The spectrum of pooled vectors under a row preparation. Computed once per data and
+    preparation."""
     if len(data) == 0:
         raise ValueError("no pooled vectors: add some with update() first")
     pooled_spectra([data], rows, group, clamp)
@@ -375,9 +434,14 @@ def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = 
 
 
 def pooled_spectra(
-    many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool, quantity: Quantity | None = None
+    many: Sequence[PooledRows],
+    rows: RowPreparation,
+    group: int | None,
+    clamp: bool,
+    quantity: Quantity | None = None,
 ) -> None:
-    """The spectra of several sites' vectors, solved together where they are on a GPU. Remembered in each data.
+    """The spectra of several sites' vectors, solved together where they are on a GPU. Remembered in
+    each data.
 
     Those that must be solved in float64 for the sake of `quantity` are solved together too.
     """
@@ -403,22 +467,40 @@ def _solve(matrices: Tensor) -> Tensor:
     return eigvalsh(matrices.double()).clamp(min=0).cpu()
 
 
-def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool) -> list[Spectrum]:
-    """Whole spectra and those without folds in float32, each size in one batch over all the data."""
+def _solve_on_gpu(
+    many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool
+) -> list[Spectrum]:
+    """Whole spectra and those without folds in float32, each size in one batch over all the
+    data."""
     made = [[m.float() for m in fold_matrices(data, rows, group, clamp)] for data in many]
     sizes = range(1, max(len(matrices) for matrices in made))
-    batches = [torch.stack([site[0] for site in made]), *(joined([site[k] for site in made]) for k in sizes)]
-    solved = [eigvalsh(batch) for batch in batches]  # the GPU has all of its work before the host waits
+    batches = [
+        torch.stack([site[0] for site in made]),
+        *(joined([site[k] for site in made]) for k in sizes),
+    ]
+    solved = [
+        eigvalsh(batch) for batch in batches
+    ]  # the GPU has all of its work before the host waits
     wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solved]
-    if rows.startswith("centered") and group is None and not clamp and all(len(data) <= data.width for data in many):
+    if (
+        rows.startswith("centered")
+        and group is None
+        and not clamp
+        and all(len(data) <= data.width for data in many)
+    ):
         wholes[:, 0] = 0.0  # rows that sum to zero, scaled or not, miss one dimension
-    split = [iter(values.split([len(site[k]) for site in made])) for k, values in zip(sizes, stacked, strict=True)]
+    split = [
+        iter(values.split([len(site[k]) for site in made]))
+        for k, values in zip(sizes, stacked, strict=True)
+    ]
     return [
         Spectrum(
             wholes[i].clone(),
             [next(values) for values in split],
             lambda data=data: _solve(whole_matrix(data, rows, group, clamp)),  # type: ignore[misc]
-            lambda data=data: [_solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]],  # type: ignore[misc]
+            lambda data=data: [
+                _solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]
+            ],  # type: ignore[misc]
         )
         for i, data in enumerate(many)
     ]

@@ -1,5 +1,5 @@
-"""How pooled vectors lie: intrinsic dimension (TwoNN), and anisotropy in two senses, the mean cosine between prompts and
-the share of the largest direction."""
+"""How pooled vectors lie: intrinsic dimension (TwoNN), and anisotropy in two senses, the mean
+cosine between prompts and the share of the largest direction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from layerscope.metrics.samples import PooledRows
 
 
 class Anisotropy(Metric[PooledRows]):
-    """Mean cosine over all pairs of different prompts: (‖Σ u‖² − N) / (N (N − 1)), with u the unit vectors.
+    """Mean cosine over all pairs of different prompts: (‖Σ u‖² − N) / (N (N − 1)), with u the unit
+    vectors.
 
     >>> import torch
     >>> round(Anisotropy().update(torch.ones(3, 2)).compute().value, 6)  # all the same direction
@@ -45,10 +46,14 @@ class Anisotropy(Metric[PooledRows]):
         if n < 2:
             return Estimate(math.nan, n, data.width, undefined=len(data))
         value = (float(total @ total) - n) / (n * (n - 1))
-        with_others = torch.cat([_cosines_with_others(prepare_rows(z, "unit"), total, n) for z in data.blocks()])
+        with_others = torch.cat(
+            [_cosines_with_others(prepare_rows(z, "unit"), total, n) for z in data.blocks()]
+        )
         # each pair is shared by two prompts: a U-statistic of order two
         influence = 2 * (with_others.nan_to_num(value) - value) / n
-        return Estimate(value, n, data.width, data.to_canonical(influence.cpu().numpy()), undefined=undefined)
+        return Estimate(
+            value, n, data.width, data.to_canonical(influence.cpu().numpy()), undefined=undefined
+        )
 
 
 def _cosines_with_others(unit: torch.Tensor, total: torch.Tensor, n: int) -> torch.Tensor:
@@ -61,9 +66,11 @@ _BLOCK = 1024
 
 
 def neighbor_ratios(rows: Tensor) -> Tensor:
-    """μ_i = r_2 / r_1 of each row (N, D); NaN where the nearest neighbor is at distance zero (a duplicate).
+    """μ_i = r_2 / r_1 of each row (N, D); NaN where the nearest neighbor is at distance zero (a
+    duplicate).
 
-    Distances are taken directly, not through inner products: those lose half the digits for near neighbors.
+    Distances are taken directly, not through inner products: those lose half the digits for near
+    neighbors.
     """
     n = len(rows)
     out = torch.full((n,), math.nan, dtype=torch.float64, device=rows.device)
@@ -75,7 +82,9 @@ def neighbor_ratios(rows: Tensor) -> Tensor:
         squares[row, row + start] = math.inf
         near = squares.topk(min(4, n - 1), largest=False).indices
         exact = torch.linalg.vector_norm(block.unsqueeze(1) - rows[near], dim=-1).sort(-1).values
-        out[start : start + len(block)] = torch.where(exact[:, 0] > 0, exact[:, 1] / exact[:, 0], math.nan)
+        out[start : start + len(block)] = torch.where(
+            exact[:, 0] > 0, exact[:, 1] / exact[:, 0], math.nan
+        )
     return out
 
 

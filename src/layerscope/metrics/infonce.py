@@ -1,4 +1,5 @@
-"""InfoNCE (NT-Xent) between two augmented views of every prompt, and the mutual information it bounds."""
+"""InfoNCE (NT-Xent) between two augmented views of every prompt, and the mutual information it
+bounds."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ _BLOCK = 1024
 _MOST_ENTRIES = 2**25  # of similarities held at once for several data: 256 MB
 
 
-def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = False) -> tuple[Tensor, Tensor]:
-    """Loss of each prompt, and what each prompt adds to the others' losses as a negative; views (…, N, D), already prepared.
+def info_nce(
+    a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Loss of each prompt, and what each prompt adds to the others' losses as a negative; views (…,
+    N, D), already prepared.
 
-    NT-Xent: every one of the 2N rows is told from the 2N − 2 rows of other prompts. `one_way`: rows of `a` against rows
-    of `b` only. Computed in blocks of rows.
+    NT-Xent: every one of the 2N rows is told from the 2N − 2 rows of other prompts. `one_way`: rows
+    of `a` against rows of `b` only. Computed in blocks of rows.
     """
     n = a.shape[-2]
     z = a if one_way else torch.cat([a, b], dim=-2)
@@ -57,7 +61,8 @@ def _bound(n: int, d: int, o: Options) -> tuple[float, float]:
 
 
 class InfoNCE(Metric[ViewRows]):
-    """NT-Xent loss over the first two views, τ = 0.1, cosine similarity by default. Lower: views are told apart better.
+    """NT-Xent loss over the first two views, τ = 0.1, cosine similarity by default. Lower: views
+    are told apart better.
 
     >>> import torch
     >>> same = torch.eye(8).unsqueeze(1).repeat(1, 2, 1)  # two equal views, prompts orthogonal
@@ -93,14 +98,19 @@ class InfoNCE(Metric[ViewRows]):
         parts = [Sent(torch.cat(part)) for part in zip(*found, strict=True)]
 
         def keep() -> None:
-            for data, losses, as_negative in zip(there, *(part.get() for part in parts), strict=True):
+            for data, losses, as_negative in zip(
+                there, *(part.get() for part in parts), strict=True
+            ):
                 data._memo["infonce losses", self.options] = losses, as_negative
 
         return keep
 
     def _losses(self, many: Sequence[ViewRows]) -> tuple[Tensor, Tensor]:
         o = self.options
-        a, b = (torch.stack([prepared_view(data, i, o.view_rows, o.group) for data in many]) for i in (0, 1))
+        a, b = (
+            torch.stack([prepared_view(data, i, o.view_rows, o.group) for data in many])
+            for i in (0, 1)
+        )
         return info_nce(a, b, o.temperature, o.infonce_one_way)
 
     def estimate(self, data: ViewRows) -> Estimate:
@@ -111,7 +121,9 @@ class InfoNCE(Metric[ViewRows]):
         return data._memo["infonce", o]
 
     def _loss(self, data: ViewRows) -> Estimate:
-        found = data._memo.get(("infonce losses", self.options)) or [part[0] for part in self._losses([data])]
+        found = data._memo.get(("infonce losses", self.options)) or [
+            part[0] for part in self._losses([data])
+        ]
         losses, as_negative = found
         n = len(losses)
         value = float(losses.mean())
@@ -120,7 +132,8 @@ class InfoNCE(Metric[ViewRows]):
 
 
 class InfoNCEBound(InfoNCE):
-    """log N − InfoNCE: a lower bound, at most log N, on the mutual information between two views."""
+    """log N − InfoNCE: a lower bound, at most log N, on the mutual information between two
+    views."""
 
     info = MetricInfo(
         name="infonce_mi",

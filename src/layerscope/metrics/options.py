@@ -1,4 +1,5 @@
-"""The settings that change a metric's value, stored with every result, and how rows are prepared before a Gram matrix."""
+"""The settings that change a metric's value, stored with every result, and how rows are prepared
+before a Gram matrix."""
 
 from __future__ import annotations
 
@@ -17,13 +18,18 @@ ENTROPIES = ("exact", "approximate")
 class Options:
     """Settings of the metrics; the defaults are layerscope's.
 
-    The last five reproduce conventions of the paper's released code (preset `released`); see docs/conventions.md.
+    The last five reproduce conventions of the paper's released code (preset `released`); see
+    docs/conventions.md.
     """
 
     alpha: float = 1.0
-    entropy: Literal["exact", "approximate"] = "exact"  # with layerscope-gpu, of prompts of 256 tokens and more, at α = 1
+    entropy: Literal["exact", "approximate"] = (
+        "exact"  # with layerscope-gpu, of prompts of 256 tokens and more, at α = 1
+    )
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
-    pooled_rows: RowPreparation = "centered-unit"  # pooled vectors, for dataset entropy and the ranks
+    pooled_rows: RowPreparation = (
+        "centered-unit"  # pooled vectors, for dataset entropy and the ranks
+    )
     view_rows: RowPreparation = "unit"  # pooled vectors of the views, for InfoNCE and DiME
     lidar_rows: RowPreparation = "raw"
     temperature: float = 0.1  # InfoNCE
@@ -33,17 +39,24 @@ class Options:
     seed: int = 0
     clamp_gram: bool = False  # negative Gram entries set to zero before the entropy
     curvature_absolute: bool = False  # |cos| instead of cos between successive differences
-    infonce_one_way: bool = False  # N x N logits from view 1 to view 2, instead of NT-Xent over both
+    infonce_one_way: bool = (
+        False  # N x N logits from view 1 to view 2, instead of NT-Xent over both
+    )
     dime_feature_side: bool = False  # D x D covariances when N > D
     group: int | None = None  # center pooled vectors inside groups of this many prompts
 
 
 def zero_row_floor(norms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Length under which a centered row is rounding noise of a row of length `norms` stored as `dtype`.
+    """Length under which a centered row is rounding noise of a row of length `norms` stored as
+    `dtype`.
 
     A row that equals the mean has no direction; dividing its noise by its length would invent one.
     """
-    eps = max(torch.finfo(dtype).eps, 16 * torch.finfo(torch.float64).eps) if dtype.is_floating_point else 0.0
+    eps = (
+        max(torch.finfo(dtype).eps, 16 * torch.finfo(torch.float64).eps)
+        if dtype.is_floating_point
+        else 0.0
+    )
     return norms * eps
 
 
@@ -56,8 +69,8 @@ def check_rows(rows: str) -> None:
 def prepare_rows(z: Tensor, rows: RowPreparation, mean: Tensor | None = None) -> Tensor:
     """Rows of (..., N, D) as `rows` says; rows without a direction become zero.
 
-    `centered-unit` (subtract the mean row, then scale to length 1) follows Wei et al. 2024. `mean` overrides the mean
-    row of this block, for data that comes in blocks.
+    `centered-unit` (subtract the mean row, then scale to length 1) follows Wei et al. 2024. `mean`
+    overrides the mean row of this block, for data that comes in blocks.
     """
     check_rows(rows)
     if rows == "raw":
@@ -70,4 +83,6 @@ def prepare_rows(z: Tensor, rows: RowPreparation, mean: Tensor | None = None) ->
         out = z - (z.mean(-2, keepdim=True) if mean is None else mean)
         floor = zero_row_floor(torch.linalg.vector_norm(z, dim=-1, keepdim=True), z.dtype)
     norms = torch.linalg.vector_norm(out, dim=-1, keepdim=True)
-    return torch.where(norms > floor, out / norms if rows.endswith("unit") else out, torch.zeros_like(out))
+    return torch.where(
+        norms > floor, out / norms if rows.endswith("unit") else out, torch.zeros_like(out)
+    )

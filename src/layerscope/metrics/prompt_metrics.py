@@ -1,4 +1,5 @@
-"""Metrics of one prompt's tokens, averaged over prompts: entropy, curvature, how long the states are, and the sink."""
+"""Metrics of one prompt's tokens, averaged over prompts: entropy, curvature, how long the states
+are, and the sink."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class PromptEntropy(PromptMean):
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         return prompt_entropies(states, mask, self.options)
 
-    def normalized(self, data: PromptValues, raw: Estimate, normalization: Normalization) -> Estimate:
+    def normalized(
+        self, data: PromptValues, raw: Estimate, normalization: Normalization
+    ) -> Estimate:
         """Each prompt by its own number of tokens, then the mean."""
         values, (sizes, which) = data.ordered()[0], data.sizes()
         by = np.array([normalizer(normalization, int(t), data.width or 0) for t in sizes])
@@ -54,9 +57,11 @@ class PromptEntropy(PromptMean):
 
 
 class Curvature(PromptMean):
-    """Mean angle, in radians, between successive differences v_k = z_{k+1} − z_k of one prompt's states.
+    """Mean angle, in radians, between successive differences v_k = z_{k+1} − z_k of one prompt's
+    states.
 
-    Prompts of fewer than three tokens have none: they are counted as undefined. Differences of length zero are left out.
+    Prompts of fewer than three tokens have none: they are counted as undefined. Differences of
+    length zero are left out.
 
     >>> import torch
     >>> corner = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]])
@@ -86,9 +91,11 @@ class Curvature(PromptMean):
 
 
 class StateNorm(PromptMean):
-    """Mean length of a prompt's token states without the final norm; `drop` leaves out the token with the largest.
+    """Mean length of a prompt's token states without the final norm; `drop` leaves out the token
+    with the largest.
 
-    Each block adds to the residual stream, so that it grows with depth, and what a block adds weighs less and less.
+    Each block adds to the residual stream, so that it grows with depth, and what a block adds
+    weighs less and less.
 
     >>> import torch
     >>> StateNorm().update(torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])).compute().value
@@ -125,7 +132,8 @@ _SOURCE = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention si
 
 
 class SinkRatio(PromptMean):
-    """Norm of a prompt's largest token over the median norm of its tokens, on states without the final norm."""
+    """Norm of a prompt's largest token over the median norm of its tokens, on states without the
+    final norm."""
 
     info = MetricInfo(
         name="sink_ratio",

@@ -1,7 +1,8 @@
-"""How many directions a spectrum holds, and how fast it falls: effective rank, entropy rank, RankMe, α-ReQ, NESum.
+"""How many directions a spectrum holds, and how fast it falls: effective rank, entropy rank,
+RankMe, α-ReQ, NESum.
 
-Effective rank is of singular values, entropy rank exp(S_1) of their squares, which concentrates a distribution: so
-1 ≤ entropy rank ≤ effective rank ≤ rank. The paper's Theorem 1 has it reversed."""
+Effective rank is of singular values, entropy rank exp(S_1) of their squares, which concentrates a
+distribution: so 1 ≤ entropy rank ≤ effective rank ≤ rank. The paper's Theorem 1 has it reversed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from layerscope.metrics.options import Options
 
 
 def effective_rank(eigenvalues: Tensor) -> Tensor:
-    """exp of the entropy of q ∝ σ = √λ (Roy & Vetterli 2007), from eigenvalues λ of the Gram matrix.
+    """exp of the entropy of q ∝ σ = √λ (Roy & Vetterli 2007), from eigenvalues λ of the Gram
+    matrix.
 
     >>> import torch
     >>> round(effective_rank(torch.tensor([4.0, 4.0, 0.0])).item(), 4)
@@ -28,7 +30,8 @@ def effective_rank(eigenvalues: Tensor) -> Tensor:
 
 
 def singular_values(eigenvalues: Tensor) -> Tensor:
-    """σ = √λ, without rounding: the root would lift 1e-16 of the largest eigenvalue to 1e-8 of the largest σ."""
+    """σ = √λ, without rounding: the root would lift 1e-16 of the largest eigenvalue to 1e-8 of the
+    largest σ."""
     # the slope of √λ at 0 is infinite: eigenvalues that are zero must stay out of the graph
     present = eigenvalues > rounding_floor(eigenvalues)
     return torch.where(present, eigenvalues, 1.0).sqrt() * present
@@ -92,7 +95,10 @@ def rankme(eigenvalues: Tensor) -> Tensor:
 def _bound(n: int, d: int, options: Options) -> tuple[float, float]:
     """ε moves both ends a little: p = (1, 0, …) and p = 1/k, each plus ε."""
     k = max(1, min(n, d))
-    ends = torch.tensor([1.0] + [0.0] * (k - 1), dtype=torch.float64), torch.full((k,), 1 / k, dtype=torch.float64)
+    ends = (
+        torch.tensor([1.0] + [0.0] * (k - 1), dtype=torch.float64),
+        torch.full((k,), 1 / k, dtype=torch.float64),
+    )
     low, high = (float(torch.special.entr(p + EPSILON).sum().exp()) for p in ends)
     return low, high
 
@@ -116,12 +122,14 @@ class RankMe(PooledSpectrumMetric):
     function = staticmethod(rankme)
 
 
-# Eigenvalues this much smaller than the largest are rounding of float32 states and would decide the slope.
+# Eigenvalues this much smaller than the largest are rounding of float32 states and would decide the
+# slope.
 _FLOOR = 1e-10
 
 
 def power_law_exponent(eigenvalues: Tensor) -> Tensor:
-    """Least-squares α of log λ_i = c − α log i over the nonzero eigenvalues (any order); NaN with fewer than two.
+    """Least-squares α of log λ_i = c − α log i over the nonzero eigenvalues (any order); NaN with
+    fewer than two.
 
     >>> import torch
     >>> round(power_law_exponent(torch.arange(1, 50).double() ** -1.5).item(), 6)

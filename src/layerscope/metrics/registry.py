@@ -1,4 +1,5 @@
-"""All metrics by name: those of this folder, those that other packages add (entry points `layerscope.metrics`), and functions."""
+"""All metrics by name: those of this folder, those that other packages add (entry points
+`layerscope.metrics`), and functions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ MetricName = str | type[Metric[Any]] | Callable[..., Any]
 
 
 def _is_metric(thing: Any) -> bool:
-    return isinstance(thing, type) and issubclass(thing, Metric) and isinstance(vars(thing).get("info"), MetricInfo)
+    return (
+        isinstance(thing, type)
+        and issubclass(thing, Metric)
+        and isinstance(vars(thing).get("info"), MetricInfo)
+    )
 
 
 def _metrics_in(module: Any) -> list[type[Metric[Any]]]:
@@ -42,7 +47,8 @@ REGISTRY: Registry[type[Metric[Any]]] = Registry(
 
 
 def register(metric: M) -> M:
-    """Class decorator: register a metric in this process. Metrics in this folder or from entry points do not need it."""
+    """Class decorator: register a metric in this process. Metrics in this folder or from entry
+    points do not need it."""
     REGISTRY.add(metric)
     return metric
 
@@ -62,7 +68,8 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
 
     `all` (or None) is every metric that is measured by default, `paper` the paper's own.
 
-    A metric's class or a plain function may stand for a name; it is registered in this process (see `metric_of_function`).
+    A metric's class or a plain function may stand for a name; it is registered in this process (see
+    `metric_of_function`).
     """
     given: Iterable[MetricName]
     if isinstance(names, str):
@@ -88,23 +95,31 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
 
 
 class FunctionMetric(PromptMean):
-    """The mean over prompts of what a user's function gives. Asked for by the function, never by `all`."""
+    """The mean over prompts of what a user's function gives. Asked for by the function, never by
+    `all`."""
 
     function: FunctionType
     takes_mask: bool
 
     def measure(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """One value per prompt: from the whole batch, or prompt by prompt from the states without padding."""
+        """One value per prompt: from the whole batch, or prompt by prompt from the states without
+        padding."""
         function = type(self).function
         if self.takes_mask:
             return function(states, mask)
-        return torch.tensor([self._number(function(rows[real])) for rows, real in zip(states, mask, strict=True)])
+        return torch.tensor(
+            [self._number(function(rows[real])) for rows, real in zip(states, mask, strict=True)]
+        )
 
     def _number(self, value: Any) -> float:
         try:
             return float(value)
         except (TypeError, ValueError, RuntimeError):
-            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            got = (
+                f"a tensor of shape {tuple(value.shape)}"
+                if isinstance(value, torch.Tensor)
+                else type(value).__name__
+            )
             raise PluginError(
                 f"metric {self.info.name!r}: the function is given the states (tokens, width) of one prompt and must return one "
                 f"number; it returned {got}."
@@ -112,15 +127,17 @@ class FunctionMetric(PromptMean):
 
 
 def is_function(metric: type[Metric[Any]]) -> bool:
-    """Whether a metric is a user's function, which is measured where it is named and nowhere else."""
+    """Whether a metric is a user's function, which is measured where it is named and nowhere
+    else."""
     return issubclass(metric, FunctionMetric)
 
 
 def metric_of_function(function: Any) -> type[FunctionMetric]:
-    """A plain function as a metric under its own name, which is the mean over prompts of what it returns.
+    """A plain function as a metric under its own name, which is the mean over prompts of what it
+    returns.
 
-    A function of one argument is given the token states (tokens, width) of one prompt and returns a number; one of two is given
-    a batch, `(states, mask)`, and returns a number per prompt.
+    A function of one argument is given the token states (tokens, width) of one prompt and returns a
+    number; one of two is given a batch, `(states, mask)`, and returns a number per prompt.
     """
     if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
         raise PluginError(
@@ -142,7 +159,12 @@ def metric_of_function(function: Any) -> type[FunctionMetric]:
         name=name, title=name.replace("_", " ").capitalize(), level="tokens", unit="", citation="",
         higher_means=f"{name} is larger", bounds=lambda n, d, o: (-math.inf, math.inf), bounds_text="not known",
     )  # fmt: skip
-    members = {"function": staticmethod(function), "takes_mask": len(needed) == 2, "info": info, "__doc__": function.__doc__}
+    members = {
+        "function": staticmethod(function),
+        "takes_mask": len(needed) == 2,
+        "info": info,
+        "__doc__": function.__doc__,
+    }
     made: type[FunctionMetric] = type(name, (FunctionMetric,), members)
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__
     return made
@@ -154,7 +176,11 @@ def _code_digest(function: FunctionType) -> str:
     def told(thing: Any) -> str:
         if isinstance(thing, CodeType):
             return f"{thing.co_code.hex()} {thing.co_names} {[told(inner) for inner in thing.co_consts]}"
-        return repr(thing) if isinstance(thing, (int, float, str, bytes, tuple, type(None))) else type(thing).__name__
+        return (
+            repr(thing)
+            if isinstance(thing, (int, float, str, bytes, tuple, type(None)))
+            else type(thing).__name__
+        )
 
     closed = [told(cell.cell_contents) for cell in function.__closure__ or ()]
     parts = [told(function.__code__), *map(told, function.__defaults__ or ()), *closed]
@@ -162,15 +188,24 @@ def _code_digest(function: FunctionType) -> str:
 
 
 def in_reading_order(names: Iterable[str]) -> list[str]:
-    """Metric names as tables and figures show them; names that are not metrics here (of a published table, say) come last."""
+    """Metric names as tables and figures show them; names that are not metrics here (of a published
+    table, say) come last."""
     known = REGISTRY.all()
-    return sorted(dict.fromkeys(names), key=lambda name: (known[name].info.order, name) if name in known else (math.inf, name))
+    return sorted(
+        dict.fromkeys(names),
+        key=lambda name: (known[name].info.order, name) if name in known else (math.inf, name),
+    )
 
 
 def main_metrics(names: Iterable[str] | None = None) -> list[str]:
-    """The metrics among `names` (every known one if None) that are shown where there is no room for all, in reading order."""
+    """The metrics among `names` (every known one if None) that are shown where there is no room for
+    all, in reading order."""
     known = REGISTRY.all()
-    return [name for name in in_reading_order(known if names is None else names) if name in known and known[name].info.main]
+    return [
+        name
+        for name in in_reading_order(known if names is None else names)
+        if name in known and known[name].info.main
+    ]
 
 
 def metric_title(name: str, sink: str = "keep") -> str:
@@ -187,9 +222,14 @@ def on_log_scale(name: str) -> bool:
 
 
 def shown_series(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The main metrics among `names` with their sink settings, as tables by layer and panels show them."""
+    """The main metrics among `names` with their sink settings, as tables by layer and panels show
+    them."""
     known = REGISTRY.all()
-    return [(name, sink) for name in main_metrics(names) for sink in ("keep", *["drop"] * known[name].info.compare_sinks)]
+    return [
+        (name, sink)
+        for name in main_metrics(names)
+        for sink in ("keep", *["drop"] * known[name].info.compare_sinks)
+    ]
 
 
 def is_plugin(metric: type[Metric[Any]]) -> bool:
@@ -198,13 +238,15 @@ def is_plugin(metric: type[Metric[Any]]) -> bool:
 
 
 def few_metrics(names: Iterable[str], most: int = 3) -> list[str]:
-    """The first main metrics among `names`, for the smallest overviews; none of those from outside is left out."""
+    """The first main metrics among `names`, for the smallest overviews; none of those from outside
+    is left out."""
     shown, known = main_metrics(names), REGISTRY.all()
     return [*shown[:most], *(name for name in shown[most:] if is_plugin(known[name]))]
 
 
 def origin(metric: type[Metric[Any]]) -> str:
-    """Where a metric from outside comes from, for the manifest and the run's key: its class, its package and version."""
+    """Where a metric from outside comes from, for the manifest and the run's key: its class, its
+    package and version."""
     source = REGISTRY.source(metric.info.name)
     if issubclass(metric, FunctionMetric):
         source = f"code {_code_digest(metric.function)}"
@@ -212,12 +254,17 @@ def origin(metric: type[Metric[Any]]) -> str:
 
 
 def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
-    """Try a metric from outside on small random samples: what is wrong with it is better known before a model is run."""
+    """Try a metric from outside on small random samples: what is wrong with it is better known
+    before a model is run."""
     info = metric.info
     if info.level not in ("tokens", "pooled", "views"):
-        raise PluginError(f"metric {info.name!r}: level must be tokens, pooled or views, not {info.level!r}.")
+        raise PluginError(
+            f"metric {info.name!r}: level must be tokens, pooled or views, not {info.level!r}."
+        )
     if "keep" not in info.sinks or (info.level != "tokens" and info.sinks != ("keep",)):
-        raise PluginError(f'metric {info.name!r}: sinks must be ("keep",), or ("keep", "drop") for a token metric.')
+        raise PluginError(
+            f'metric {info.name!r}: sinks must be ("keep",), or ("keep", "drop") for a token metric.'
+        )
     generator = torch.Generator().manual_seed(0)
     try:
         made = metric(options)
@@ -225,7 +272,9 @@ def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
             _try_prompts(made, generator)
             return
         if info.level == "tokens":
-            raise PluginError(f"metric {info.name!r} is a token metric: derive it from layerscope.metrics.PromptMean.")
+            raise PluginError(
+                f"metric {info.name!r} is a token metric: derive it from layerscope.metrics.PromptMean."
+            )
         data = made.new_data()
         shape = (24, 16) if info.level == "pooled" else (24, 2, 16)
         data.update(torch.randn(shape, generator=generator))
@@ -233,7 +282,9 @@ def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
     except PluginError:
         raise
     except Exception as error:
-        raise PluginError(f"metric {info.name!r} failed on random samples: {type(error).__name__}: {error}.") from error
+        raise PluginError(
+            f"metric {info.name!r} failed on random samples: {type(error).__name__}: {error}."
+        ) from error
 
 
 def _try_prompts(metric: PromptMean, generator: torch.Generator) -> None:
@@ -248,15 +299,28 @@ def _try_prompts(metric: PromptMean, generator: torch.Generator) -> None:
         )
     if bool(torch.isinf(values).any()):
         raise PluginError(f"metric {name!r}: measure gives infinite values for ordinary states.")
-    padded = checked_values(metric, metric.measure(torch.where(mask.unsqueeze(-1), states, 100.0), mask), 3)
+    padded = checked_values(
+        metric, metric.measure(torch.where(mask.unsqueeze(-1), states, 100.0), mask), 3
+    )
     if not torch.allclose(values, padded, rtol=1e-4, atol=1e-6):
-        raise PluginError(f"metric {name!r}: measure reads padding. Leave out the tokens where `mask` is False.")
+        raise PluginError(
+            f"metric {name!r}: measure reads padding. Leave out the tokens where `mask` is False."
+        )
 
 
 def checked_values(metric: PromptMean, values: Any, prompts: int) -> torch.Tensor:
-    """What `measure` returned, float64; an error that names the metric unless it is one number per prompt."""
-    if not isinstance(values, torch.Tensor) or tuple(values.shape) != (prompts,) or values.is_complex():
-        got = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+    """What `measure` returned, float64; an error that names the metric unless it is one number per
+    prompt."""
+    if (
+        not isinstance(values, torch.Tensor)
+        or tuple(values.shape) != (prompts,)
+        or values.is_complex()
+    ):
+        got = (
+            f"a tensor of shape {tuple(values.shape)}"
+            if isinstance(values, torch.Tensor)
+            else type(values).__name__
+        )
         raise PluginError(
             f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor of shape ({prompts},) here; "
             f"it returned {got}."
@@ -266,6 +330,10 @@ def checked_values(metric: PromptMean, values: Any, prompts: int) -> torch.Tenso
 
 def _check_estimate(info: MetricInfo, estimate: Any) -> None:
     if not isinstance(estimate, Estimate):
-        raise PluginError(f"metric {info.name!r}: estimate must return an Estimate, not {type(estimate).__name__}.")
+        raise PluginError(
+            f"metric {info.name!r}: estimate must return an Estimate, not {type(estimate).__name__}."
+        )
     if not math.isfinite(estimate.value):
-        raise PluginError(f"metric {info.name!r}: estimate gives {estimate.value} for 24 random vectors of width 16.")
+        raise PluginError(
+            f"metric {info.name!r}: estimate gives {estimate.value} for 24 random vectors of width 16."
+        )

@@ -7,4 +7,14 @@ from layerscope.models.images import ImageModel
 from layerscope.models.load import kind_read_by, load, open_model, wrap
 from layerscope.models.loaded import LoadedModel, Tokens
 
-__all__ = ["MODELS", "ImageModel", "LoadedModel", "Tokens", "catalogue", "kind_read_by", "load", "open_model", "wrap"]
+__all__ = [
+    "MODELS",
+    "ImageModel",
+    "LoadedModel",
+    "Tokens",
+    "catalogue",
+    "kind_read_by",
+    "load",
+    "open_model",
+    "wrap",
+]

@@ -34,7 +34,8 @@ class Adapter:
 
 
 def locate(spec: str | Path, offline: bool = False) -> Adapter:
-    """Find an adapter: a folder, or a hub id org/name[@revision], which is downloaded where that is allowed."""
+    """Find an adapter: a folder, or a hub id org/name[@revision], which is downloaded where that is
+    allowed."""
     path = Path(spec).expanduser()
     found = Adapter(path, path.name)
     if not exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
@@ -44,12 +45,15 @@ def locate(spec: str | Path, offline: bool = False) -> Adapter:
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")
     if not (path / _WEIGHTS).is_file():
-        raise ModelError(f"{path} holds no {_WEIGHTS}. Only safetensors adapters are read; save it again as safetensors.")
+        raise ModelError(
+            f"{path} holds no {_WEIGHTS}. Only safetensors adapters are read; save it again as safetensors."
+        )
     return found
 
 
 def apply(module: nn.Module, adapters: Sequence[Adapter]) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """Merge each adapter into `module`, in order; returns the module and what identifies the adapters."""
+    """Merge each adapter into `module`, in order; returns the module and what identifies the
+    adapters."""
     for adapter in adapters:
         module = _merge(module, adapter.path)
     return module, [adapter.facts() for adapter in adapters]
@@ -65,7 +69,9 @@ def _merge(module: nn.Module, folder: Path) -> nn.Module:
     try:
         adapted = get_peft_model(module, config)
     except (ValueError, TypeError, KeyError) as error:
-        raise ModelError(f"the adapter {folder} does not fit {type(module).__name__}: {error}") from error
+        raise ModelError(
+            f"the adapter {folder} does not fit {type(module).__name__}: {error}"
+        ) from error
     state = _fit(load_file(folder / _WEIGHTS), module)
     result = set_peft_model_state_dict(adapted, state)
     # An adapter whose names do not match is otherwise ignored in silence.
@@ -79,7 +85,9 @@ def _merge(module: nn.Module, folder: Path) -> nn.Module:
             "Check that it was trained on this model."
         )
     if not hasattr(adapted, "merge_and_unload"):
-        raise ModelError(f"the adapter {folder} ({config.peft_type}) cannot be merged into the weights.")
+        raise ModelError(
+            f"the adapter {folder} ({config.peft_type}) cannot be merged into the weights."
+        )
     merged = adapted.merge_and_unload()
     if hasattr(merged, "peft_config"):
         del merged.peft_config
@@ -87,7 +95,8 @@ def _merge(module: nn.Module, folder: Path) -> nn.Module:
 
 
 def _fit(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Names as the base model has them: adapters trained under a head carry one more level (`model.` or the like)."""
+    """Names as the base model has them: adapters trained under a head carry one more level
+    (`model.` or the like)."""
     level = getattr(module, "base_model_prefix", "") or "model"
     children = {name for name, _ in module.named_children()}
     fitted = {}

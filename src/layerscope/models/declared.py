@@ -1,7 +1,7 @@
 """What a model's files declare, compared with each other before anything is built.
 
-A configuration of a few bytes can ask for more memory than any machine has. Its sizes must be sizes of the weights that lie
-beside it, and the tokens of its tokenizer must be rows of their embedding.
+A configuration of a few bytes can ask for more memory than any machine has. Its sizes must be sizes
+of the weights that lie beside it, and the tokens of its tokenizer must be rows of their embedding.
 """
 
 from __future__ import annotations
@@ -31,9 +31,16 @@ _SIZES = (
     "embedding_size", "embed_dim", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads", "head_dim",
     "num_experts", "num_local_experts", "state_size", "patch_size", "image_size",
 )  # fmt: skip
-_VOCABULARIES = ("vocab_size", "type_vocab_size")  # some image models declare one that they have no weights for
+_VOCABULARIES = (
+    "vocab_size",
+    "type_vocab_size",
+)  # some image models declare one that they have no weights for
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
-_LISTED = (*_LAYERS, "num_labels", "num_classes")  # transformers makes lists of so many, also for parts that are not read
+_LISTED = (
+    *_LAYERS,
+    "num_labels",
+    "num_classes",
+)  # transformers makes lists of so many, also for parts that are not read
 _MOST_LISTED = 100_000
 _SLACK = 4  # sizes that are the product of two in the weights: heads and their width, gates that lie together
 _MOST_POSITIONS = 2**24
@@ -46,27 +53,43 @@ def tensor_shapes(file: Path) -> dict[str, list[int]]:
         head = stream.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(_MOST_HEADER, max(0, size - 8)):
-            raise ModelError(f"{file} is not a whole safetensors file: its header is cut or damaged. Fetch it again.")
+            raise ModelError(
+                f"{file} is not a whole safetensors file: its header is cut or damaged. Fetch it again."
+            )
         header = parse_json(stream.read(length), f"the header of {file}", ModelError)
     shapes: dict[str, list[int]] = {}
     try:
         for name, entry in header.items():
             if name != "__metadata__":
                 shapes[name] = [int(n) for n in entry["shape"]]
-                if not 0 <= entry["data_offsets"][0] <= entry["data_offsets"][1] <= size - 8 - length:
-                    raise ModelError(f"{file} is cut or damaged: {name} lies beyond its end. Fetch it again.")
+                if (
+                    not 0
+                    <= entry["data_offsets"][0]
+                    <= entry["data_offsets"][1]
+                    <= size - 8 - length
+                ):
+                    raise ModelError(
+                        f"{file} is cut or damaged: {name} lies beyond its end. Fetch it again."
+                    )
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{file} is not a whole safetensors file: its header is damaged ({error}). Fetch it again.") from error
+        raise ModelError(
+            f"{file} is not a whole safetensors file: its header is damaged ({error}). Fetch it again."
+        ) from error
     return shapes
 
 
-def check_sizes(folder: Path, config: dict[str, Any], weights: Iterable[Path], inner: str = "text_config") -> None:
-    """Refuse a configuration whose sizes are not those of the weights, and token ids that have no row in them.
+def check_sizes(
+    folder: Path, config: dict[str, Any], weights: Iterable[Path], inner: str = "text_config"
+) -> None:
+    """Refuse a configuration whose sizes are not those of the weights, and token ids that have no
+    row in them.
 
-    Of the configurations inside it, only the one called `inner` is that of the model that will be read.
+    Of the configurations inside it, only the one called `inner` is that of the model that will be
+    read.
     """
     for name, value in config.items():
-        # a share of what is dropped in training; some architectures hand it on even where nothing is dropped
+        # a share of what is dropped in training; some architectures hand it on even where nothing
+        # is dropped
         if "drop" in str(name) and isinstance(value, float) and not 0 <= value <= 1:
             raise ModelError(
                 f"{folder / 'config.json'} declares {name} {value}; it is a share, from 0 to 1. The file is damaged."
@@ -121,7 +144,11 @@ def _check_tokens(file: Path, most: int) -> None:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     added = content.get("added_tokens")
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
-    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    ids += (
+        [token.get("id") for token in added if isinstance(token, dict)]
+        if isinstance(added, list)
+        else []
+    )
     highest = max((value for value in ids if isinstance(value, int)), default=0)
     if highest > most:
         raise ModelError(

@@ -1,4 +1,5 @@
-"""Image models: loading them (which family, which processor), their batches and states, and what the manifest says of them."""
+"""Image models: loading them (which family, which processor), their batches and states, and what
+the manifest says of them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.core.sites import Site
 from layerscope.data.images.imageset import pillow
-from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
+from layerscope.data.images.pixels import (
+    FILE,
+    KIND,
+    RECIPE,
+    PixelPreparation,
+    PixelReader,
+    default_preparation,
+)
 from layerscope.data.items import Items
 from layerscope.errors import InvalidValueError, LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import modules
@@ -41,10 +49,11 @@ IMAGE_POOLINGS: tuple[ImagePooling, ...] = get_args(ImagePooling)
 
 @dataclass
 class ImageModel(LoadedModel):
-    """One image model. `processor` turns images into its input; `tokens` says what is read of each image.
+    """One image model. `processor` turns images into its input; `tokens` says what is read of each
+    image.
 
-    `patches` leaves out the class and register tokens, `all` reads every token. `pooling` is what stands for an image: the
-    `mean` over the tokens that are read, or the `class` token.
+    `patches` leaves out the class and register tokens, `all` reads every token. `pooling` is what
+    stands for an image: the `mean` over the tokens that are read, or the `class` token.
     """
 
     processor: Any = None
@@ -60,7 +69,8 @@ class ImageModel(LoadedModel):
 
     @cached_property
     def reader(self) -> PixelReader:
-        """What decodes images and prepares them for this model; its worker processes end with it."""
+        """What decodes images and prepares them for this model; its worker processes end with
+        it."""
         return PixelReader(self.processor)
 
     @property
@@ -89,26 +99,37 @@ class ImageModel(LoadedModel):
             if pooling not in IMAGE_POOLINGS:
                 raise UnknownNameError("image pooling", pooling, IMAGE_POOLINGS)
             if pooling == "class" and not self.anatomy.class_token:
-                raise InvalidValueError(f"{self.name} ({self.anatomy.family}) has no class token; use image_pooling=mean.")
+                raise InvalidValueError(
+                    f"{self.name} ({self.anatomy.family}) has no class token; use image_pooling=mean."
+                )
             self.pooling = pooling
 
     def count_tokens(self, row: np.ndarray) -> int:
-        """Tokens of one prepared image as the blocks see them, class and register tokens included."""
+        """Tokens of one prepared image as the blocks see them, class and register tokens
+        included."""
         if row.ndim == 1:  # numbers of a palette: a token each
             return len(row) + self.anatomy.leading
         height, width = modules.height_and_width(getattr(self.module, "config", None), "patch_size")
         return (row.shape[-2] // height) * (row.shape[-1] // width) + self.anatomy.leading
 
     def check_layout(self, row: np.ndarray) -> None:
-        """Run one prepared image and see that the first block gets as many tokens as were counted."""
+        """Run one prepared image and see that the first block gets as many tokens as were
+        counted."""
         seen: list[int] = []
         batch = self.make_batch([row])
-        with Capture(self.anatomy, [Site("embed", 0, 0.0)], "raw", lambda _i, raw, _s: seen.append(raw.shape[1])) as capture:
+        with Capture(
+            self.anatomy,
+            [Site("embed", 0, 0.0)],
+            "raw",
+            lambda _i, raw, _s: seen.append(raw.shape[1]),
+        ) as capture:
             try:
                 capture.run(lambda: self.run(batch))
             except (RuntimeError, ValueError, IndexError) as error:
                 size = "×".join(map(str, row.shape))
-                raise ModelError(f"{self.name} cannot read an image prepared as {size}: {error}") from error
+                raise ModelError(
+                    f"{self.name} cannot read an image prepared as {size}: {error}"
+                ) from error
         if seen != [self.count_tokens(row)]:
             raise ModelError(
                 f"{self.name} has {seen} tokens for an image where {self.count_tokens(row)} were expected "
@@ -130,9 +151,13 @@ class ImageModel(LoadedModel):
         sizes = {row.shape for row in rows}
         if len(sizes) > 1:
             shown = ", ".join("×".join(map(str, size)) for size in sorted(sizes)[:3])
-            raise LayerscopeError(f"the image processor gives images of different sizes ({shown}); it must give one size.")
+            raise LayerscopeError(
+                f"the image processor gives images of different sizes ({shown}); it must give one size."
+            )
         pixels = torch.from_numpy(np.stack(rows))
-        pixels = to_device(pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device)
+        pixels = to_device(
+            pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device
+        )
         no_ids = torch.empty((len(rows), 0), dtype=torch.int64, device=self.device)
         return Batch(no_ids, None, [count] * len(rows), pixels, skip, self.pooling == "class")
 
@@ -161,8 +186,12 @@ class ImageReader(ItemReader):
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         return self.model.reader.read(self.items, numbers)
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        return ViewInputs(list(self.model.reader.views(self.items, numbers, views.count, views.seed)))
+    def read_views(
+        self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
+    ) -> ViewInputs:
+        return ViewInputs(
+            list(self.model.reader.views(self.items, numbers, views.count, views.seed))
+        )
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         """Which tokens are read, what stands for an image, and how views are made."""
@@ -174,7 +203,11 @@ class ImageReader(ItemReader):
             ]
         )
         left_out = f", {front} left out" if front and model.tokens == "patches" else ""
-        read = "patches" if model.tokens == "patches" or not front else f"all tokens ({front} and patches)"
+        read = (
+            "patches"
+            if model.tokens == "patches" or not front
+            else f"all tokens ({front} and patches)"
+        )
         pooled = "the class token" if model.pooling == "class" else f"mean over {read}{left_out}"
         hf = "normed" if anatomy.hf_norms_last else "raw"
         return {
@@ -226,11 +259,19 @@ def read_image_model(
     import transformers
 
     loads = FAMILIES.get(family).loads
-    known: Any = transformers.AutoModel if loads is None else resolve_name(loads if ":" in loads else f"transformers:{loads}")
+    known: Any = (
+        transformers.AutoModel
+        if loads is None
+        else resolve_name(loads if ":" in loads else f"transformers:{loads}")
+    )
     given = dict(options)
-    trusted = bool(given.pop("trust_remote_code", None) if loads else given.get("trust_remote_code"))
+    trusted = bool(
+        given.pop("trust_remote_code", None) if loads else given.get("trust_remote_code")
+    )
     own = loads is not None and ":" in loads
-    module, _ = read_pretrained(source, known, given, r"^(vision_model\.)?(pooler|head)\.", inner="vision_config", whole=own)
+    module, _ = read_pretrained(
+        source, known, given, r"^(vision_model\.)?(pooler|head)\.", inner="vision_config", whole=own
+    )
     # What pools the last layer is not read, and is often not in the checkpoint.
     for part in ("pooler", "head"):
         if isinstance(getattr(module, part, None), nn.Module):
@@ -247,7 +288,9 @@ def _attention(text: str) -> tuple[str, int | None]:
     """`causal`, `bidirectional` or `prefix:N`."""
     kind, _, count = text.partition(":")
     if kind not in ATTENTIONS or (kind == "prefix") != count.isdigit():
-        raise InvalidValueError(f"attention must be bidirectional, causal or prefix:N (N patches), not {text!r}.")
+        raise InvalidValueError(
+            f"attention must be bidirectional, causal or prefix:N (N patches), not {text!r}."
+        )
     return kind, int(count) if count else None
 
 
@@ -300,12 +343,18 @@ def default_processor(module: Any) -> PixelPreparation:
     pillow()
     config = getattr(module, "config", None)
     if getattr(config, "model_type", None) == "imagegpt":
-        raise ModelError("ImageGPT reads colors of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap().")
+        raise ModelError(
+            "ImageGPT reads colors of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap()."
+        )
     return default_preparation(config)
 
 
 def describe(processor: Any) -> dict[str, Any]:
     """The processor's settings as plain values, for the manifest."""
     facts = processor.to_dict() if hasattr(processor, "to_dict") else {}
-    shown = {key: value for key, value in facts.items() if value is not None and key != "clusters" and not key.startswith("_")}
+    shown = {
+        key: value
+        for key, value in facts.items()
+        if value is not None and key != "clusters" and not key.startswith("_")
+    }
     return {"type": type(processor).__name__, **json.loads(json.dumps(shown, default=str))}

@@ -1,4 +1,5 @@
-"""How a model reads items: the rows (token ids, pixels, …) it is run on, for items by number and for their views."""
+"""How a model reads items: the rows (token ids, pixels, …) it is run on, for items by number and
+for their views."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from layerscope.data.items import Items
 from layerscope.errors import DataError, LayerscopeError, ModelError
 
 Row = Sequence[int] | np.ndarray
-"""One item as its model takes it: the token ids of a text; of an image, what its processor made of it."""
+"""One item as its model takes it: the token ids of a text; of an image, what its processor made of
+it."""
 
 _CHUNK = 2000  # texts tokenized at once
 _MOST_TOKENS = 2_000_000  # 8 MB: more are made again when they are needed
@@ -31,20 +33,24 @@ _CHARACTERS_PER_TOKEN, _CHARACTERS_AT_LEAST = 200, 20_000
 
 
 def cut_by_characters(texts: Sequence[str], longest: int | None) -> tuple[list[str], list[int]]:
-    """Texts without what lies far beyond their first `longest` tokens, and the numbers of those that were shortened.
+    """Texts without what lies far beyond their first `longest` tokens, and the numbers of those
+    that were shortened.
 
-    Tokenizing a book takes minutes where sixteen tokens of it are read. A shortened text that turns out to have no more than
-    `longest` tokens has to be tokenized whole.
+    Tokenizing a book takes minutes where sixteen tokens of it are read. A shortened text that turns
+    out to have no more than `longest` tokens has to be tokenized whole.
     """
     if longest is None:
         return list(texts), []
     most = longest * _CHARACTERS_PER_TOKEN + _CHARACTERS_AT_LEAST
-    return [text[:most] if len(text) > most else text for text in texts], [i for i, text in enumerate(texts) if len(text) > most]
+    return [text[:most] if len(text) > most else text for text in texts], [
+        i for i, text in enumerate(texts) if len(text) > most
+    ]
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """What is read of each item. Which settings apply is up to the kind: `max_length` to texts, the others to images."""
+    """What is read of each item. Which settings apply is up to the kind: `max_length` to texts, the
+    others to images."""
 
     max_length: int | None = None
     tokens: str | None = None
@@ -62,7 +68,8 @@ class ViewSettings:
 
 @dataclass(frozen=True)
 class ViewInputs:
-    """The rows of all views of some items, item by item, and how many were empty and replaced by their item."""
+    """The rows of all views of some items, item by item, and how many were empty and replaced by
+    their item."""
 
     rows: list[Row]
     empty: int = 0
@@ -70,7 +77,8 @@ class ViewInputs:
 
 @dataclass(frozen=True)
 class Part:
-    """Some items by number: how many tokens are read of each, which were cut, and their rows if those take little memory."""
+    """Some items by number: how many tokens are read of each, which were cut, and their rows if
+    those take little memory."""
 
     numbers: np.ndarray
     lengths: np.ndarray
@@ -81,7 +89,8 @@ class Part:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Token ids of many texts in one array: an array for each text would cost more than its tokens."""
+    """Token ids of many texts in one array: an array for each text would cost more than its
+    tokens."""
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -92,7 +101,8 @@ class TokenRows:
 
 
 class EncodedRows:
-    """Token ids of texts as a tokenizer gives them: arrays are made one by one, while a GPU works, and no plan waits for them."""
+    """Token ids of texts as a tokenizer gives them: arrays are made one by one, while a GPU works,
+    and no plan waits for them."""
 
     def __init__(self, encodings: Sequence[Any]) -> None:
         self._rows = list(encodings)
@@ -105,16 +115,21 @@ class EncodedRows:
 
 
 class ItemReader(Closing, ABC):
-    """Reads items for one model. Use it as a context, or `close` it: it may have processes of its own.
+    """Reads items for one model. Use it as a context, or `close` it: it may have processes of its
+    own.
 
-    A kind of items of one's own needs `survey` and `read`; `read_views` where metrics that compare views are wanted.
+    A kind of items of one's own needs `survey` and `read`; `read_views` where metrics that compare
+    views are wanted.
     """
 
     most_kept: int = 0
-    """Rows of at most this size in all (`Part.size`) are kept; others are read again when they are needed."""
+    """Rows of at most this size in all (`Part.size`) are kept; others are read again when they are
+    needed."""
 
     def __init__(self, model: Any, items: Items, max_length: int | None = None) -> None:
-        self.model: Any = model  # a LoadedModel, or one of its kinds, which open readers and so come after them
+        self.model: Any = (
+            model  # a LoadedModel, or one of its kinds, which open readers and so come after them
+        )
         self.items: Any = items
         self.max_length = max_length
 
@@ -126,18 +141,24 @@ class ItemReader(Closing, ABC):
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         """The rows of some items."""
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
+    def read_views(
+        self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
+    ) -> ViewInputs:
         """The rows of the items' views; `rows` are those of the items themselves."""
-        raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that compare no views (metrics=).")
+        raise DataError(
+            f"views of {self.items.kind} cannot be made: choose metrics that compare no views (metrics=)."
+        )
 
     def start_views(self, views: ViewSettings, count: int | None = None) -> None:
-        """Get ready to make views of `count` items (None: of many), in processes where that pays."""
+        """Get ready to make views of `count` items (None: of many), in processes where that
+        pays."""
 
     def stop_views(self) -> None:
         """End the processes that make views."""
 
     def largest(self, count: int) -> np.ndarray | None:
-        """The `count` items that look largest, so that a run can begin with them; None where that cannot be told."""
+        """The `count` items that look largest, so that a run can begin with them; None where that
+        cannot be told."""
         return None
 
     def sample(self, number: int) -> Batch:
@@ -188,23 +209,45 @@ class TextReader(ItemReader):
         truncated = np.zeros(len(numbers), dtype=bool)
         rows: list[np.ndarray] | None = [np.empty(0, np.int32)]
         for start in range(0, len(numbers), _CHUNK):
-            made = self.model.tokenize([self.texts[i] for i in numbers[start : start + _CHUNK].tolist()], self.max_length)
+            made = self.model.tokenize(
+                [self.texts[i] for i in numbers[start : start + _CHUNK].tolist()], self.max_length
+            )
             part = slice(start, start + _CHUNK)
-            lengths[part], truncated[part] = [len(encoding) for encoding in made.encodings], made.truncated
-            if len(numbers) <= _CHUNK and lengths.sum() <= _MOST_TOKENS and self.model.device.type == "cuda":
-                return Part(numbers, lengths, truncated, EncodedRows(made.encodings), int(lengths.sum()))
+            lengths[part], truncated[part] = (
+                [len(encoding) for encoding in made.encodings],
+                made.truncated,
+            )
+            if (
+                len(numbers) <= _CHUNK
+                and lengths.sum() <= _MOST_TOKENS
+                and self.model.device.type == "cuda"
+            ):
+                return Part(
+                    numbers, lengths, truncated, EncodedRows(made.encodings), int(lengths.sum())
+                )
             if rows is not None:
-                rows.append(np.fromiter(chain.from_iterable(made.ids), np.int32, int(lengths[part].sum())))
+                rows.append(
+                    np.fromiter(chain.from_iterable(made.ids), np.int32, int(lengths[part].sum()))
+                )
                 rows = rows if lengths.sum() <= self.most_kept else None
-        kept = None if rows is None else TokenRows(np.concatenate(rows), np.cumsum(lengths) - lengths, lengths)
+        kept = (
+            None
+            if rows is None
+            else TokenRows(np.concatenate(rows), np.cumsum(lengths) - lengths, lengths)
+        )
         return Part(numbers, lengths, truncated, kept, int(lengths.sum()))
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         return self.model.tokenize([self.texts[int(i)] for i in numbers], self.max_length).ids
 
     def start_views(self, views: ViewSettings, count: int | None = None) -> None:
-        """Start processes that make views, unless those of so few texts would be made before the processes are up."""
-        if self._pool is None and views.count and (count is None or views.count * count >= _FEWEST_IN_POOL):
+        """Start processes that make views, unless those of so few texts would be made before the
+        processes are up."""
+        if (
+            self._pool is None
+            and views.count
+            and (count is None or views.count * count >= _FEWEST_IN_POOL)
+        ):
             self._pool = ViewPool(ViewRequest(views.count, views.seed, views.augmenter))
 
     def stop_views(self) -> None:
@@ -221,18 +264,36 @@ class TextReader(ItemReader):
         if self._ending is not None:
             self._ending.join()
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        """Token ids of the views. A view in which the tokenizer finds no token is replaced by its text."""
-        texts, pool = cut_by_characters([self.texts[int(i)] for i in numbers], self.max_length)[0], self._pool
-        if pool is not None and not self._pool_is_set_up:  # here, in the thread that reads views: it takes a while
-            pool.set_tokenizer(serialized_tokenizer(self.model, texts[:_TRIED], self.max_length), self.max_length)
+    def read_views(
+        self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
+    ) -> ViewInputs:
+        """Token ids of the views. A view in which the tokenizer finds no token is replaced by its
+        text."""
+        texts, pool = (
+            cut_by_characters([self.texts[int(i)] for i in numbers], self.max_length)[0],
+            self._pool,
+        )
+        if (
+            pool is not None and not self._pool_is_set_up
+        ):  # here, in the thread that reads views: it takes a while
+            pool.set_tokenizer(
+                serialized_tokenizer(self.model, texts[:_TRIED], self.max_length), self.max_length
+            )
             self._pool_is_set_up = True
         ids: list[Row]
         if pool is not None and pool.request.tokenizer is not None:
             ids = list(pool.make_ids(texts))
         else:
-            made = make_views(texts, views.count, views.seed, views.augmenter) if pool is None else pool.make(texts)
-            ids = list(self.model.tokenize([view for several in made for view in several], self.max_length).ids)
+            made = (
+                make_views(texts, views.count, views.seed, views.augmenter)
+                if pool is None
+                else pool.make(texts)
+            )
+            ids = list(
+                self.model.tokenize(
+                    [view for several in made for view in several], self.max_length
+                ).ids
+            )
         empty = 0
         for i, row in enumerate(ids):
             if not len(row):
@@ -260,19 +321,28 @@ class TextReader(ItemReader):
         return {**super().facts(part), "tokens": "all, special tokens included"}
 
     def warnings(self) -> list[str]:
-        if self._asked is None or self.model.max_length is None or self._asked <= self.model.max_length:
+        if (
+            self._asked is None
+            or self.model.max_length is None
+            or self._asked <= self.model.max_length
+        ):
             return []
-        return [f"max_length {self._asked} is more than the model's context: {self.model.max_length} was used."]
+        return [
+            f"max_length {self._asked} is more than the model's context: {self.model.max_length} was used."
+        ]
 
 
 @contextmanager
 def tokenizer_explained(name: str) -> Iterator[None]:
-    """One clear error where a tokenizer's files do not fit together: it fails on some texts only, such as those of new words."""
+    """One clear error where a tokenizer's files do not fit together: it fails on some texts only,
+    such as those of new words."""
     try:
         yield
     except LayerscopeError:
         raise
-    except BaseException as error:  # the core raises plain ones, and panics that are not an Exception
+    except (
+        BaseException
+    ) as error:  # the core raises plain ones, and panics that are not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
@@ -282,7 +352,8 @@ def tokenizer_explained(name: str) -> Iterator[None]:
 
 
 def serialized_tokenizer(model: Any, texts: list[str], longest: int | None) -> str | None:
-    """A model's fast tokenizer for other processes; None where it has none, or where it alone gives other tokens."""
+    """A model's fast tokenizer for other processes; None where it has none, or where it alone gives
+    other tokens."""
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None

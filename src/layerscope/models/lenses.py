@@ -1,11 +1,14 @@
-"""Models inside TransformerLens and nnsight, read as the network that they hold: nothing is loaded or stored twice.
+"""Models inside TransformerLens and nnsight, read as the network that they hold: nothing is loaded
+or stored twice.
 
 - nnsight (`LanguageModel`, `TransformersModel`): the transformers model that it wraps.
-- TransformerLens's `TransformerBridge`: the transformers model behind it, without the instruments, sharing its weights.
-- TransformerLens's `HookedTransformer` (before version 4): its own blocks and final norm, `blocks.N.hook_resid_post`.
+- TransformerLens's `TransformerBridge`: the transformers model behind it, without the instruments,
+  sharing its weights.
+- TransformerLens's `HookedTransformer` (before version 4): its own blocks and final norm,
+  `blocks.N.hook_resid_post`.
 
-TransformerLens can fold norms into weights and center what writes to the residual stream. Such a model computes the same logits
-from other states: it is refused.
+TransformerLens can fold norms into weights and center what writes to the residual stream. Such a
+model computes the same logits from other states: it is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ _INSIDE = "_original_component"  # what an instrument of a bridge holds
 
 
 def plain_model(given: Any, tokenizer: Any = None) -> tuple[Any, Any]:
-    """The torch module inside a model of another library, and its tokenizer; other models as they are."""
+    """The torch module inside a model of another library, and its tokenizer; other models as they
+    are."""
     own = tokenizer if tokenizer is not None else getattr(given, "tokenizer", None)
     libraries = {kind.__module__.partition(".")[0] for kind in type(given).__mro__}
     if "nnsight" in libraries:
@@ -38,16 +42,24 @@ def plain_model(given: Any, tokenizer: Any = None) -> tuple[Any, Any]:
 def _inside_nnsight(given: Any) -> nn.Module:
     inner = getattr(given, "_module", None) or getattr(given, "_model", None)
     if not isinstance(inner, nn.Module):
-        raise ModelError(f"{type(given).__name__} of nnsight holds no torch module that could be read.")
+        raise ModelError(
+            f"{type(given).__name__} of nnsight holds no torch module that could be read."
+        )
     if any(one.is_meta for one in inner.parameters()):
-        raise ModelError("the weights of this nnsight model are not loaded yet: make it with dispatch=True.")
+        raise ModelError(
+            "the weights of this nnsight model are not loaded yet: make it with dispatch=True."
+        )
     return inner
 
 
 def _behind_bridge(given: Any) -> nn.Module:
-    """The transformers model without instruments. Parameters and buffers are the bridge's own; modules are copies."""
+    """The transformers model without instruments. Parameters and buffers are the bridge's own;
+    modules are copies."""
     if getattr(given, "_weights_processed", False):
-        raise _processed("TransformerBridge", "leave out enable_compatibility_mode(), or give it no_processing=True")
+        raise _processed(
+            "TransformerBridge",
+            "leave out enable_compatibility_mode(), or give it no_processing=True",
+        )
     whole = given.original_model
     shared: dict[int, Any] = {id(one): one for one in (*whole.parameters(), *whole.buffers())}
     bare = _taken_out(copy.deepcopy(whole, shared))
@@ -55,7 +67,9 @@ def _behind_bridge(given: Any) -> nn.Module:
     with torch.inference_mode():
         told, own = (model(input_ids=ids)[0] for model in (whole, bare))
     if not torch.allclose(told, own, rtol=1e-4, atol=1e-4):
-        raise ModelError("the model behind this TransformerBridge computes something else than the bridge. Load it by its name.")
+        raise ModelError(
+            "the model behind this TransformerBridge computes something else than the bridge. Load it by its name."
+        )
     return bare
 
 
@@ -68,14 +82,19 @@ def _taken_out(module: nn.Module) -> nn.Module:
 
 
 class HookedStates(nn.Module):
-    """A HookedTransformer that gives the states after its last block and final norm, as other models here do."""
+    """A HookedTransformer that gives the states after its last block and final norm, as other
+    models here do."""
 
     def __init__(self, lens: Any) -> None:
         super().__init__()
         told = lens.cfg
-        centered = told.normalization_type == "LN" and bool(lens.embed.W_E.detach().float().mean(-1).abs().max() < 1e-6)
+        centered = told.normalization_type == "LN" and bool(
+            lens.embed.W_E.detach().float().mean(-1).abs().max() < 1e-6
+        )
         if told.normalization_type in ("LNPre", "RMSPre", None) or centered:
-            raise _processed("HookedTransformer", "load it with HookedTransformer.from_pretrained_no_processing")
+            raise _processed(
+                "HookedTransformer", "load it with HookedTransformer.from_pretrained_no_processing"
+            )
         self.lens = lens
         self.config = SimpleNamespace(
             num_hidden_layers=told.n_layers, hidden_size=told.d_model, vocab_size=told.d_vocab,
@@ -84,7 +103,9 @@ class HookedStates(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T) token ids, padded on the right: states (B, T, D)."""
-        states = self.lens(input_ids, attention_mask=attention_mask, stop_at_layer=self.config.num_hidden_layers)
+        states = self.lens(
+            input_ids, attention_mask=attention_mask, stop_at_layer=self.config.num_hidden_layers
+        )
         return self.lens.ln_final(states)
 
 

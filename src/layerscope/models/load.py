@@ -15,14 +15,26 @@ from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import FAMILIES, declared_family, family_for
-from layerscope.models.images import ImageModel, default_processor, describe_images, read_image_model
+from layerscope.models.images import (
+    ImageModel,
+    default_processor,
+    describe_images,
+    read_image_model,
+)
 from layerscope.models.lenses import plain_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16, without_advice
 from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model
-from layerscope.models.source import Source, files_sha256, module_sha256, read_config, resolve, settings_sha256
+from layerscope.models.source import (
+    Source,
+    files_sha256,
+    module_sha256,
+    read_config,
+    resolve,
+    settings_sha256,
+)
 from layerscope.spectra import faster
 
 
@@ -44,18 +56,25 @@ def load(
 ) -> LoadedModel:
     """Load a model, ready to be read layer by layer.
 
-    - `spec`: a catalogue name, a folder, a .gguf file or a hub id. A model in memory goes to `wrap`.
+    - `spec`: a catalogue name, a folder, a .gguf file or a hub id. A model in memory goes to
+      `wrap`.
     - `bidirectional`: remove the causal mask.
     - `adapters`: folders or hub ids, merged in order.
     - `device_map`: distribute the model over devices; it cannot be combined with `device`.
     - `attention`: for AIM only: `bidirectional` (as its authors use it), `causal`, or `prefix:N`.
 
-    An image model is returned as an `ImageModel`, with its image processor, and a speech model as a `SoundModel`.
+    An image model is returned as an `ImageModel`, with its image processor, and a speech model as a
+    `SoundModel`.
     """
     given = {name: value for name, value in locals().items() if name not in ("spec", "offline")}
     if not isinstance(spec, str | Path):
         usual = signature(load).parameters
-        return open_model(spec, None, offline, {name: one for name, one in given.items() if one != usual[name].default})
+        return open_model(
+            spec,
+            None,
+            offline,
+            {name: one for name, one in given.items() if one != usual[name].default},
+        )
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
     if family is not None:
@@ -68,7 +87,13 @@ def load(
     if adapters:
         require("applying adapters", "peft", "peft")
     located = [adapting.locate(adapter, offline) for adapter in adapters]
-    source = resolve(spec, offline, revision=revision, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    source = resolve(
+        spec,
+        offline,
+        revision=revision,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+    )
     if source.gguf is not None:
         require_gguf()
     files = {path: file_state(path) for path in source.weights}
@@ -80,7 +105,9 @@ def load(
         options["attn_implementation"] = attn_implementation
     kind, known = _reads(source)
     if attention is not None and known != "aim":
-        raise ModelError(f"attention={attention!r} is a choice that AIM offers; {source.name} is read as it was trained.")
+        raise ModelError(
+            f"attention={attention!r} is a choice that AIM offers; {source.name} is read as it was trained."
+        )
     if kind == "images":
         module, tokenizer, where = read_image_model(source, known, options, attention)
     elif kind == "sounds":
@@ -108,44 +135,64 @@ def load(
         sentence_encoder=source.pipeline is not None,
         exported=source.exported(),
         adapters=facts,
-        **({"asked": revision or str(spec).partition("@")[2] or "main"} if source.kind == "hub" else {}),
+        **(
+            {"asked": revision or str(spec).partition("@")[2] or "main"}
+            if source.kind == "hub"
+            else {}
+        ),
     )
     model.files = files
     model.check_files()
     return model
 
 
-def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, family: str | None = None) -> LoadedModel:
-    """Use a model that is already in memory. It is switched to evaluation mode; its weights are not changed.
+def wrap(
+    module: nn.Module, tokenizer: Any = None, name: str | None = None, family: str | None = None
+) -> LoadedModel:
+    """Use a model that is already in memory. It is switched to evaluation mode; its weights are not
+    changed.
 
     Models of TransformerLens and nnsight are taken as well, with their own tokenizers.
 
-    For an image model, `tokenizer` is its image processor; without one, images are resized to its input size and scaled to
-    −1 … 1.
-    For a speech model, it is its feature extractor; without one, the usual extractor of that kind of model is used.
+    For an image model, `tokenizer` is its image processor; without one, images are resized to its
+    input size and scaled to −1 … 1. For a speech model, it is its feature extractor; without one,
+    the usual extractor of that kind of model is used.
     """
     module, tokenizer = plain_model(module, tokenizer)
     inner = unwrap(module)
     inner.eval()
-    given = name or getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
+    given = (
+        name or getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
+    )
     model = _assemble(inner, inner_tokenizer(module, tokenizer), str(given), family)
     model.identity["weights_sha256"] = module_sha256(inner)
     return model
 
 
-def open_model(model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]) -> LoadedModel:
+def open_model(
+    model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]
+) -> LoadedModel:
     """A loaded model from whatever the user gave."""
     if isinstance(model, (str, Path)):
         return load(model, offline=offline, **model_options)
-    for name in (name for name, value in model_options.items() if name != "family" and value not in (None, (), [])):
-        raise ModelError(f"{name}= is for a model given by its name; {type(model).__name__} in memory is taken as it is.")
+    for name in (
+        name
+        for name, value in model_options.items()
+        if name != "family" and value not in (None, (), [])
+    ):
+        raise ModelError(
+            f"{name}= is for a model given by its name; {type(model).__name__} in memory is taken as it is."
+        )
     if isinstance(model, LoadedModel):
         return model
     return wrap(model, tokenizer, family=model_options.get("family"))
 
 
-def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None) -> str:
-    """The kind of items that a model reads (`texts`, `images`, …). A model given by name is not loaded for it."""
+def kind_read_by(
+    model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None
+) -> str:
+    """The kind of items that a model reads (`texts`, `images`, …). A model given by name is not
+    loaded for it."""
     if isinstance(model, LoadedModel):
         return model.kind
     if not isinstance(model, (str, Path)):
@@ -155,46 +202,63 @@ def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, 
 
 def _reads(source: Source) -> tuple[str, str]:
     """The kind of items that the model of a source reads, and its family, without loading it."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, MODEL_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        MODEL_MAPPING_NAMES,
+    )
 
     config = {} if source.gguf is not None else read_config(source.path)
     known, model_type = declared_family(config), config.get("model_type")
     if known is not None:
         return {"text": "texts", "image": "images", "sound": "sounds"}[known.modality], known.name
-    # one without a family reads images where transformers' base model of its type takes pixels and nothing else
-    pixels = model_type in MODEL_MAPPING_NAMES and model_type in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    # one without a family reads images where transformers' base model of its type takes pixels and
+    # nothing else
+    pixels = (
+        model_type in MODEL_MAPPING_NAMES
+        and model_type in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    )
     return "images" if pixels else "texts", "generic"
 
 
 def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
     """Where a model given by name is, with those of its options that decide it."""
     names = ("revision", "allow_pickle", "trust_remote_code")
-    return resolve(model, offline, **{name: model_options[name] for name in names if model_options.get(name)})
+    return resolve(
+        model, offline, **{name: model_options[name] for name in names if model_options.get(name)}
+    )
 
 
 def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a model that change its states, besides files; the default precision whether it was given or not.
+    """The options of a model that change its states, besides files; the default precision whether
+    it was given or not.
 
     >>> decisive_options({"device": "cpu", "bidirectional": True})
     {'dtype': 'float32', 'bidirectional': 'True'}
     """
     elsewhere = ("device", "device_map", "adapters", "revision")
-    return {"dtype": "float32"} | {k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)}
+    return {"dtype": "float32"} | {
+        k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)
+    }
 
 
 def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a model given by name from others before it is loaded: its files, its adapters' and its options."""
+    """What tells a model given by name from others before it is loaded: its files, its adapters'
+    and its options."""
     source = find_source(model, offline, options)
     return {
         "options": decisive_options(options),
         "weights_sha256": source.weights_sha256(),
         "settings_sha256": source.settings_files_sha256(),
-        "adapters": [files_sha256(adapting.locate(adapter, offline).path.glob("*")) for adapter in options.get("adapters") or ()],
+        "adapters": [
+            files_sha256(adapting.locate(adapter, offline).path.glob("*"))
+            for adapter in options.get("adapters") or ()
+        ],
     }
 
 
 def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:
-    """What the user gave, of a hub model with the commit that was loaded: a branch may move before it is read again."""
+    """What the user gave, of a hub model with the commit that was loaded: a branch may move before
+    it is read again."""
     if loaded.identity.get("source") != "hub" or not loaded.identity.get("revision"):
         return given
     return f"{loaded.name}@{loaded.identity['revision']}"
@@ -204,7 +268,9 @@ def make_bidirectional(module: nn.Module) -> None:
     """Let every token see the later ones, and check that they do."""
     config = getattr(module, "config", None)
     if config is None:
-        raise ModelError(f"bidirectional=True needs a model with a config, which {type(module).__name__} has not.")
+        raise ModelError(
+            f"bidirectional=True needs a model with a config, which {type(module).__name__} has not."
+        )
     config.is_causal = False
     # Attention without a mask asks its own module whether it is causal.
     for part in module.modules():
@@ -217,7 +283,9 @@ def make_bidirectional(module: nn.Module) -> None:
         )
 
 
-def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> tuple[nn.Module, Any]:
+def _read(
+    source: Source, options: dict[str, Any], trust_remote_code: bool
+) -> tuple[nn.Module, Any]:
     """The base model and the tokenizer from files."""
     from transformers import AutoModel, AutoTokenizer
 
@@ -225,7 +293,11 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
     tokenizer_options = {"local_files_only": True, "trust_remote_code": trust_remote_code, **extra}
     without_advice()
     loaded, tokenizer = read_pretrained(
-        source, AutoModel, options, r"^pooler\.", lambda: AutoTokenizer.from_pretrained(source.path, **tokenizer_options)
+        source,
+        AutoModel,
+        options,
+        r"^pooler\.",
+        lambda: AutoTokenizer.from_pretrained(source.path, **tokenizer_options),
     )
     module = unwrap(loaded)
     if isinstance(getattr(module, "pooler", None), nn.Module):
@@ -243,12 +315,18 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         model = ImageModel(module, None, anatomy, name, processor=processor)
     elif known.modality == "sound":
         model = SoundModel(
-            module, None, anatomy, name, processor=tokenizer if tokenizer is not None else default_extractor(module)
+            module,
+            None,
+            anatomy,
+            name,
+            processor=tokenizer if tokenizer is not None else default_extractor(module),
         )
     else:
         model = LoadedModel(module, tokenizer, anatomy, name)
     gpu = faster.on(model.device)
-    if gpu is not None:  # compiled while the model is being read: the first texts would wait half a second
+    if (
+        gpu is not None
+    ):  # compiled while the model is being read: the first texts would wait half a second
         gpu.ahead.compile_kernels(gpu.ahead.reading_kernels(model.width, model.dtype), model.device)
     if anatomy.family == "generic":
         ahead = modules.sees_ahead(module)
@@ -278,5 +356,9 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "context_length": model.max_length,
     }
     if isinstance(model, ImageModel):
-        model.identity.update(describe_images(model, "given" if tokenizer is not None else "none given: layerscope's default"))
+        model.identity.update(
+            describe_images(
+                model, "given" if tokenizer is not None else "none given: layerscope's default"
+            )
+        )
     return model

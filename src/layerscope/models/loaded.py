@@ -1,4 +1,5 @@
-"""A model ready to be read: its module, its tokenizer, where its parts are, and what identifies it."""
+"""A model ready to be read: its module, its tokenizer, where its parts are, and what identifies
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from layerscope.capture.hooks import lock_of
 from layerscope.data.items import Items
 from layerscope.errors import DataError, InvalidValueError, ModelError
 from layerscope.models import modules
-from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters, tokenizer_explained
+from layerscope.models.inputs import (
+    ItemReader,
+    ReadSettings,
+    TextReader,
+    cut_by_characters,
+    tokenizer_explained,
+)
 
 FileState = tuple[int, int, int]
 
@@ -27,7 +34,13 @@ _IDS_ALONE = {"return_attention_mask": False, "return_token_type_ids": False, "v
 _TRIED = 4  # texts whose tokens are compared before a faster way is taken
 _FEWEST_FAST = 32  # texts: of fewer, nothing is gained
 # what a tokenizer may do beside its core: one that has its own of these is asked itself
-_AROUND_THE_CORE = ("__call__", "_call_one", "_encode_plus", "_batch_encode_plus", "set_truncation_and_padding")
+_AROUND_THE_CORE = (
+    "__call__",
+    "_call_one",
+    "_encode_plus",
+    "_batch_encode_plus",
+    "set_truncation_and_padding",
+)
 
 
 def file_state(path: Path) -> FileState | None:
@@ -41,9 +54,11 @@ def file_state(path: Path) -> FileState | None:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Several texts as a tokenizer encodes them: the token ids of each, and which texts were cut to fit.
+    """Several texts as a tokenizer encodes them: the token ids of each, and which texts were cut to
+    fit.
 
-    Lists are made when they are asked for: the encoding itself does not hold up other threads, what Python does with it would.
+    Lists are made when they are asked for: the encoding itself does not hold up other threads, what
+    Python does with it would.
     """
 
     encodings: Sequence[Any] = ()
@@ -72,7 +87,8 @@ class Encoded:
 
 @dataclass
 class LoadedModel:
-    """One model: the base model without a head, in evaluation mode, with its tokenizer and its anatomy."""
+    """One model: the base model without a head, in evaluation mode, with its tokenizer and its
+    anatomy."""
 
     module: nn.Module
     tokenizer: Any
@@ -80,7 +96,8 @@ class LoadedModel:
     name: str
     identity: dict[str, Any] = field(default_factory=dict)
     files: dict[Path, FileState | None] = field(default_factory=dict, repr=False, compare=False)
-    """The files of its weights as they were when it was loaded. They may be mapped: who writes to one changes the model."""
+    """The files of its weights as they were when it was loaded. They may be mapped: who writes to
+    one changes the model."""
 
     def __post_init__(self) -> None:
         self._accepts = modules.forward_parameters(self.module)
@@ -109,7 +126,9 @@ class LoadedModel:
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
         """What turns items into the model's input."""
         if items.kind != self.kind:
-            raise DataError(f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (data=), or another model.")
+            raise DataError(
+                f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (data=), or another model."
+            )
         return self._reader(items, settings or ReadSettings())
 
     def _reader(self, items: Items, settings: ReadSettings) -> ItemReader:
@@ -127,8 +146,12 @@ class LoadedModel:
 
     @property
     def has_class_token(self) -> bool:
-        """Whether the first token stands for the text: of models that see both ways and have such a token."""
-        return bool(self.identity.get("bidirectional")) and getattr(self.tokenizer, "cls_token_id", None) is not None
+        """Whether the first token stands for the text: of models that see both ways and have such a
+        token."""
+        return (
+            bool(self.identity.get("bidirectional"))
+            and getattr(self.tokenizer, "cls_token_id", None) is not None
+        )
 
     @cached_property
     def width(self) -> int:
@@ -152,12 +175,15 @@ class LoadedModel:
 
     @property
     def pad_id(self) -> int:
-        """A token id to pad with; padding is masked, so any valid id will do where the model names none."""
+        """A token id to pad with; padding is masked, so any valid id will do where the model names
+        none."""
         if self._positions_pad is not None:
             return self._positions_pad
         config = getattr(self.module, "config", None)
         named = [getattr(x, "pad_token_id", None) for x in (self.tokenizer, config)]
-        token = next((i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0)
+        token = next(
+            (i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0
+        )
         return int(token[0] if isinstance(token, list) else token)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, cache: Any = None) -> Any:
@@ -166,8 +192,12 @@ class LoadedModel:
         `cache` holds the keys and values of tokens before these, the same for all.
         """
         self._refuse_texts()
-        if attention_mask.device.type == "cpu" and not bool(attention_mask[:, 0].all()):  # the host would wait for a GPU here
-            raise ModelError("texts are padded on the left: pad them on the right, which is exact for every model.")
+        if attention_mask.device.type == "cpu" and not bool(
+            attention_mask[:, 0].all()
+        ):  # the host would wait for a GPU here
+            raise ModelError(
+                "texts are padded on the left: pad them on the right, which is exact for every model."
+            )
         if "attention_mask" not in self._accepts and not bool(attention_mask.all()):
             raise ModelError(
                 f"{type(self.module).__name__} takes no attention mask, so padding would be read as text. "
@@ -180,7 +210,9 @@ class LoadedModel:
 
     def _refuse_texts(self) -> None:
         if self.kind != "texts":
-            raise ModelError(f"{self.name} reads {self.kind}: give {self.kind} (data=) instead of texts.")
+            raise ModelError(
+                f"{self.name} reads {self.kind}: give {self.kind} (data=) instead of texts."
+            )
 
     @property
     def item_bytes(self) -> int:
@@ -196,7 +228,8 @@ class LoadedModel:
         return make_batch(rows, self.pad_id, self.device)
 
     def find_shortcuts(self) -> None:
-        """Try once which steps of a model on a GPU kernels can do together; there must be no hooks that would see the passes."""
+        """Try once which steps of a model on a GPU kernels can do together; there must be no hooks
+        that would see the passes."""
         if not self._tried and self.kind == "texts" and self.device.type == "cuda":
             self._tried = True
             modules.find_shortcuts(self.module)
@@ -206,13 +239,16 @@ class LoadedModel:
         return self.forward(batch.input_ids, batch.whole_mask)
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Token ids with the special tokens the tokenizer adds, cut from the right to `max_length` tokens.
+        """Token ids with the special tokens the tokenizer adds, cut from the right to `max_length`
+        tokens.
 
         Without `max_length` texts are cut to what the model takes.
         """
         self._refuse_texts()
         if isinstance(texts, str):
-            raise DataError("tokenize takes a list of texts, and was given one string. Wrap it in a list.")
+            raise DataError(
+                "tokenize takes a list of texts, and was given one string. Wrap it in a list."
+            )
         if not texts:
             return Tokens()
         longest = max_length if max_length is not None else self.max_length
@@ -239,10 +275,18 @@ class LoadedModel:
 
         if longest is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
             return ask(texts)
-        # Its core alone can leave out offsets, which are not needed. Asking for some sets the core's truncation, which stays.
-        wanted, encodings = Tokens(ask(texts[:_TRIED])), tokenizer.backend_tokenizer.encode_batch_fast(texts)
+        # Its core alone can leave out offsets, which are not needed. Asking for some sets the
+        # core's truncation, which stays.
+        wanted, encodings = (
+            Tokens(ask(texts[:_TRIED])),
+            tokenizer.backend_tokenizer.encode_batch_fast(texts),
+        )
         tried = Tokens(encodings[:_TRIED])
-        return encodings if tried.ids == wanted.ids and tried.truncated == wanted.truncated else ask(texts)
+        return (
+            encodings
+            if tried.ids == wanted.ids and tried.truncated == wanted.truncated
+            else ask(texts)
+        )
 
     def _refuse_too_short(self, longest: int | None) -> None:
         """A tokenizer whose special tokens alone are more than `longest` would not cut at all."""
@@ -256,19 +300,31 @@ class LoadedModel:
                 f"Give at least {special + 1}."
             )
 
-    def tokenize_with_offsets(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
-        """Token ids, uncut, and for each token the characters it came from (special tokens: none, as (0, 0))."""
+    def tokenize_with_offsets(
+        self, texts: Sequence[str]
+    ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        """Token ids, uncut, and for each token the characters it came from (special tokens: none,
+        as (0, 0))."""
         if not getattr(self._tokenizer, "is_fast", False):
-            raise ModelError(f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest.")
+            raise ModelError(
+                f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest."
+            )
         with lock_of(self._tokenizer), tokenizer_explained(self.name):
             encodings = self._encode(list(texts), None)
-        return Tokens(encodings).ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
+        return Tokens(encodings).ids, [
+            [(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings
+        ]
 
     def _encode_slowly(self, texts: list[str], longest: int | None) -> list[Any]:
         """The way for slow tokenizers: everything first, then again for what was too long."""
-        encoded = [Encoded(list(ids), longest is not None and len(ids) > longest) for ids in self._slow_ids(texts)]
+        encoded = [
+            Encoded(list(ids), longest is not None and len(ids) > longest)
+            for ids in self._slow_ids(texts)
+        ]
         for i in (i for i, one in enumerate(encoded) if one.overflowing):
-            encoded[i] = Encoded(list(self._slow_ids(texts[i], truncation=True, max_length=longest)), True)
+            encoded[i] = Encoded(
+                list(self._slow_ids(texts[i], truncation=True, max_length=longest)), True
+            )
         return encoded
 
     def _slow_ids(self, texts: Any, **cut: Any) -> Any:
@@ -280,9 +336,13 @@ def is_plain(tokenizer: Any) -> bool:
     from transformers import PreTrainedTokenizerFast as Plain
 
     def own(name: str) -> bool:
-        return getattr(type(tokenizer), name, None) is not getattr(Plain, name, None) or name in vars(tokenizer)
+        return getattr(type(tokenizer), name, None) is not getattr(
+            Plain, name, None
+        ) or name in vars(tokenizer)
 
-    return hasattr(tokenizer.backend_tokenizer, "encode_batch_fast") and not any(own(name) for name in _AROUND_THE_CORE)
+    return hasattr(tokenizer.backend_tokenizer, "encode_batch_fast") and not any(
+        own(name) for name in _AROUND_THE_CORE
+    )
 
 
 def width_of(module: nn.Module) -> int:
@@ -292,7 +352,9 @@ def width_of(module: nn.Module) -> int:
     if width is None:
         output = modules.first(modules.run(module, modules.sample(module)))
         if not isinstance(output, Tensor):
-            raise ModelError(f"the width of {type(module).__name__} could not be told from its config or its output.")
+            raise ModelError(
+                f"the width of {type(module).__name__} could not be told from its config or its output."
+            )
         width = output.shape[-1]
     return int(width)
 
@@ -300,10 +362,15 @@ def width_of(module: nn.Module) -> int:
 def positions_pad(module: nn.Module) -> int | None:
     """The padding id that RoBERTa and its kin count positions from, or None.
 
-    They make positions from the token ids, skipping that id and starting after it: they must be padded with it.
+    They make positions from the token ids, skipping that id and starting after it: they must be
+    padded with it.
     """
     for name, part in module.named_modules():
-        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
+        if (
+            name.endswith("position_embeddings")
+            and isinstance(part, nn.Embedding)
+            and part.padding_idx is not None
+        ):
             return part.padding_idx
     return None
 

@@ -1,4 +1,5 @@
-"""The torch module of a model: the base model inside what a user has, and tiny forward passes that settle how it behaves."""
+"""The torch module of a model: the base model inside what a user has, and tiny forward passes that
+settle how it behaves."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from layerscope.spectra import faster
 
 
 def forward_parameters(module: nn.Module) -> set[str]:
-    """The names that `module.forward` takes by name (a catch-all `**kwargs` does not count as taking them)."""
+    """The names that `module.forward` takes by name (a catch-all `**kwargs` does not count as
+    taking them)."""
     return set(inspect.signature(module.forward).parameters)
 
 
@@ -25,7 +27,8 @@ def reads_pixels(module: nn.Module) -> bool:
 
 
 def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: Any = None) -> Any:
-    """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens before these."""
+    """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens
+    before these."""
     names = forward_parameters(module)
     given: dict[str, Any] = {}
     if ids.is_floating_point():
@@ -52,20 +55,28 @@ def first(output: Any) -> Any:
 
 
 def sample(module: nn.Module, length: int = 5) -> Tensor:
-    """A few valid token ids on the device where inputs go, never the padding id; of an image model, one image of noise."""
+    """A few valid token ids on the device where inputs go, never the padding id; of an image model,
+    one image of noise."""
     config = getattr(module, "config", None)
     if reads_pixels(module):
-        shape = (1, int(getattr(config, "num_channels", 3)), *height_and_width(config, "image_size", 224))
+        shape = (
+            1,
+            int(getattr(config, "num_channels", 3)),
+            *height_and_width(config, "image_size", 224),
+        )
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0))
         return noise.to(input_device(module), weights_dtype(module))
     size = int(getattr(config, "vocab_size", None) or 16)
     pad = getattr(config, "pad_token_id", None)
     usable = [i for i in range(min(size, length + 8)) if i != pad]
-    return torch.tensor([[usable[i % len(usable)] for i in range(length)]], device=input_device(module))
+    return torch.tensor(
+        [[usable[i % len(usable)] for i in range(length)]], device=input_device(module)
+    )
 
 
 def height_and_width(config: Any, name: str, default: int | None = None) -> tuple[int, int]:
-    """A height and a width that a configuration may give as one number: those of its images, or of its patches."""
+    """A height and a width that a configuration may give as one number: those of its images, or of
+    its patches."""
     side = getattr(config, name, None) or default
     if side is None:
         raise ModelError(f"the config does not say {name}: how large a patch is.")
@@ -89,7 +100,8 @@ def weights_dtype(module: nn.Module) -> torch.dtype:
 
 
 def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) -> bool:
-    """Whether the last token changes the first token's state, with and without padding after the text.
+    """Whether the last token changes the first token's state, with and without padding after the
+    text.
 
     Of an image model: whether the last pixels change the first tokens.
     """
@@ -102,14 +114,19 @@ def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) 
     other = ids.clone()
     other[0, -1] = ids[0, 0]
     pad = torch.cat([torch.ones_like(ids), torch.zeros_like(ids[:, :1])], dim=1)
-    # The two cases take different code paths: without padding, attention may be told "causal" instead of given a mask.
+    # The two cases take different code paths: without padding, attention may be told "causal"
+    # instead of given a mask.
     plain = [read(run(module, x, torch.ones_like(x))) for x in (ids, other)]
     padded = [read(run(module, torch.cat([x, x[:, :1]], dim=1), pad)) for x in (ids, other)]
-    return all(a is not None and b is not None and not torch.equal(a[0, 0], b[0, 0]) for a, b in (plain, padded))
+    return all(
+        a is not None and b is not None and not torch.equal(a[0, 0], b[0, 0])
+        for a, b in (plain, padded)
+    )
 
 
 def find_shortcuts(module: nn.Module) -> None:
-    """Find out, by tiny passes, which steps of a model on a GPU can be done in fewer, where there are kernels for them."""
+    """Find out, by tiny passes, which steps of a model on a GPU can be done in fewer, where there
+    are kernels for them."""
     gpu = faster.on(input_device(module))
     if gpu is not None:
         ids = sample(module, 24)
@@ -117,9 +134,12 @@ def find_shortcuts(module: nn.Module) -> None:
 
 
 def unwrap(module: Any) -> nn.Module:
-    """The text model without a head: inside a sentence-transformers model, an adapter, a head or a multimodal model."""
+    """The text model without a head: inside a sentence-transformers model, an adapter, a head or a
+    multimodal model."""
     if not isinstance(module, nn.Module):
-        raise ModelError(f"wrap takes a torch module, not {type(module).__name__}. For a name or a folder use load().")
+        raise ModelError(
+            f"wrap takes a torch module, not {type(module).__name__}. For a name or a folder use load()."
+        )
     inner: Any = _sentence_transformer(module)
     if hasattr(inner, "peft_config") and hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
@@ -130,7 +150,9 @@ def unwrap(module: Any) -> nn.Module:
         encoder = inner.get_encoder()
         return encoder if isinstance(encoder, nn.Module) else inner
     # Image and text models trained side by side: the image model is the one whose layers are read.
-    if isinstance(getattr(inner, "vision_model", None), nn.Module) and isinstance(getattr(inner, "text_model", None), nn.Module):
+    if isinstance(getattr(inner, "vision_model", None), nn.Module) and isinstance(
+        getattr(inner, "text_model", None), nn.Module
+    ):
         return inner.vision_model
     # A multimodal model keeps its text model as the decoder.
     if getattr(config, "text_config", None) is not None and hasattr(inner, "get_decoder"):
@@ -140,7 +162,8 @@ def unwrap(module: Any) -> nn.Module:
 
 
 def _sentence_transformer(module: nn.Module) -> nn.Module:
-    """The transformer inside a sentence-transformers model (a sequence of modules whose first holds it)."""
+    """The transformer inside a sentence-transformers model (a sequence of modules whose first holds
+    it)."""
     first = next(iter(module.children()), None)
     if not isinstance(module, nn.Sequential) or first is None:
         return module
@@ -157,7 +180,16 @@ def inner_tokenizer(module: Any, tokenizer: Any) -> Any:
 
 
 def is_untrained(module: nn.Module) -> bool:
-    """Whether a model's weights are as before any training: every scale of its norms is the same number. False without norms."""
-    scales = [one for name, one in module.named_parameters() if one.ndim == 1 and "norm" in name.lower() and "bias" not in name]
-    scales += [one for name, one in module.named_parameters() if one.ndim == 1 and name.endswith(("ln_1.weight", "ln_f.weight"))]
+    """Whether a model's weights are as before any training: every scale of its norms is the same
+    number. False without norms."""
+    scales = [
+        one
+        for name, one in module.named_parameters()
+        if one.ndim == 1 and "norm" in name.lower() and "bias" not in name
+    ]
+    scales += [
+        one
+        for name, one in module.named_parameters()
+        if one.ndim == 1 and name.endswith(("ln_1.weight", "ln_f.weight"))
+    ]
     return bool(scales) and not any(one.is_meta or bool((one != one[0]).any()) for one in scales)

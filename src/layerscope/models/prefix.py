@@ -1,7 +1,9 @@
-"""What many texts begin with, read once: the keys and values of a template's first tokens, handed to every batch.
+"""What many texts begin with, read once: the keys and values of a template's first tokens, handed
+to every batch.
 
-A prompt begins alike for every text ("After thinking step by step, this sentence: …"). In a decoder no later token changes those
-states, so that they need not be computed for every text. Models that keep no ordinary cache of keys and values are run whole.
+A prompt begins alike for every text ("After thinking step by step, this sentence: …"). In a decoder
+no later token changes those states, so that they need not be computed for every text. Models that
+keep no ordinary cache of keys and values are run whole.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ LEAST_TOKENS = 3
 LEAST_SHARE = 0.05
 """Of the tokens of all texts: less is not worth the detour."""
 
-_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}  # of the largest number; half precision rounds every sum
+_TOLERANCE = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-4,
+}  # of the largest number; half precision rounds every sum
 _HALF_TOLERANCE = 0.05
 _WINDOWS = ("sliding_window", "attention_chunk_size")
 
@@ -46,12 +51,17 @@ class SharedPrefix:
         self.model, self.ids = model, list(ids)
         tokens = torch.tensor([self.ids], device=model.device)
         with torch.inference_mode():
-            output = model.module(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=True)
+            output = model.module(
+                input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=True
+            )
         self._cache: Any = output.past_key_values
 
     @classmethod
-    def of(cls, model: LoadedModel, rows: Sequence[Sequence[int]], most: int, known: Self | None = None) -> Self | None:
-        """What the rows share, where it is worth it and the model can be read so; `known` is taken again where it is the same.
+    def of(
+        cls, model: LoadedModel, rows: Sequence[Sequence[int]], most: int, known: Self | None = None
+    ) -> Self | None:
+        """What the rows share, where it is worth it and the model can be read so; `known` is taken
+        again where it is the same.
 
         Whether a model can is tried once, on two of the rows.
         """
@@ -75,21 +85,36 @@ class SharedPrefix:
         if len(some[0]) == len(some[1]) and len(some[0]) > count + 1:
             some[0].pop()
         whole, rest = model.make_batch(some), model.make_batch([row[count:] for row in some])
-        expected = modules.first(modules.run(model.module, whole.input_ids, whole.whole_mask))[:, count:]
+        expected = modules.first(modules.run(model.module, whole.input_ids, whole.whole_mask))[
+            :, count:
+        ]
         try:
             cache = cls(model, some[0][:count])._for(len(some))
-            found = modules.first(modules.run(model.module, rest.input_ids, whole.whole_mask, cache=cache))
-        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError):
+            found = modules.first(
+                modules.run(model.module, rest.input_ids, whole.whole_mask, cache=cache)
+            )
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            NotImplementedError,
+        ):
             return False  # the cache of this architecture works in another way
         if not isinstance(found, Tensor) or found.shape != expected.shape:
             return False
         real = rest.whole_mask.bool()
         error = (expected - found)[real].abs().max() / expected[real].abs().max()
-        return bool(error <= _TOLERANCE.get(expected.dtype, _HALF_TOLERANCE))  # not of NaN: the usual way tells where they are
+        return bool(
+            error <= _TOLERANCE.get(expected.dtype, _HALF_TOLERANCE)
+        )  # not of NaN: the usual way tells where they are
 
     def run(self, batch: Batch) -> Any:
         """Run the model on a batch of texts without these tokens, padded on the right."""
-        return self.model.forward(batch.input_ids, batch.whole_mask, self._for(len(batch.input_ids)))
+        return self.model.forward(
+            batch.input_ids, batch.whole_mask, self._for(len(batch.input_ids))
+        )
 
     def _for(self, texts: int) -> Any:
         """The cache for so many texts: a copy, because a pass adds its own keys and values."""
@@ -100,7 +125,12 @@ class SharedPrefix:
 
 def _takes_cache(model: LoadedModel) -> bool:
     """Whether the model takes keys and values of earlier tokens, and no token sees later ones."""
-    taken = {"input_ids", "attention_mask", "past_key_values", "use_cache"} <= modules.forward_parameters(model.module)
+    taken = {
+        "input_ids",
+        "attention_mask",
+        "past_key_values",
+        "use_cache",
+    } <= modules.forward_parameters(model.module)
     return taken and not model.identity.get("bidirectional")
 
 

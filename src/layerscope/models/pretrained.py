@@ -21,24 +21,28 @@ def read_pretrained(
     inner: str = "text_config",
     whole: bool = False,
 ) -> tuple[Any, Any]:
-    """The model of transformers' class `known` in a source's files, and what `beside` reads there, such as a tokenizer.
+    """The model of transformers' class `known` in a source's files, and what `beside` reads there,
+    such as a tokenizer.
 
-    Weights that match `unread` may be missing: they pool the last layer, or are for training. `inner` is as for `check_sizes`.
-    With `whole`, every weight in the files must have a place.
+    Weights that match `unread` may be missing: they pool the last layer, or are for training.
+    `inner` is as for `check_sizes`. With `whole`, every weight in the files must have a place.
     """
     if source.gguf is None and not source.pickled:
         check_sizes(source.path, read_config(source.path), source.weights, inner)
     weights = {"gguf_file": source.gguf} if source.gguf else {"use_safetensors": not source.pickled}
     try:
         with quiet(bars=source.gguf is not None):
-            # The files are on this machine by now: nothing may reach for the network behind the user's back.
+            # The files are on this machine by now: nothing may reach for the network behind the
+            # user's back.
             given = {"local_files_only": True, **weights, **options}
             module, info = known.from_pretrained(source.path, output_loading_info=True, **given)
             other = beside()
     except LayerscopeError:
         raise
     except Exception as error:
-        raise ModelError(f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}") from error
+        raise ModelError(
+            f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}"
+        ) from error
     missing = sorted(key for key in info.get("missing_keys", ()) if not re.search(unread, key))
     if missing:
         raise ModelError(

@@ -1,6 +1,8 @@
-"""The checksums of an exported folder: written with it into layerscope.json, compared when it is used again.
+"""The checksums of an exported folder: written with it into layerscope.json, compared when it is
+used again.
 
-What people may edit or remove is not checked: the model card, tables for spreadsheets, and the map, which holds texts.
+What people may edit or remove is not checked: the model card, tables for spreadsheets, and the map,
+which holds texts.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def seal(folder: Path) -> None:
 
 
 def check_export(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> list[Check]:
-    """Every file of an exported folder with whether it is what was written; nothing where the folder is not an export."""
+    """Every file of an exported folder with whether it is what was written; nothing where the
+    folder is not an export."""
     marker = folder / MARKER
     if not marker.is_file():
         return []
@@ -46,8 +49,13 @@ def check_export(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> lis
         return [Check(marker, UNKNOWN)]
     if matches_checksum(facts) is False:
         return [Check(marker, DAMAGED, "its checksum does not match")]
-    listed = {str(name): str(digest) for name, digest in files.items() if not str(name).endswith(_EDITED)}
-    return [Check(marker, OK), *(_compared(folder, name, digest, sha256) for name, digest in listed.items())]
+    listed = {
+        str(name): str(digest) for name, digest in files.items() if not str(name).endswith(_EDITED)
+    }
+    return [
+        Check(marker, OK),
+        *(_compared(folder, name, digest, sha256) for name, digest in listed.items()),
+    ]
 
 
 def damaged(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> list[Check]:

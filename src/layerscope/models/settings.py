@@ -1,4 +1,5 @@
-"""What the user may write for number types and devices, and keeping transformers quiet in the terminal."""
+"""What the user may write for number types and devices, and keeping transformers quiet in the
+terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from layerscope.errors import ModelError, UnknownNameError
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 
 
 def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
@@ -28,7 +34,11 @@ def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
 
 def pick_device(device: str | torch.device | None) -> torch.device:
     """The device asked for, or a GPU where there is one and the CPU elsewhere."""
-    usable = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    usable = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     here = [kind for kind, can in usable.items() if can]
     if device is None:
         return torch.device("cuda" if "cuda" in here else "cpu")
@@ -38,12 +48,22 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
-        raise ModelError(f"{str(device)!r} is not a device: {error}. Usable here: {', '.join(here)}.") from error
+        raise ModelError(
+            f"{str(device)!r} is not a device: {error}. Usable here: {', '.join(here)}."
+        ) from error
     if chosen.type not in here:
-        raise ModelError(f"device {str(device)!r} is not available on this machine. Usable here: {', '.join(here)}.")
-    if chosen.type == "cuda" and chosen.index is not None and chosen.index >= torch.cuda.device_count():
+        raise ModelError(
+            f"device {str(device)!r} is not available on this machine. Usable here: {', '.join(here)}."
+        )
+    if (
+        chosen.type == "cuda"
+        and chosen.index is not None
+        and chosen.index >= torch.cuda.device_count()
+    ):
         count = torch.cuda.device_count()
-        raise ModelError(f"device {str(device)!r} does not exist: this machine has {count} GPUs, numbered from 0.")
+        raise ModelError(
+            f"device {str(device)!r} does not exist: this machine has {count} GPUs, numbered from 0."
+        )
     return chosen
 
 
@@ -52,37 +72,56 @@ _BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16", "bf16")  # the last on ARM
 
 
 def bfloat16_units() -> str | None:
-    """What this CPU computes bfloat16 with; empty where it has nothing for it, None where that cannot be told."""
+    """What this CPU computes bfloat16 with; empty where it has nothing for it, None where that
+    cannot be told."""
     try:
         lines = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    known = next((line.split() for line in lines if line.lower().startswith(("flags", "features"))), None)
+    known = next(
+        (line.split() for line in lines if line.lower().startswith(("flags", "features"))), None
+    )
     return None if known is None else next((unit for unit in _BFLOAT16_UNITS if unit in known), "")
 
 
-def settle_bfloat16(module: torch.nn.Module, dtype: str | torch.dtype, name: str) -> torch.nn.Module:
-    """On a CPU that would emulate bfloat16, dozens of times slower: float32, unless bfloat16 was asked for by name."""
+def settle_bfloat16(
+    module: torch.nn.Module, dtype: str | torch.dtype, name: str
+) -> torch.nn.Module:
+    """On a CPU that would emulate bfloat16, dozens of times slower: float32, unless bfloat16 was
+    asked for by name."""
     weights = next(module.parameters(), None)
-    if weights is None or weights.dtype != torch.bfloat16 or weights.device.type != "cpu" or bfloat16_units() != "":
+    if (
+        weights is None
+        or weights.dtype != torch.bfloat16
+        or weights.device.type != "cpu"
+        or bfloat16_units() != ""
+    ):
         return module
     if dtype == "auto":
-        log.warning("%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force them.", name)
+        log.warning(
+            "%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force them.",
+            name,
+        )
         return module.float()
-    log.warning("this CPU has no bfloat16 units and emulates them, many times slower: leave dtype=bfloat16 out for float32.")
+    log.warning(
+        "this CPU has no bfloat16 units and emulates them, many times slower: leave dtype=bfloat16 out for float32."
+    )
     return module
 
 
 @contextmanager
 def quiet(bars: bool = False) -> Iterator[None]:
-    """Errors only while the block runs; with `bars`, nothing at all on stderr (GGUF reading draws bars of its own)."""
+    """Errors only while the block runs; with `bars`, nothing at all on stderr (GGUF reading draws
+    bars of its own)."""
     import transformers.utils.logging as hf
 
     level, shown = hf.get_verbosity(), hf.is_progress_bar_enabled()
     hf.set_verbosity_error()
     hf.disable_progress_bar()
     try:
-        silence: AbstractContextManager[object] = redirect_stderr(io.StringIO()) if bars else nullcontext()
+        silence: AbstractContextManager[object] = (
+            redirect_stderr(io.StringIO()) if bars else nullcontext()
+        )
         with warnings.catch_warnings(), silence:
             warnings.simplefilter("ignore")
             yield
@@ -97,5 +136,8 @@ def _is_no_advice(record: logging.LogRecord) -> bool:
 
 
 def without_advice() -> None:
-    """Keep transformers' advice on kernels for state-space models out of the terminal, where it would break a progress bar."""
-    logging.getLogger("transformers.integrations.hub_kernels").addFilter(_is_no_advice)  # of which there is one
+    """Keep transformers' advice on kernels for state-space models out of the terminal, where it
+    would break a progress bar."""
+    logging.getLogger("transformers.integrations.hub_kernels").addFilter(
+        _is_no_advice
+    )  # of which there is one

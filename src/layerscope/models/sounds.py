@@ -26,7 +26,8 @@ _NOISE = 0.1  # of a sound's own level: 20 dB below it
 
 @dataclass
 class SoundModel(LoadedModel):
-    """One speech model. `processor` is its feature extractor; the tokens are the frames that its blocks see."""
+    """One speech model. `processor` is its feature extractor; the tokens are the frames that its
+    blocks see."""
 
     processor: Any = None
 
@@ -38,7 +39,9 @@ class SoundModel(LoadedModel):
         rate = int(items.source.get("rate", RATE))
         wanted = int(getattr(self.processor, "sampling_rate", RATE))
         if rate != wanted:
-            raise DataError(f"{self.name} reads {wanted} samples per second, and the sounds have {rate}. Convert them first.")
+            raise DataError(
+                f"{self.name} reads {wanted} samples per second, and the sounds have {rate}. Convert them first."
+            )
         return SoundReader(self, items)
 
     @property
@@ -48,7 +51,8 @@ class SoundModel(LoadedModel):
 
     @property
     def one_at_a_time(self) -> bool:
-        """Without a window sounds are not padded: the norms over time of many models would see the padding."""
+        """Without a window sounds are not padded: the norms over time of many models would see the
+        padding."""
         return not self.has_window
 
     @cached_property
@@ -71,14 +75,17 @@ class SoundModel(LoadedModel):
         return [self.frames(len(row)) for row in rows]
 
     def make_batch(self, rows: Sequence[Any]) -> Batch:
-        """Sounds as the feature extractor prepares them; a mask where padding is in the model's window."""
+        """Sounds as the feature extractor prepares them; a mask where padding is in the model's
+        window."""
         counts = self.lengths(rows)
         if self.one_at_a_time and len({len(row) for row in rows}) > 1:
             raise LayerscopeError(f"{self.name} reads sounds of different lengths one at a time.")
         waves = [np.asarray(row, dtype=np.float32) for row in rows]
         rate = int(getattr(self.processor, "sampling_rate", RATE))
         made = self.processor(waves, sampling_rate=rate, return_tensors="pt")
-        values = made["input_features" if self.has_window else "input_values"].to(self.device, self.dtype)
+        values = made["input_features" if self.has_window else "input_values"].to(
+            self.device, self.dtype
+        )
         mask = None
         if self.has_window:
             places = torch.arange(self.max_length or 0, device=self.device)
@@ -110,8 +117,11 @@ class SoundReader(ItemReader):
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         return [self.items.waves[int(i)] for i in numbers]
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        """Copies with noise 20 dB below the sound's level and another loudness (half to twice), from the sound's content."""
+    def read_views(
+        self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
+    ) -> ViewInputs:
+        """Copies with noise 20 dB below the sound's level and another loudness (half to twice),
+        from the sound's content."""
         out: list[Row] = []
         for number, row in zip(numbers, rows, strict=True):
             samples = np.asarray(row, dtype=np.float32)
@@ -124,14 +134,20 @@ class SoundReader(ItemReader):
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         model = self.model
-        padding = "to the model's window; its frames beyond the sound are left out" if model.has_window else "none"
+        padding = (
+            "to the model's window; its frames beyond the sound are left out"
+            if model.has_window
+            else "none"
+        )
         return {
             "pooling": "mean over frames",
             "tokens": "frames, in order of time",
             "padding": padding,
             "max_length": model.max_length,
             "augmenter": "builtin (sounds)" if settings.count else None,
-            "augmentations": "noise 20 dB below the sound, loudness from half to twice" if settings.count else None,
+            "augmentations": "noise 20 dB below the sound, loudness from half to twice"
+            if settings.count
+            else None,
         }
 
     def facts(self, part: Part) -> dict[str, Any]:
@@ -139,7 +155,8 @@ class SoundReader(ItemReader):
 
 
 def read_sound_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
-    """The speech model in a source's folder, its encoder where it has a decoder too, and its feature extractor."""
+    """The speech model in a source's folder, its encoder where it has a decoder too, and its
+    feature extractor."""
     from transformers import AutoFeatureExtractor, AutoModel
 
     trusted = bool(options.get("trust_remote_code"))
@@ -152,11 +169,14 @@ def read_sound_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module
 
 
 def default_extractor(module: Any) -> Any:
-    """For a model that came without a feature extractor: the one of its kind, with its usual settings."""
+    """For a model that came without a feature extractor: the one of its kind, with its usual
+    settings."""
     from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
     config: Any = getattr(module, "config", None)
     if getattr(config, "model_type", None) == "whisper":
         seconds = 2 * config.max_source_positions * 160 // RATE
-        return WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=max(1, seconds))
+        return WhisperFeatureExtractor(
+            feature_size=config.num_mel_bins, chunk_length=max(1, seconds)
+        )
     return Wav2Vec2FeatureExtractor(do_normalize=True, sampling_rate=RATE)

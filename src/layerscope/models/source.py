@@ -1,4 +1,5 @@
-"""From what the user writes (a name, a folder, a GGUF file or a hub id) to files on this machine, and which weights these are."""
+"""From what the user writes (a name, a folder, a GGUF file or a hub id) to files on this machine,
+and which weights these are."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from torch import nn
 from layerscope.catalogue import MODEL_FORMS
 from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.core.untrusted import exists, is_plain_name, read_json
-from layerscope.data.hub import fetch_published, hub_explained, limit_hub_waits, pin, pinned_revision
+from layerscope.data.hub import (
+    fetch_published,
+    hub_explained,
+    limit_hub_waits,
+    pin,
+    pinned_revision,
+)
 from layerscope.errors import ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.families import declared_family
@@ -30,7 +37,9 @@ Kind = Literal["catalogue", "folder", "gguf", "hub"]
 _told: set[tuple[Path, str]] = set()  # damage of exported folders that was warned of
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
-_FETCHED: dict[tuple[str, str | None, tuple[str, ...]], Path] = {}  # by repository, commit and patterns
+_FETCHED: dict[
+    tuple[str, str | None, tuple[str, ...]], Path
+] = {}  # by repository, commit and patterns
 
 log = logging.getLogger("layerscope")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -38,7 +47,8 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True)
 class Source:
-    """A model's files on this machine. `path` is the folder to load from; `gguf` names the file for a GGUF source."""
+    """A model's files on this machine. `path` is the folder to load from; `gguf` names the file for
+    a GGUF source."""
 
     kind: Kind
     name: str
@@ -53,7 +63,8 @@ class Source:
 
     @property
     def pipeline(self) -> Path | None:
-        """The sentence-transformers folder that the model is, or is a part of; None for another model."""
+        """The sentence-transformers folder that the model is, or is a part of; None for another
+        model."""
         root = self.inside or self.path
         return root if (root / "modules.json").is_file() else None
 
@@ -64,8 +75,14 @@ class Source:
     def normalizes(self) -> bool:
         """Whether the model's own sentence-transformers pipeline scales its vectors to length 1."""
         root = self.pipeline
-        listed = [] if root is None else read_json(root / "modules.json", expect=list, error=ModelError)
-        return any(str(module.get("type", "")).endswith(".Normalize") for module in listed if isinstance(module, dict))
+        listed = (
+            [] if root is None else read_json(root / "modules.json", expect=list, error=ModelError)
+        )
+        return any(
+            str(module.get("type", "")).endswith(".Normalize")
+            for module in listed
+            if isinstance(module, dict)
+        )
 
     def exported(self) -> str | None:
         """What an export of layerscope was cut from, in words; None for anything else."""
@@ -75,8 +92,11 @@ class Source:
         return one_line(f"{facts['base'].get('name')}, read at layer {facts.get('layer')}")
 
     def settings_files_sha256(self) -> str:
-        """Fingerprint of the files beside the weights that decide what is computed: configuration and tokenizer."""
-        beside = [file for pattern in ("*.json", "*.txt", "*.model") for file in self.path.glob(pattern)]
+        """Fingerprint of the files beside the weights that decide what is computed: configuration
+        and tokenizer."""
+        beside = [
+            file for pattern in ("*.json", "*.txt", "*.model") for file in self.path.glob(pattern)
+        ]
         return files_sha256(beside) if beside else ""
 
 
@@ -92,30 +112,46 @@ def resolve(
     text = str(spec)
     if text in catalogue():
         if revision is not None:
-            raise ModelError(f"{text} is a catalogue model and has one version only: leave out revision={revision!r}.")
+            raise ModelError(
+                f"{text} is a catalogue model and has one version only: leave out revision={revision!r}."
+            )
         return _catalogue_source(text, offline)
     path = Path(text).expanduser()
     if exists(path):
         if revision is not None:
-            raise ModelError(f"{text} is on this machine, where there are no revisions: leave out {revision!r}.")
+            raise ModelError(
+                f"{text} is on this machine, where there are no revisions: leave out {revision!r}."
+            )
         return _local_source(path, one_line(path.name), "folder", allow_pickle, trust_remote_code)
     match = _hub_id(spec)
     if revision and match["revision"] and revision != match["revision"]:
-        raise ModelError(f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}.")
+        raise ModelError(
+            f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}."
+        )
     wanted = revision or match["revision"]
-    folder, commit = hub_snapshot(match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code)
-    if not offline and not any(folder.glob("*.safetensors")) and (folder / "config.json").is_file() and not allow_pickle:
+    folder, commit = hub_snapshot(
+        match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code
+    )
+    if (
+        not offline
+        and not any(folder.glob("*.safetensors"))
+        and (folder / "config.json").is_file()
+        and not allow_pickle
+    ):
         _explain_other_weights(match["repo"], commit)
     try:
         return _local_source(folder, match["repo"], "hub", allow_pickle, trust_remote_code, commit)
     except ModelError as error:
         if not offline:
             raise
-        raise OfflineError(f"the local copy of {text} is not complete ({error}) and downloads are off.") from error
+        raise OfflineError(
+            f"the local copy of {text} is not complete ({error}) and downloads are off."
+        ) from error
 
 
 def check_name(spec: str | Path) -> None:
-    """An error if a name can be no model's: no catalogue name, nothing on this machine, no hub id. Nothing is downloaded."""
+    """An error if a name can be no model's: no catalogue name, nothing on this machine, no hub id.
+    Nothing is downloaded."""
     if str(spec) not in catalogue() and not exists(spec):
         _hub_id(spec)
 
@@ -126,7 +162,9 @@ def _hub_id(spec: str | Path) -> re.Match[str]:
     match = _HUB_ID.fullmatch(text)
     if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
         if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
-            raise ModelError(f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {MODEL_FORMS}")
+            raise ModelError(
+                f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {MODEL_FORMS}"
+            )
         raise UnknownNameError("model", text, catalogue(), MODEL_FORMS)
     return match
 
@@ -146,13 +184,22 @@ def _catalogue_source(name: str, offline: bool) -> Source:
 
 
 def _local_source(
-    path: Path, name: str, kind: Kind, allow_pickle: bool, trust_remote_code: bool, revision: str | None = None
+    path: Path,
+    name: str,
+    kind: Kind,
+    allow_pickle: bool,
+    trust_remote_code: bool,
+    revision: str | None = None,
 ) -> Source:
     if not path.is_file() and not path.is_dir():
-        raise ModelError(f"{path} is not a file or a folder but a pipe or a device. Give the model's folder.")
+        raise ModelError(
+            f"{path} is not a file or a folder but a pipe or a device. Give the model's folder."
+        )
     if path.is_file():
         if path.suffix != ".gguf":
-            raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")
+            raise ModelError(
+                f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder."
+            )
         return _gguf_source(path, path.stem)
     for check in damaged(path, file_sha256):
         if (check.path, check.reason) in _told:  # one run looks several times
@@ -164,14 +211,20 @@ def _local_source(
         )  # fmt: skip
     root, path = path, _transformer_folder(path)
     for file in path.iterdir():
-        if file.exists() and not file.is_file() and not file.is_dir():  # reading a pipe would wait for ever
-            raise ModelError(f"{file} is not a file but a pipe or a device. Remove it from the model's folder.")
+        if (
+            file.exists() and not file.is_file() and not file.is_dir()
+        ):  # reading a pipe would wait for ever
+            raise ModelError(
+                f"{file} is not a file but a pipe or a device. Remove it from the model's folder."
+            )
     safetensors = tuple(sorted(path.glob("*.safetensors")))
     ggufs = sorted(path.glob("*.gguf"))
     if not safetensors and ggufs:
         if len(ggufs) > 1:
             found = ", ".join(file.name for file in ggufs)
-            raise ModelError(f"{path} holds {len(ggufs)} GGUF files ({found}). Give the path of one of them.")
+            raise ModelError(
+                f"{path} holds {len(ggufs)} GGUF files ({found}). Give the path of one of them."
+            )
         return _gguf_source(ggufs[0], name, revision)
     config = read_config(path)
     _check_remote_code(path, config, trust_remote_code)
@@ -180,7 +233,9 @@ def _local_source(
         weights = tuple(sorted(file for pattern in _PICKLES for file in path.glob(pattern)))
         pickled = True
         if not weights:
-            raise ModelError(f"{path} holds no weights: no *.safetensors and no .gguf file. {MODEL_FORMS}")
+            raise ModelError(
+                f"{path} holds no weights: no *.safetensors and no .gguf file. {MODEL_FORMS}"
+            )
         if not allow_pickle:
             raise _pickled_only(path, weights[0].name)
     facts = _marker(path)
@@ -202,11 +257,14 @@ def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
     # By convention the file name says how the weights were quantized.
     match = re.search(r"(?<![A-Za-z])(I?Q\d\w*|B?F16|F32)(?![A-Za-z])", file.stem, re.IGNORECASE)
     quantization = match[1].upper() if match else "GGUF"
-    return Source("gguf", name, file.parent, (file,), revision, gguf=file.name, quantization=quantization)
+    return Source(
+        "gguf", name, file.parent, (file,), revision, gguf=file.name, quantization=quantization
+    )
 
 
 def _transformer_folder(path: Path) -> Path:
-    """Older sentence-transformers folders keep the transformer in a subfolder that modules.json names."""
+    """Older sentence-transformers folders keep the transformer in a subfolder that modules.json
+    names."""
     modules = path / "modules.json"
     if (path / "config.json").is_file() or not modules.is_file():
         return path
@@ -220,16 +278,23 @@ def _marker(path: Path) -> dict[str, Any]:
     file = path / MARKER
     facts: dict[str, Any] = read_json(file, error=ModelError) if file.is_file() else {}
     # earlier versions spelled two of the names differently
-    return {{"licence": "license", "quantisation": "quantization"}.get(name, name): value for name, value in facts.items()}
+    return {
+        {"licence": "license", "quantisation": "quantization"}.get(name, name): value
+        for name, value in facts.items()
+    }
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """The folder's config.json."""
     file = path / "config.json"
     if (path / "adapter_config.json").is_file() and not file.is_file():
-        raise ModelError(f"{path} holds an adapter, not a model. Load its base model and pass adapters=[{str(path)!r}].")
+        raise ModelError(
+            f"{path} holds an adapter, not a model. Load its base model and pass adapters=[{str(path)!r}]."
+        )
     if (path / MANIFEST).is_file() and not file.is_file():
-        raise ModelError(f"{path} is the folder of a run, not a model: open it with layerscope.load_run({str(path)!r}).")
+        raise ModelError(
+            f"{path} is the folder of a run, not a model: open it with layerscope.load_run({str(path)!r})."
+        )
     if not file.is_file():
         raise ModelError(f"{path} is not a model folder: it holds no config.json. {MODEL_FORMS}")
     config: dict[str, Any] = read_json(file, error=ModelError)
@@ -244,7 +309,11 @@ def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> Non
 
     model_type = config.get("model_type")
     known = declared_family(config)
-    if model_type in CONFIG_MAPPING or trusted or (known is not None and ":" in (known.loads or "")):
+    if (
+        model_type in CONFIG_MAPPING
+        or trusted
+        or (known is not None and ":" in (known.loads or ""))
+    ):
         return
     if config.get("auto_map"):
         raise ModelError(
@@ -258,18 +327,22 @@ def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> Non
 
 
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-# Subfolders hold other formats, except those of modules (1_Pooling); consolidated weights are a second copy of the same ones.
+# Subfolders hold other formats, except those of modules (1_Pooling); consolidated weights are a
+# second copy of the same ones.
 _NOT = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*", "*.fp16.*", "*.onnx"]
 
 
 def hub_snapshot(
     repo: str, revision: str | None, offline: bool, *, pickles: bool = False, code: bool = False
 ) -> tuple[Path, str]:
-    """The local folder of a hub repository and its commit; only looked up, not downloaded, when `offline`.
+    """The local folder of a hub repository and its commit; only looked up, not downloaded, when
+    `offline`.
 
     Within a run a branch is asked for once (`layerscope.data.hub.pinned`).
     """
-    folder = _snapshot(repo, pinned_revision("models", repo, revision), offline, pickles=pickles, code=code)
+    folder = _snapshot(
+        repo, pinned_revision("models", repo, revision), offline, pickles=pickles, code=code
+    )
     if not offline:
         pin("models", repo, revision, folder.name)
     return folder, folder.name
@@ -280,19 +353,31 @@ def _snapshot(repo: str, revision: str | None, offline: bool, *, pickles: bool, 
 
     patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
     known = _FETCHED.get((repo, revision, tuple(patterns)))
-    if known is not None and known.is_dir():  # a commit that this process has fetched and checked: it cannot change
+    if (
+        known is not None and known.is_dir()
+    ):  # a commit that this process has fetched and checked: it cannot change
         return known
     limit_hub_waits()
 
-    given: Any = {"revision": revision, "local_files_only": offline, "allow_patterns": patterns, "ignore_patterns": _NOT}
-    with hub_explained("model", repo, revision, f"{repo}@{revision}" if revision else repo, offline):
-        folder = fetch_published(lambda: Path(snapshot_download(repo, **given)), lambda found: found, repo, offline)
+    given: Any = {
+        "revision": revision,
+        "local_files_only": offline,
+        "allow_patterns": patterns,
+        "ignore_patterns": _NOT,
+    }
+    with hub_explained(
+        "model", repo, revision, f"{repo}@{revision}" if revision else repo, offline
+    ):
+        folder = fetch_published(
+            lambda: Path(snapshot_download(repo, **given)), lambda found: found, repo, offline
+        )
     _FETCHED[repo, folder.name, tuple(patterns)] = folder
     return folder
 
 
 def pin_branches(models: Iterable[tuple[Any, str | None]]) -> None:
-    """Ask the hub for the commits of these models (each with its revision), for workers in other processes to read.
+    """Ask the hub for the commits of these models (each with its revision), for workers in other
+    processes to read.
 
     What cannot be asked for is left to them: their error says more.
     """
@@ -306,7 +391,12 @@ def pin_branches(models: Iterable[tuple[Any, str | None]]) -> None:
         revision = wanted or match["revision"]
         if pinned_revision("models", match["repo"], revision) == revision:
             with contextlib.suppress(Exception):
-                pin("models", match["repo"], revision, HfApi().model_info(match["repo"], revision=revision).sha)
+                pin(
+                    "models",
+                    match["repo"],
+                    revision,
+                    HfApi().model_info(match["repo"], revision=revision).sha,
+                )
 
 
 def _explain_other_weights(repo: str, commit: str) -> None:
@@ -317,12 +407,16 @@ def _explain_other_weights(repo: str, commit: str) -> None:
         names = HfApi().list_repo_files(repo, revision=commit)
     except Exception:  # only a better message is lost
         return
-    pickled = next((name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))), None)
+    pickled = next(
+        (name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))), None
+    )
     ggufs = [name for name in names if name.endswith(".gguf")]
     if pickled is not None:
         raise _pickled_only(repo, pickled)
     if ggufs:
-        raise ModelError(f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path.")
+        raise ModelError(
+            f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path."
+        )
 
 
 def files_sha256(paths: Iterable[Path]) -> str:
@@ -350,16 +444,28 @@ def module_sha256(module: nn.Module) -> str:
 
 
 def settings_sha256(module: nn.Module, tokenizer: object) -> str:
-    """What besides the weights decides a state: the model's configuration and how texts become tokens."""
+    """What besides the weights decides a state: the model's configuration and how texts become
+    tokens."""
     config = getattr(module, "config", None)
     facts = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
     # where a model was loaded from, and with which library, is not what it computes
-    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "quantization_config"):
+    for name in (
+        "_name_or_path",
+        "transformers_version",
+        "dtype",
+        "torch_dtype",
+        "architectures",
+        "quantization_config",
+    ):
         facts.pop(name, None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "to_dict"):  # an image processor
         text = json.dumps([facts, tokenizer.to_dict()], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-    words = backend.to_str() if backend is not None else json.dumps(sorted(getattr(tokenizer, "get_vocab", dict)().items()))
+    words = (
+        backend.to_str()
+        if backend is not None
+        else json.dumps(sorted(getattr(tokenizer, "get_vocab", dict)().items()))
+    )
     text = json.dumps(facts, sort_keys=True, default=str) + "\0" + words
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

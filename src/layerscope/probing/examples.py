@@ -1,4 +1,5 @@
-"""Labeled items from a file, a task, image data or lists, and their parts: training, validation and test."""
+"""Labeled items from a file, a task, image data or lists, and their parts: training, validation and
+test."""
 
 from __future__ import annotations
 
@@ -17,12 +18,19 @@ from layerscope.data.readers import TABLE_SUFFIXES, as_label, is_missing, read_r
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names
 
 PARTS = ("train", "validation", "test")
-_FILES = (*TABLE_SUFFIXES, ".json", ".parquet", ".txt", ".gz")  # what is named like a file is one, though not all can be read
+_FILES = (
+    *TABLE_SUFFIXES,
+    ".json",
+    ".parquet",
+    ".txt",
+    ".gz",
+)  # what is named like a file is one, though not all can be read
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Items with class numbers. `parts` holds the positions of the splits that the data come with; others are drawn later."""
+    """Items with class numbers. `parts` holds the positions of the splits that the data come with;
+    others are drawn later."""
 
     kind: Literal["text", "image"]
     name: str
@@ -47,8 +55,8 @@ def open_examples(
 ) -> Examples:
     """Labeled items from whatever a user gives as data.
 
-    A name or path means what `kind` says: `images`, `task`, or (for texts) a file if there is one or it is named like one, and
-    else a classification task.
+    A name or path means what `kind` says: `images`, `task`, or (for texts) a file if there is one
+    or it is named like one, and else a classification task.
     """
     if data is None:
         raise LayerscopeError(
@@ -64,15 +72,20 @@ def open_examples(
         return read_task(str(data), data_dir, offline)
     texts = list(data.texts if isinstance(data, Corpus) else data)
     if labels is None or len(labels) != len(texts):
-        raise InvalidValueError(f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}.")
+        raise InvalidValueError(
+            f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}."
+        )
     return text_examples({"": list(zip(texts, labels, strict=True))}, "texts")
 
 
-def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None) -> Examples:
+def text_examples(
+    rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None
+) -> Examples:
     """Texts with labels by split; the split "" is everything, to be split later.
 
-    A text that comes again is used once: where it is first found, test before validation before training, so that no probe
-    is judged on what it was trained on. A text with different labels is left out of all.
+    A text that comes again is used once: where it is first found, test before validation before
+    training, so that no probe is judged on what it was trained on. A text with different labels is
+    left out of all.
     """
     seen: dict[str, tuple[str, str]] = {}
     contradicting: set[str] = set()
@@ -86,7 +99,9 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
                     contradicting.add(text)
             else:
                 seen[text] = (part, label)
-    usable = [(text, part, label) for text, (part, label) in seen.items() if text not in contradicting]
+    usable = [
+        (text, part, label) for text, (part, label) in seen.items() if text not in contradicting
+    ]
     if not usable:
         raise DataError(f"{name} holds no labeled text that can be used.")
     classes = tuple(sorted({label for _, _, label in usable}, key=_in_order))
@@ -96,10 +111,16 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
     digest = hashlib.sha256()
     for text, part, label in usable:
         digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
-    all_facts = {**(facts or {}), "repeated_texts": repeated, "contradicting_texts": len(contradicting)}
+    all_facts = {
+        **(facts or {}),
+        "repeated_texts": repeated,
+        "contradicting_texts": len(contradicting),
+    }
     corpus = Corpus.of([text for text, _, _ in usable], name)
     shown = clean_names(classes)
-    return Examples("text", name, corpus, labels, shown, digest.hexdigest(), _given(parts), all_facts)
+    return Examples(
+        "text", name, corpus, labels, shown, digest.hexdigest(), _given(parts), all_facts
+    )
 
 
 def image_examples(sets: dict[str, Any]) -> Examples:
@@ -111,7 +132,9 @@ def image_examples(sets: dict[str, Any]) -> Examples:
 
     for part, images in sets.items():
         if images.labels is None:
-            raise DataError(f"{images.name} ({part or 'all'}) has no labels. A probe needs class folders or a label column.")
+            raise DataError(
+                f"{images.name} ({part or 'all'}) has no labels. A probe needs class folders or a label column."
+            )
     classes = tuple(dict.fromkeys(c for images in sets.values() for c in images.classes))
     items: list[Any] = []
     names: list[str] = []
@@ -126,9 +149,15 @@ def image_examples(sets: dict[str, Any]) -> Examples:
             continue
         for why, count in images.dropped.items():
             dropped[why] = dropped.get(why, 0) + count
-        fresh = [i for i, key in enumerate(images.keys.tolist()) if part in ("test", "") or key not in seen]
+        fresh = [
+            i
+            for i, key in enumerate(images.keys.tolist())
+            if part in ("test", "") or key not in seen
+        ]
         if len(fresh) < len(images):
-            dropped["also in another part"] = dropped.get("also in another part", 0) + len(images) - len(fresh)
+            dropped["also in another part"] = (
+                dropped.get("also in another part", 0) + len(images) - len(fresh)
+            )
         seen.update(images.keys.tolist())
         items += [images.items[i] for i in fresh]
         names += [images.names[i] for i in fresh]
@@ -136,16 +165,28 @@ def image_examples(sets: dict[str, Any]) -> Examples:
         labels += [classes.index(images.classes[int(images.labels[i])]) for i in fresh]
         belongs += [part] * len(fresh)
     first = next(iter(sets.values()))
-    whole = ImageSet.of(items, np.array(labels), classes, first.name, dict(first.source), names, digests)
+    whole = ImageSet.of(
+        items, np.array(labels), classes, first.name, dict(first.source), names, digests
+    )
     parts = {p: np.flatnonzero([b == p for b in belongs]) for p in PARTS}
     digest = hashlib.sha256(whole.ordered_fingerprint.encode())
     digest.update("\0".join(belongs).encode())
     facts = {"dropped": dropped, "source": dict(first.source)}
-    return Examples("image", first.name, whole, np.array(labels), classes, digest.hexdigest(), _given(parts), facts)
+    return Examples(
+        "image",
+        first.name,
+        whole,
+        np.array(labels),
+        classes,
+        digest.hexdigest(),
+        _given(parts),
+        facts,
+    )
 
 
 def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
-    """A labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps one for the test part."""
+    """A labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps
+    one for the test part."""
     file = Path(path)
     dropped: Counter[str] = Counter()
     rows = _rows(file, "train" if test is not None else None, dropped)
@@ -161,30 +202,48 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
 
     if name in TASKS and TASKS.get(name).task_type == "Classification":
         splits = TASKS.get(name).read(TASKS.fetch(name, offline=offline))
-        rows = {part: [(row["text"], row["label"]) for row in part_rows] for part, part_rows in splits.items()}
+        rows = {
+            part: [(row["text"], row["label"]) for row in part_rows]
+            for part, part_rows in splits.items()
+        }
         return text_examples(rows, name, {"task": name, **TASKS.get(name).facts()})
     from layerscope.evaluation.tasks import resolve_tasks
 
     specs = resolve_tasks([name], data_dir=data_dir, offline=offline)
     if len(specs) != 1:
-        raise LayerscopeError(f"a probe reads one task; {name!r} stands for {len(specs)}. Name one of them.")
+        raise LayerscopeError(
+            f"a probe reads one task; {name!r} stands for {len(specs)}. Name one of them."
+        )
     task = specs[0].load()
     if task.metadata.type != "Classification":
-        raise LayerscopeError(f"{name} is a task of type {task.metadata.type}; a probe needs a Classification task.")
+        raise LayerscopeError(
+            f"{name} is a task of type {task.metadata.type}; a probe needs a Classification task."
+        )
     subset = next(iter(task.hf_subsets))
     dataset = task.dataset.get(subset, task.dataset)
     judged = task.eval_splits[0]
-    text, label = getattr(task, "input_column_name", "text"), getattr(task, "label_column_name", "label")
-    wanted = {getattr(task, "train_split", "train"): "train", "validation": "validation", "dev": "validation", judged: "test"}
+    text, label = (
+        getattr(task, "input_column_name", "text"),
+        getattr(task, "label_column_name", "label"),
+    )
+    wanted = {
+        getattr(task, "train_split", "train"): "train",
+        "validation": "validation",
+        "dev": "validation",
+        judged: "test",
+    }
     rows = {}
     for split, part in wanted.items():
         if split in dataset:
             rows[part] = list(zip(dataset[split][text], dataset[split][label], strict=True))
-    return text_examples(rows, name, {"task": name, "subset": subset, "split": judged, "facts": specs[0].facts(task)})
+    return text_examples(
+        rows, name, {"task": name, "subset": subset, "split": judged, "facts": specs[0].facts(task)}
+    )
 
 
 def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options: Any) -> Examples:
-    """Image data: a catalogued set or a folder with its own train and test parts, or one that is split here."""
+    """Image data: a catalogued set or a folder with its own train and test parts, or one that is
+    split here."""
     from layerscope.data.images import load_images
 
     def load(what: Any, **more: Any) -> Any:
@@ -194,9 +253,19 @@ def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options
         return image_examples({"train": load(spec), "test": load(test)})
     if spec == "fashion-mnist":
         return image_examples({part: load(spec, split=part) for part in ("train", "test")})
-    if isinstance(spec, (str, Path)) and (Path(spec) / "train").is_dir() and (Path(spec) / "test").is_dir():
+    if (
+        isinstance(spec, (str, Path))
+        and (Path(spec) / "train").is_dir()
+        and (Path(spec) / "test").is_dir()
+    ):
         named = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-        return image_examples({part: load(Path(spec) / sub) for sub, part in named.items() if (Path(spec) / sub).is_dir()})
+        return image_examples(
+            {
+                part: load(Path(spec) / sub)
+                for sub, part in named.items()
+                if (Path(spec) / sub).is_dir()
+            }
+        )
     return image_examples({"": load(spec)})
 
 
@@ -206,7 +275,9 @@ def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list
     text = next((named[n] for n in ("text", "sentence", "content") if n in named), None)
     label = next((named[n] for n in ("label", "labels", "class", "category") if n in named), None)
     if text is None or label is None:
-        raise DataError(f"{file} has the columns {', '.join(columns)}; a probe needs `text` and `label` (and may have `split`).")
+        raise DataError(
+            f"{file} has the columns {', '.join(columns)}; a probe needs `text` and `label` (and may have `split`)."
+        )
     out: dict[str, list[tuple[str, Any]]] = {}
     for number, row in rows:
         value = "" if row.get(text) is None else str(row[text])
@@ -215,9 +286,13 @@ def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list
             continue
         as_label(row[label], f"{file}, row {number}")
         said = str(row.get(named.get("split", ""), "") or "").strip().lower()
-        where = part or {"dev": "validation", "valid": "validation", "val": "validation"}.get(said, said)
+        where = part or {"dev": "validation", "valid": "validation", "val": "validation"}.get(
+            said, said
+        )
         if where not in ("", *PARTS):
-            raise DataError(f"{file}, row {number}: the split {said!r} is not one of {', '.join(PARTS)}.")
+            raise DataError(
+                f"{file}, row {number}: the split {said!r} is not one of {', '.join(PARTS)}."
+            )
         out.setdefault(where, []).append((value, row[label]))
     return out
 
@@ -264,7 +339,8 @@ def make_split(
     seed: int = 0,
     sample: int | None = None,
 ) -> Split:
-    """The parts that data come with are kept; missing ones are drawn from the rest, class by class, with the seed.
+    """The parts that data come with are kept; missing ones are drawn from the rest, class by class,
+    with the seed.
 
     `sample` keeps at most so many items of each part, drawn class by class too.
     """
@@ -275,7 +351,10 @@ def make_split(
     if sample is not None:
         if sample < 2:
             raise InvalidValueError(f"sample must be at least 2 items, not {sample}.")
-        pool, test = _at_most(pool, labels, sample, rng), _at_most(np.asarray(test), labels, sample, rng)
+        pool, test = (
+            _at_most(pool, labels, sample, rng),
+            _at_most(np.asarray(test), labels, sample, rng),
+        )
     if validation is None:
         pool, validation = _part(pool, labels, VALIDATION_SHARE, rng)
     elif sample is not None:
@@ -283,26 +362,36 @@ def make_split(
     split = Split(*(np.sort(np.asarray(part, dtype=np.int64)) for part in (pool, validation, test)))
     for name, count in split.sizes().items():
         if count == 0:
-            raise DataError(f"no items are left for the {name} part of {len(labels)} items. Give more labeled items.")
+            raise DataError(
+                f"no items are left for the {name} part of {len(labels)} items. Give more labeled items."
+            )
     seen = np.unique(labels[split.train])
     if len(seen) < 2:
         raise DataError("a probe needs training items of at least two classes.")
     return split
 
 
-def _part(pool: np.ndarray, labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The pool without a share of it, and that share: of every class alike, rounded so that the whole is right."""
+def _part(
+    pool: np.ndarray, labels: np.ndarray, share: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The pool without a share of it, and that share: of every class alike, rounded so that the
+    whole is right."""
     want = max(1, round(share * len(pool)))
     taken = _stratified(pool, labels, want, rng)
     return np.setdiff1d(pool, taken), taken
 
 
-def _at_most(pool: np.ndarray, labels: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+def _at_most(
+    pool: np.ndarray, labels: np.ndarray, most: int, rng: np.random.Generator
+) -> np.ndarray:
     return pool if len(pool) <= most else _stratified(pool, labels, most, rng)
 
 
-def _stratified(pool: np.ndarray, labels: np.ndarray, want: int, rng: np.random.Generator) -> np.ndarray:
-    """`want` items of the pool: every class is dealt out evenly through an order, and the front of it is taken."""
+def _stratified(
+    pool: np.ndarray, labels: np.ndarray, want: int, rng: np.random.Generator
+) -> np.ndarray:
+    """`want` items of the pool: every class is dealt out evenly through an order, and the front of
+    it is taken."""
     shuffled = pool[rng.permutation(len(pool))]
     classes = labels[shuffled]
     place = np.empty(len(shuffled))

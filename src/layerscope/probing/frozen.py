@@ -1,6 +1,8 @@
-"""Frozen states of all layers for labeled texts or images: every token, or one vector, each reduced inside its own hook.
+"""Frozen states of all layers for labeled texts or images: every token, or one vector, each reduced
+inside its own hook.
 
-A source turns items into batches for one model; a reader runs them here, or an engine's workers each read parts of them.
+A source turns items into batches for one model; a reader runs them here, or an engine's workers
+each read parts of them.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ DEFAULT_MAX_LENGTH = 128
 
 
 class ModelItems:
-    """Items of any kind as the model itself reads them: texts cut to `max_length` tokens; of images, the patches are the tokens.
+    """Items of any kind as the model itself reads them: texts cut to `max_length` tokens; of
+    images, the patches are the tokens.
 
-    The class token is the first one of image models that have it, and of text models that see both ways and have such a token.
-    `lengths` are the tokens that are read of each item.
+    The class token is the first one of image models that have it, and of text models that see both
+    ways and have such a token. `lengths` are the tokens that are read of each item.
     """
 
-    def __init__(self, model: LoadedModel, items: Items, max_length: int = DEFAULT_MAX_LENGTH) -> None:
+    def __init__(
+        self, model: LoadedModel, items: Items, max_length: int = DEFAULT_MAX_LENGTH
+    ) -> None:
         self._model = model
         self._reader = model.open_items(items, ReadSettings(max_length, tokens="patches"))
         self._part = self._reader.survey(np.arange(len(items)))
@@ -58,10 +63,11 @@ Read = dict[str, tuple[Tensor, Tensor | None]]
 
 
 class ModelReader:
-    """Runs the model on items and keeps, per pooling, states (layers, items, tokens, D) in float32 on the model's device.
+    """Runs the model on items and keeps, per pooling, states (layers, items, tokens, D) in float32
+    on the model's device.
 
-    `tokens`: the patches of an image, all tokens of a text. `mean`: their mean. `summary`: the class token where there is one,
-    else the mean.
+    `tokens`: the patches of an image, all tokens of a text. `mean`: their mean. `summary`: the
+    class token where there is one, else the mean.
     """
 
     def __init__(
@@ -74,8 +80,14 @@ class ModelReader:
         batch_size: int | None = None,
         items: np.ndarray | None = None,
     ) -> None:
-        """`items` are those of the source that are read, numbered from 0 in this order; None: all of them."""
-        self.model, self.source, self.sites, self.poolings = model, source, list(sites), list(poolings)
+        """`items` are those of the source that are read, numbered from 0 in this order; None: all
+        of them."""
+        self.model, self.source, self.sites, self.poolings = (
+            model,
+            source,
+            list(sites),
+            list(poolings),
+        )
         self.items = np.arange(len(source.lengths)) if items is None else items
         self.lengths = [source.lengths[i] for i in self.items]
         self._runner = BatchRunner(model, batch_size)
@@ -90,10 +102,14 @@ class ModelReader:
         self._capture.__exit__(None, None, None)
 
     def read_all(self, items: Sequence[int] | np.ndarray) -> Read:
-        """Every pooling of some items, in the order given; runs in smaller batches where memory asks for it."""
+        """Every pooling of some items, in the order given; runs in smaller batches where memory
+        asks for it."""
         numbers, lengths = [int(self.items[i]) for i in items], [self.lengths[i] for i in items]
         device, widest = self.model.device, max(lengths)
-        shapes = {p: (len(self.sites), len(numbers), widest if p == "tokens" else 1, self.model.width) for p in self.poolings}
+        shapes = {
+            p: (len(self.sites), len(numbers), widest if p == "tokens" else 1, self.model.width)
+            for p in self.poolings
+        }
         # what lies beyond an item's tokens is masked, and must be finite for that
         room = torch.empty if min(lengths) == widest else torch.zeros
         out = {p: room(shape, device=device) for p, shape in shapes.items()}
@@ -124,7 +140,9 @@ class ModelReader:
         mask = None if batch.mask is None else batch.mask.to(where.device)
         for pooling, target in out.items():
             if pooling == "tokens":
-                target[index, where, : tokens.shape[1]] = tokens if mask is None else torch.where(mask[..., None], tokens, 0)
+                target[index, where, : tokens.shape[1]] = (
+                    tokens if mask is None else torch.where(mask[..., None], tokens, 0)
+                )
             elif pooling == "summary" and self.source.has_class_token:
                 target[index, where, 0] = whole[:, 0]
             else:
@@ -162,7 +180,12 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
         batch_size: int | None,
     ) -> None:
         self.recipe, self.items, self.max_length = recipe, items.packed(), max_length
-        self.sites, self.final_norm, self.poolings, self.batch_size = list(sites), final_norm, list(poolings), batch_size
+        self.sites, self.final_norm, self.poolings, self.batch_size = (
+            list(sites),
+            final_norm,
+            list(poolings),
+            batch_size,
+        )
         self.memory = recipe.memory
 
     def open(self) -> None:
@@ -170,10 +193,14 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
         model = self.recipe.open()
         self.device = model.device.type
         self._source = ModelItems(model, self.items, self.max_length)
-        self._reader = ModelReader(model, self._source, self.sites, self.final_norm, self.poolings, self.batch_size)
+        self._reader = ModelReader(
+            model, self._source, self.sites, self.final_norm, self.poolings, self.batch_size
+        )
         self._reader.__enter__()
 
-    def run(self, item: np.ndarray, prepared: Any, advance: Advance, common: Any) -> dict[str, np.ndarray]:
+    def run(
+        self, item: np.ndarray, prepared: Any, advance: Advance, common: Any
+    ) -> dict[str, np.ndarray]:
         """States of a part."""
         found = self._reader.read_all(item)
         advance(len(item))
@@ -189,12 +216,17 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
         return f"a part of {len(item)} items (the first: number {int(item[0])})"
 
 
-def read_by_workers(engine: Engine, work: ReadWork, parts: Sequence[np.ndarray], advance: Advance) -> Iterator[Read]:
+def read_by_workers(
+    engine: Engine, work: ReadWork, parts: Sequence[np.ndarray], advance: Advance
+) -> Iterator[Read]:
     """States of parts, in their order: one that is done early waits for those before it."""
     early: dict[int, dict[str, np.ndarray]] = {}
     wanted = 0
     for i, states in engine.run(work, parts, advance):
         early[i] = states
         while wanted in early:
-            yield {pooling: (torch.from_numpy(array.copy()), None) for pooling, array in early.pop(wanted).items()}
+            yield {
+                pooling: (torch.from_numpy(array.copy()), None)
+                for pooling, array in early.pop(wanted).items()
+            }
             wanted += 1

@@ -1,7 +1,9 @@
-"""Kinds of probes: heads that are trained on frozen states, and nearest neighbors, which train nothing.
+"""Kinds of probes: heads that are trained on frozen states, and nearest neighbors, which train
+nothing.
 
-Every layer and every learning rate has parameters of its own, with leading dimensions (layers, learning rates); one set of matrix
-products runs them all. Layers share no parameter and no statistic, so the gradient of one never reaches another.
+Every layer and every learning rate has parameters of its own, with leading dimensions (layers,
+learning rates); one set of matrix products runs them all. Layers share no parameter and no
+statistic, so the gradient of one never reaches another.
 """
 
 from __future__ import annotations
@@ -22,21 +24,31 @@ class Head(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     pooling: ClassVar[str]
-    """What of an item's states it reads: `tokens`, or one vector: `mean` or `summary` (the class token where there is one)."""
+    """What of an item's states it reads: `tokens`, or one vector: `mean` or `summary` (the class
+    token where there is one)."""
 
     def __init__(self, width: int, heads: int, classes: int) -> None:
         self.width, self.heads, self.classes = width, heads, classes
 
     @abstractmethod
     def start(self, generator: Generator) -> Parameters:
-        """The parameters of one probe at the start; every layer and learning rate begins with the same ones."""
+        """The parameters of one probe at the start; every layer and learning rate begins with the
+        same ones."""
 
     @abstractmethod
-    def scores(self, parameters: Parameters, states: Tensor, mask: Tensor | None, mean: Tensor, scale: Tensor) -> Tensor:
+    def scores(
+        self,
+        parameters: Parameters,
+        states: Tensor,
+        mask: Tensor | None,
+        mean: Tensor,
+        scale: Tensor,
+    ) -> Tensor:
         """Class scores (G, B, R, C) of states (G, B, N, D) under parameters (G, R, …).
 
-        `mask` (B, N) is True at tokens that exist. `mean` and `scale` (G, D) standardize the states: a batch norm without
-        weights of its own, whose statistics are those of the whole training split.
+        `mask` (B, N) is True at tokens that exist. `mean` and `scale` (G, D) standardize the
+        states: a batch norm without weights of its own, whose statistics are those of the whole
+        training split.
         """
 
 
@@ -47,10 +59,19 @@ class PooledHead(Head):
         """Zeros: the problem is convex."""
         return {"linear": torch.zeros(self.width, self.classes), "bias": torch.zeros(self.classes)}
 
-    def scores(self, parameters: Parameters, states: Tensor, mask: Tensor | None, mean: Tensor, scale: Tensor) -> Tensor:
+    def scores(
+        self,
+        parameters: Parameters,
+        states: Tensor,
+        mask: Tensor | None,
+        mean: Tensor,
+        scale: Tensor,
+    ) -> Tensor:
         """Class scores (G, B, R, C)."""
         vectors = (states[:, :, 0] - mean.unsqueeze(1)) / scale.unsqueeze(1)
-        return (vectors.unsqueeze(1) @ parameters["linear"] + parameters["bias"].unsqueeze(2)).transpose(1, 2)
+        return (
+            vectors.unsqueeze(1) @ parameters["linear"] + parameters["bias"].unsqueeze(2)
+        ).transpose(1, 2)
 
 
 class LinearHead(PooledHead):
@@ -70,11 +91,13 @@ class MeanHead(PooledHead):
 
 
 class AttentionHead(Head):
-    """Standardized tokens x; per head h: weights softmax(qₕ · Kₕx / √d), the weighted mean of Vₕx; a linear layer on all heads.
+    """Standardized tokens x; per head h: weights softmax(qₕ · Kₕx / √d), the weighted mean of Vₕx;
+    a linear layer on all heads.
 
-    The query is the same for every item, so both projections can be moved out of the sum over tokens without changing the
-    function: qₕ · Kₕx = x · (Kₕᵀqₕ), and Σ a Vₕx = Vₕ Σ a x. What is learned is the vector Kₕᵀqₕ itself, which may be any. A
-    token then costs 2 · D · heads products instead of 2 · D², and the mean of the standardization falls out of the softmax.
+    The query is the same for every item, so both projections can be moved out of the sum over
+    tokens without changing the function: qₕ · Kₕx = x · (Kₕᵀqₕ), and Σ a Vₕx = Vₕ Σ a x. What is
+    learned is the vector Kₕᵀqₕ itself, which may be any. A token then costs 2 · D · heads products
+    instead of 2 · D², and the mean of the standardization falls out of the softmax.
     """
 
     name = "attention"
@@ -82,7 +105,8 @@ class AttentionHead(Head):
     pooling = "tokens"
 
     def start(self, generator: Generator) -> Parameters:
-        """At first every token weighs the same; the projections are uniform, as linear layers begin; no biases."""
+        """At first every token weighs the same; the projections are uniform, as linear layers
+        begin; no biases."""
         bound = 1 / math.sqrt(self.width)
 
         def uniform(*shape: int) -> Tensor:
@@ -94,24 +118,43 @@ class AttentionHead(Head):
             "linear": uniform(self.width, self.classes),
         }
 
-    def scores(self, parameters: Parameters, states: Tensor, mask: Tensor | None, mean: Tensor, scale: Tensor) -> Tensor:
+    def scores(
+        self,
+        parameters: Parameters,
+        states: Tensor,
+        mask: Tensor | None,
+        mean: Tensor,
+        scale: Tensor,
+    ) -> Tensor:
         """Class scores (G, B, R, C)."""
         groups, batch, tokens, width = states.shape
         query, heads = parameters["query"], self.heads
         rates, size = query.shape[1], width // heads
         # (G, R·H, D): what each head of each learning rate looks for in a token as it was stored
-        wanted = (query / (scale[:, None, None] * math.sqrt(size))).view(groups, rates * heads, width)
-        # tokens last: a processor's vectors run along them, where along a handful of heads they would be mostly empty
-        logits = (wanted @ states.reshape(groups, batch * tokens, width).transpose(1, 2)).view(groups, -1, batch, tokens)
+        wanted = (query / (scale[:, None, None] * math.sqrt(size))).view(
+            groups, rates * heads, width
+        )
+        # tokens last: a processor's vectors run along them, where along a handful of heads they
+        # would be mostly empty
+        logits = (wanted @ states.reshape(groups, batch * tokens, width).transpose(1, 2)).view(
+            groups, -1, batch, tokens
+        )
         if mask is not None:
             logits = logits.masked_fill(~mask.view(1, 1, batch, tokens), -torch.inf)
         weights = torch.softmax(logits, dim=-1).transpose(1, 2)
-        # layer by layer: states that are read where they lie are not one block of memory, and would be copied into one
-        pooled = torch.stack([one @ tokens_of for one, tokens_of in zip(weights, states, strict=True)])  # (G, B, R·H, D)
+        # layer by layer: states that are read where they lie are not one block of memory, and would
+        # be copied into one
+        pooled = torch.stack(
+            [one @ tokens_of for one, tokens_of in zip(weights, states, strict=True)]
+        )  # (G, B, R·H, D)
         pooled = (pooled - mean.view(groups, 1, 1, width)) / scale.view(groups, 1, 1, width)
         # one product per layer, learning rate and head: (B, D) × (D, D / H)
         by_head = pooled.view(groups, batch, rates, heads, width).permute(0, 2, 3, 1, 4)
-        read = (by_head @ parameters["value"]).permute(0, 3, 1, 2, 4).reshape(groups, batch, rates, width)
+        read = (
+            (by_head @ parameters["value"])
+            .permute(0, 3, 1, 2, 4)
+            .reshape(groups, batch, rates, width)
+        )
         return (read.transpose(1, 2) @ parameters["linear"]).transpose(1, 2)
 
 
@@ -121,11 +164,13 @@ NEIGHBORS = 20
 _ROOM = 2**26  # similarities held at once
 
 
-def neighbor_ranks(bank: Tensor, labels: Tensor, queries: Tensor, classes: int, k: int = NEIGHBORS) -> Tensor:
+def neighbor_ranks(
+    bank: Tensor, labels: Tensor, queries: Tensor, classes: int, k: int = NEIGHBORS
+) -> Tensor:
     """Classes in the order of their votes (n, C) for every query.
 
-    The k vectors of the bank with the highest cosine vote for their class; classes with equal votes are ordered by the sum of
-    their voters' cosines, then by their number.
+    The k vectors of the bank with the highest cosine vote for their class; classes with equal votes
+    are ordered by the sum of their voters' cosines, then by their number.
     """
     k = min(k, len(bank))
     unit = torch.nn.functional.normalize(bank.float(), dim=-1).T.contiguous()

@@ -24,7 +24,14 @@ from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
-from layerscope.probing.frozen import ModelItems, ModelReader, Parts, Read, ReadWork, read_by_workers
+from layerscope.probing.frozen import (
+    ModelItems,
+    ModelReader,
+    Parts,
+    Read,
+    ReadWork,
+    read_by_workers,
+)
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
 from layerscope.probing.states import StateCache, default_store_size, plan_storage
@@ -65,23 +72,35 @@ def probe(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> ProbeRun:
-    """Train probes (small classifiers) on the frozen states of all layers at once, and score them on held-out test items.
+    """Train probes (small classifiers) on the frozen states of all layers at once, and score them
+    on held-out test items.
 
-    - `data`: labeled items of the kind that the model reads. Texts: a file with `text` and `label`, a list of texts with their
-      `labels`, or the name of a classification task. Images: a catalogued set, a folder of class folders, a file, an `ImageSet`.
-    - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class is held out.
+    - `data`: labeled items of the kind that the model reads. Texts: a file with `text` and `label`,
+      a list of texts with their
+      `labels`, or the name of a classification task. Images: a catalogued set, a folder of class
+      folders, a file, an `ImageSet`.
+    - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class
+      is held out.
     - `heads`: one or several of attention, linear, mean, knn.
-    - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none, which runs it in each epoch.
-    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
+    - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none,
+      which runs it in each epoch.
+    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
+      nothing is left on disk.
 
-    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
-    can be given as plain keywords, or together as `model_options` and `engine`. The engine computes the cached states: `local`
-    (this process), `ray` (workers of the cluster at `address`) or an `Engine`. Probes are always trained in this process.
+    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine`. The engine computes the cached states: `local` (this process), `ray` (workers of the
+    cluster at `address`) or an `Engine`. Probes are always trained in this process.
 
         run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
-    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     command = Command("probe", options, **ways, function=probe)
     kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
@@ -89,33 +108,68 @@ def probe(
             raise UnknownNameError("probe", kind, probes())
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final norm", final_norm, FINAL_NORMS)
-    recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, seed=seed)
+    recipe = ProbeRecipe(
+        tuple(float(r) for r in learning_rates), trial, epochs, patience, seed=seed
+    )
     recipe.check()
     folder = None if out is None else RunFolder(out)
     refuse_missing(data)
     with command, ExitStack() as opened:
-        kind = kind_read_by(model, offline, command.loading) if isinstance(data, (str, Path)) else ""
-        examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
+        kind = (
+            kind_read_by(model, offline, command.loading) if isinstance(data, (str, Path)) else ""
+        )
+        examples = open_examples(
+            data, kind, labels, test, None if data_dir is None else Path(data_dir), offline
+        )
         loaded = command.load(model, tokenizer, here=True)
         if loaded.kind != examples.items.kind:
             read, given = loaded.kind, examples.items.kind
-            raise ModelError(f"{loaded.name} reads {read}, and the data are {given}. Give labeled {read} as data.")
+            raise ModelError(
+                f"{loaded.name} reads {read}, and the data are {given}. Give labeled {read} as data."
+            )
         source = ModelItems(loaded, examples.items, max_length)
         opened.callback(source.close)
         kinds, batch_size = list(dict.fromkeys(kinds)), command.where.batch_size
-        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, sample, keep, store_size, batch_size)
+        job = ProbeJob(
+            loaded,
+            examples,
+            source,
+            kinds,
+            recipe,
+            layers,
+            final_norm,
+            sample,
+            keep,
+            store_size,
+            batch_size,
+        )
         if command.recipe is not None:
             job.remote = _workers(command.engine, job, command.recipe, max_length)
         if folder is None:
             return job.run(command.bar)
-        return run_in(folder, ProbeRun, job.config, lambda session: job.run(command.bar, folder.scratch), overwrite=overwrite)
+        return run_in(
+            folder,
+            ProbeRun,
+            job.config,
+            lambda session: job.run(command.bar, folder.scratch),
+            overwrite=overwrite,
+        )
 
 
 def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int) -> Parts:
-    """Parts of the items, numbered as the job numbers those it uses, read by an engine's workers."""
+    """Parts of the items, numbered as the job numbers those it uses, read by an engine's
+    workers."""
 
     def read(parts: list[np.ndarray], poolings: Sequence[str]) -> Iterator[Read]:
-        work = ReadWork(recipe, job.examples.items, max_length, job.sites, job.final_norm, poolings, job.batch_size)
+        work = ReadWork(
+            recipe,
+            job.examples.items,
+            max_length,
+            job.sites,
+            job.final_norm,
+            poolings,
+            job.batch_size,
+        )
         return read_by_workers(engine, work, [job.used[part] for part in parts], lambda n: None)
 
     return read
@@ -141,16 +195,29 @@ class ProbeJob:
         self.model, self.examples, self.source, self.kinds = model, examples, source, kinds
         self.remote: Parts | None = None
         self.final_norm, self.batch_size = final_norm, batch_size
-        self.sites = expand_sites([site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy)
+        self.sites = expand_sites(
+            [site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy
+        )
         own = examples.parts
-        split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, sample)
+        split = make_split(
+            examples.labels,
+            own.get("train"),
+            own.get("test"),
+            own.get("validation"),
+            recipe.seed,
+            sample,
+        )
         self.split = split.shuffled(recipe.seed)
         self.recipe = replace(recipe, batch=recipe.batch_for(len(self.split.train)))
-        self.used = np.concatenate([self.split.train, self.split.validation, self.split.test])  # and kept in this order
+        self.used = np.concatenate(
+            [self.split.train, self.split.validation, self.split.test]
+        )  # and kept in this order
         self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
         self.store_size = default_store_size(model.device) if store_size is None else store_size
         lengths = [source.lengths[i] for i in self.used]
-        self.plan = plan_storage(self.poolings, len(self.sites), lengths, model.width, keep, self.store_size)
+        self.plan = plan_storage(
+            self.poolings, len(self.sites), lengths, model.width, keep, self.store_size
+        )
         self.config = {
             "model": model_key(model.identity),
             "data": examples.fingerprint,
@@ -165,7 +232,8 @@ class ProbeJob:
         }
 
     def run(self, bar: Progress, scratch: Path | None = None) -> ProbeRun:
-        """Compute the states, train, judge. With a `scratch` folder what is finished survives a stop."""
+        """Compute the states, train, judge. With a `scratch` folder what is finished survives a
+        stop."""
         clock = time.perf_counter()
         settings = (self.sites, self.final_norm, self.poolings, self.batch_size, self.used)
         with ModelReader(self.model, self.source, *settings) as reader:
@@ -177,27 +245,57 @@ class ProbeJob:
             answers: dict[str, Predictions] = {}
             for kind in self.kinds:
                 done = None if scratch is None else scratch / f"{kind}.answers.npz"
-                answers[kind] = _finished(done) or self._fit(kind, states[pooling_of(kind)], labels, split, bar, scratch)
+                answers[kind] = _finished(done) or self._fit(
+                    kind, states[pooling_of(kind)], labels, split, bar, scratch
+                )
                 if done is not None and not done.exists():
-                    checked.write_arrays(done, {name: np.asarray(value) for name, value in vars(answers[kind]).items()})
+                    checked.write_arrays(
+                        done,
+                        {name: np.asarray(value) for name, value in vars(answers[kind]).items()},
+                    )
         judged = self.examples.labels[self.split.test]
         classes = len(self.examples.classes)
-        table = probe_table(answers, self.sites, self.model.n_blocks, judged, classes, self.recipe.seed)
+        table = probe_table(
+            answers, self.sites, self.model.n_blocks, judged, classes, self.recipe.seed
+        )
         items = item_table(answers, self.sites, self.split.test, judged)
         seconds = {"states": read, **{kind: answer.seconds for kind, answer in answers.items()}}
         return ProbeRun(table, items, describe_run(self, table, seconds))
 
-    def _fit(self, kind: str, states: Any, labels: torch.Tensor, split: Any, bar: Progress, scratch: Path | None) -> Predictions:
+    def _fit(
+        self,
+        kind: str,
+        states: Any,
+        labels: torch.Tensor,
+        split: Any,
+        bar: Progress,
+        scratch: Path | None,
+    ) -> Predictions:
         bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
         file = None if scratch is None else scratch / f"{kind}.training.npz"
         layers = list(range(len(self.sites)))
         classes = len(self.examples.classes)
-        return fit(kind, self.model, states, labels, split, layers, classes, self.recipe, file, lambda phase: bar.advance(1))
+        return fit(
+            kind,
+            self.model,
+            states,
+            labels,
+            split,
+            layers,
+            classes,
+            self.recipe,
+            file,
+            lambda phase: bar.advance(1),
+        )
 
 
 def _finished(file: Path | None) -> Predictions | None:
-    stored: dict[str, Any] | None = None if file is None else checked.read_or_discard(file, checked.read_arrays)
-    return None if stored is None else Predictions(**{**stored, "seconds": float(stored["seconds"])})
+    stored: dict[str, Any] | None = (
+        None if file is None else checked.read_or_discard(file, checked.read_arrays)
+    )
+    return (
+        None if stored is None else Predictions(**{**stored, "seconds": float(stored["seconds"])})
+    )
 
 
 def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, Any]:
@@ -216,7 +314,9 @@ def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) 
         },
         conventions={
             "layer": LAYER,
-            **Reading(job.final_norm, job.source.facts().get("max_length"), anatomy.final_norm_name).as_conventions(),
+            **Reading(
+                job.final_norm, job.source.facts().get("max_length"), anatomy.final_norm_name
+            ).as_conventions(),
             "probes": {kind: probes()[kind] for kind in job.kinds},
             "reads": {kind: pooling_of(kind) for kind in job.kinds},
             "class_token": job.source.has_class_token,
@@ -250,29 +350,49 @@ def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
     unseen = sorted(set(np.unique(labels[split.test])) - set(np.unique(labels[split.train])))
     if unseen:
         names = ", ".join(job.examples.classes[i] for i in unseen[:3])
-        out.append(f"{len(unseen)} classes of the test part are not in the training part ({names}): no probe can name them.")
+        out.append(
+            f"{len(unseen)} classes of the test part are not in the training part ({names}): no probe can name them."
+        )
     if len(split.validation) < 50:
-        out.append(f"the validation part has {len(split.validation)} items only: learning rate and epoch are chosen on few.")
+        out.append(
+            f"the validation part has {len(split.validation)} items only: learning rate and epoch are chosen on few."
+        )
     trained = table[table["learning_rate"].notna() & (table["metric"] == "top1")]
     rates = job.recipe.learning_rates
     if len(rates) > 2:
         edge = trained.loc[trained["learning_rate"] == max(rates), "layer"]
         if len(edge) > len(trained) / 2:
-            out.append(f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do better.")
-    late = trained[(trained["epoch"] == job.recipe.epochs) & (trained["epochs"] == job.recipe.epochs)]
+            out.append(
+                f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do better."
+            )
+    late = trained[
+        (trained["epoch"] == job.recipe.epochs) & (trained["epochs"] == job.recipe.epochs)
+    ]
     if len(late) > len(trained) / 2:
-        out.append(f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better.")
+        out.append(
+            f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better."
+        )
     for kind, how in job.plan.how.items():
         if kind == "tokens" and how == "none":
-            out.append("the states were computed again in every epoch: they do not fit store_size=.")
+            out.append(
+                "the states were computed again in every epoch: they do not fit store_size=."
+            )
         elif kind == "tokens" and how == "float16":
-            out.append("the states were kept in half precision (scaled per layer and feature) to fit store_size=.")
+            out.append(
+                "the states were kept in half precision (scaled per layer and feature) to fit store_size=."
+            )
     for kind, count in job.examples.facts.get("dropped", {}).items():
         out.append(f"{count} items were left out: {kind}.")
     if job.examples.facts.get("contradicting_texts"):
-        out.append(f"{job.examples.facts['contradicting_texts']} texts have contradicting labels and were left out.")
+        out.append(
+            f"{job.examples.facts['contradicting_texts']} texts have contradicting labels and were left out."
+        )
     if job.source.facts().get("truncated"):
-        out.append(f"{job.source.facts()['truncated']} texts were cut to {job.source.facts()['max_length']} tokens.")
+        out.append(
+            f"{job.source.facts()['truncated']} texts were cut to {job.source.facts()['max_length']} tokens."
+        )
     if job.model.anatomy.final_norm is None and job.final_norm != "raw":
-        out.append(f"this model has no final norm: final_norm={job.final_norm} is the same as raw here.")
+        out.append(
+            f"this model has no final norm: final_norm={job.final_norm} is the same as raw here."
+        )
     return out

@@ -23,7 +23,8 @@ from layerscope.store import StoredRun
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share (Wilson 1927); it stays inside 0 to 1 and is right for shares near them.
+    """Wilson's 95 % interval of a share (Wilson 1927); it stays inside 0 to 1 and is right for
+    shares near them.
 
     >>> tuple(round(x, 3) for x in wilson(8, 10))
     (0.49, 0.943)
@@ -37,7 +38,8 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> ScoredCandidates:
-    """Accuracies of layers, from which items each got right (layers, n), and those on the same draws of items."""
+    """Accuracies of layers, from which items each got right (layers, n), and those on the same
+    draws of items."""
     n = correct.shape[1]
     # how often each item is drawn is all that matters: one product instead of a gather per draw
     counts = bootstrap_weights(n, draws, [seed, n]).astype(np.float32)
@@ -46,12 +48,22 @@ def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Scor
 
 
 COLUMNS = ["probe", "metric", "layer", "depth", "site", *names(VALUE)]
-COLUMNS += ["gain", "gain_low", "gain_high", "tied_best", "validation", "learning_rate", "epoch", "epochs"]
+COLUMNS += [
+    "gain",
+    "gain_low",
+    "gain_high",
+    "tied_best",
+    "validation",
+    "learning_rate",
+    "epoch",
+    "epochs",
+]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one kind of probe said: the likeliest classes (layers, test items, up to 5), and how each layer's was chosen."""
+    """What one kind of probe said: the likeliest classes (layers, test items, up to 5), and how
+    each layer's was chosen."""
 
     ranks: np.ndarray
     validation: np.ndarray
@@ -62,7 +74,12 @@ class Predictions:
 
 
 def probe_table(
-    answers: dict[str, Predictions], sites: Sequence[Site], blocks: int, labels: np.ndarray, classes: int, seed: int
+    answers: dict[str, Predictions],
+    sites: Sequence[Site],
+    blocks: int,
+    labels: np.ndarray,
+    classes: int,
+    seed: int,
 ) -> pd.DataFrame:
     """One row per probe, metric and layer; `labels` are the test items' classes."""
     rows = []
@@ -78,20 +95,47 @@ def probe_table(
             for i, site in enumerate(sites):
                 bounds = wilson(int(correct[i].sum()), correct.shape[1])
                 where = [probe, metric, site.layer, site.layer / blocks, site.name]
-                measured = [correct[i].mean(), *bounds, correct.shape[1], gain[i], low[i], high[i], bool(tied[i])]
-                rows.append([*where, *measured, said.validation[i], said.rate[i], said.epoch[i], said.epochs[i]])
+                measured = [
+                    correct[i].mean(),
+                    *bounds,
+                    correct.shape[1],
+                    gain[i],
+                    low[i],
+                    high[i],
+                    bool(tied[i]),
+                ]
+                rows.append(
+                    [
+                        *where,
+                        *measured,
+                        said.validation[i],
+                        said.rate[i],
+                        said.epoch[i],
+                        said.epochs[i],
+                    ]
+                )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def item_table(answers: dict[str, Predictions], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
-    """One row per probe, layer and test item: its class, the class named, and the place of its own class among the first five."""
+def item_table(
+    answers: dict[str, Predictions], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray
+) -> pd.DataFrame:
+    """One row per probe, layer and test item: its class, the class named, and the place of its own
+    class among the first five."""
     parts = []
     for probe, said in answers.items():
         hits = said.ranks == labels[None, :, None]
         place = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
         for i, site in enumerate(sites):
-            columns = {"item": items, "label": labels, "predicted": said.ranks[i, :, 0], "place": place[i]}
-            part = pd.DataFrame({name: np.asarray(values, dtype=np.int32) for name, values in columns.items()})
+            columns = {
+                "item": items,
+                "label": labels,
+                "predicted": said.ranks[i, :, 0],
+                "place": place[i],
+            }
+            part = pd.DataFrame(
+                {name: np.asarray(values, dtype=np.int32) for name, values in columns.items()}
+            )
             part.insert(0, "layer", np.int32(site.layer))
             part.insert(0, "probe", probe)
             parts.append(part)
@@ -100,7 +144,8 @@ def item_table(answers: dict[str, Predictions], sites: Sequence[Site], items: np
 
 @dataclass
 class ProbeRun(WideTable, StoredRun):
-    """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row per test item as well."""
+    """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row
+    per test item as well."""
 
     kind: ClassVar[str] = "probe"
     files: ClassVar[dict[str, str]] = {"probe": "table", "items": "items"}
@@ -129,8 +174,9 @@ class ProbeRun(WideTable, StoredRun):
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values: per probe the best layer and the last.
 
-        `chosen` is the layer that is best on the validation items (of several, the deepest); its gain over the last layer is
-        fair, since the test items had no part in the choice. `best` is picked on the test items themselves: too optimistic.
+        `chosen` is the layer that is best on the validation items (of several, the deepest); its
+        gain over the last layer is fair, since the test items had no part in the choice. `best` is
+        picked on the test items themselves: too optimistic.
         """
         by_probe = {}
         for probe in self.probes:

@@ -1,7 +1,9 @@
-"""Where a probe's training finds states: stored after one pass, in memory or in files, or computed again in every epoch.
+"""Where a probe's training finds states: stored after one pass, in memory or in files, or computed
+again in every epoch.
 
-`store_size` decides: all tokens in float32, in float16 where only that fits, or not at all: then every epoch runs the model
-again. Poolings with one vector per item are small and come first. A stopped run goes on with the states that are in its files.
+`store_size` decides: all tokens in float32, in float16 where only that fits, or not at all: then
+every epoch runs the model again. Poolings with one vector per item are small and come first. A
+stopped run goes on with the states that are in its files.
 """
 
 from __future__ import annotations
@@ -36,15 +38,24 @@ class States(Protocol):
 
     device: torch.device
 
-    def read(self, layers: list[int], items: np.ndarray) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Pieces of `layers` (a slice of that list) with their states (G, B, N, D) and the mask of tokens (B, N)."""
+    def read(
+        self, layers: list[int], items: np.ndarray
+    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Pieces of `layers` (a slice of that list) with their states (G, B, N, D) and the mask of
+        tokens (B, N)."""
 
 
 class CachedStates:
-    """States that were computed once: a tensor (layers, items, tokens, D), on a device or mapped from a file."""
+    """States that were computed once: a tensor (layers, items, tokens, D), on a device or mapped
+    from a file."""
 
     def __init__(
-        self, states: Tensor, mask: Tensor | None, device: torch.device, shift: Tensor | None = None, scale: Tensor | None = None
+        self,
+        states: Tensor,
+        mask: Tensor | None,
+        device: torch.device,
+        shift: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> None:
         """`shift` and `scale` (layers, D) undo what half precision was stored under."""
         self.states, self.mask, self.device = states, mask, device
@@ -52,13 +63,19 @@ class CachedStates:
         self._room = max(1, _CHUNK.get(device.type, _CHUNK["cpu"]))
         self._buffer: Tensor | None = None
 
-    def read(self, layers: list[int], items: np.ndarray) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    def read(
+        self, layers: list[int], items: np.ndarray
+    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Pieces that fit a fixed room, so that the products on one find it near the processor.
 
         A piece is valid until the next one is asked for: both lie in the same memory.
         """
         rows = torch.from_numpy(items).to(self.states.device)
-        run = slice(int(items[0]), int(items[0]) + len(items)) if (np.diff(items) == 1).all() else None
+        run = (
+            slice(int(items[0]), int(items[0]) + len(items))
+            if (np.diff(items) == 1).all()
+            else None
+        )
         mask = None if self.mask is None else self.mask[rows].to(self.device)
         shape = (len(items), *self.states.shape[2:])
         size = min(len(layers), max(1, self._room // (4 * math.prod(shape))))
@@ -66,10 +83,15 @@ class CachedStates:
             piece = slice(start, min(start + size, len(layers)))
             states = self._gathered(layers[piece], rows, run, shape).to(self.device, torch.float32)
             if self._shift is not None and self._scale is not None:
-                states = states * self._scale[layers[piece]][:, None, None] + self._shift[layers[piece]][:, None, None]
+                states = (
+                    states * self._scale[layers[piece]][:, None, None]
+                    + self._shift[layers[piece]][:, None, None]
+                )
             yield piece, states, mask
 
-    def _gathered(self, layers: list[int], rows: Tensor, run: slice | None, shape: tuple[int, ...]) -> Tensor:
+    def _gathered(
+        self, layers: list[int], rows: Tensor, run: slice | None, shape: tuple[int, ...]
+    ) -> Tensor:
         """Neighbors among layers and items are read where they lie; others are brought together."""
         if run is not None and layers[-1] - layers[0] == len(layers) - 1:
             return self.states[layers[0] : layers[-1] + 1, run]
@@ -82,21 +104,27 @@ class CachedStates:
         return gathered
 
     def _room_for(self, shape: tuple[int, ...]) -> Tensor:
-        """The first part of a buffer that is kept: fresh memory would cost more than what is put there."""
+        """The first part of a buffer that is kept: fresh memory would cost more than what is put
+        there."""
         count = math.prod(shape)
         if self._buffer is None or len(self._buffer) < count:
             with torch.inference_mode(False):  # training writes into it too
-                self._buffer = torch.empty(count, dtype=self.states.dtype, device=self.states.device)
+                self._buffer = torch.empty(
+                    count, dtype=self.states.dtype, device=self.states.device
+                )
         return self._buffer[:count].view(shape)
 
 
 class RecomputedStates:
-    """States that are computed whenever they are wanted: one forward pass per epoch, and no room for them is needed."""
+    """States that are computed whenever they are wanted: one forward pass per epoch, and no room
+    for them is needed."""
 
     def __init__(self, reader: ModelReader, pooling: str) -> None:
         self.reader, self.pooling, self.device = reader, pooling, reader.model.device
 
-    def read(self, layers: list[int], items: np.ndarray) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    def read(
+        self, layers: list[int], items: np.ndarray
+    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """All layers of one pass."""
         states, mask = self.reader.read_all(items)[self.pooling]
         wanted = states if len(layers) == len(states) else states[layers]
@@ -112,7 +140,8 @@ class Statistics:
 
 
 def statistics(states: States, layers: list[int], items: np.ndarray, batch: int) -> Statistics:
-    """Per layer and feature, over all tokens of some items; sums in float64 where the device has it."""
+    """Per layer and feature, over all tokens of some items; sums in float64 where the device has
+    it."""
     exact = torch.float32 if states.device.type == "mps" else torch.float64
     total: Tensor | None = None
     square = count = torch.zeros(())
@@ -120,8 +149,13 @@ def statistics(states: States, layers: list[int], items: np.ndarray, batch: int)
         for piece, x, mask in states.read(layers, items[start : start + batch]):
             if total is None:
                 total = torch.zeros(len(layers), x.shape[-1], dtype=exact, device=x.device)
-                square, count = torch.zeros_like(total), torch.zeros(len(layers), dtype=exact, device=x.device)
-            wide = x.to(exact) if mask is None else torch.where(mask[None, :, :, None], x, 0).to(exact)
+                square, count = (
+                    torch.zeros_like(total),
+                    torch.zeros(len(layers), dtype=exact, device=x.device),
+                )
+            wide = (
+                x.to(exact) if mask is None else torch.where(mask[None, :, :, None], x, 0).to(exact)
+            )
             total[piece] += wide.sum((1, 2))
             square[piece] += wide.square().sum((1, 2))
             count[piece] += x.shape[1] * x.shape[2] if mask is None else mask.sum()
@@ -139,7 +173,8 @@ _GPU_SHARE = 0.6
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """How each pooling is kept: float32, float16 or none (computed again), and the bytes that it takes."""
+    """How each pooling is kept: float32, float16 or none (computed again), and the bytes that it
+    takes."""
 
     how: dict[str, str]
     bytes: int
@@ -150,7 +185,12 @@ class StoragePlan:
 
 
 def plan_storage(
-    poolings: Sequence[str], layers: int, lengths: Sequence[int], width: int, keep: str, store_size: int
+    poolings: Sequence[str],
+    layers: int,
+    lengths: Sequence[int],
+    width: int,
+    keep: str,
+    store_size: int,
 ) -> StoragePlan:
     """Decide what to keep; `keep` other than `auto` is taken at its word."""
     if keep not in STORAGE:
@@ -160,9 +200,17 @@ def plan_storage(
     for pooling in sorted(poolings, key=lambda p: p == "tokens"):  # small ones first
         tokens = max(lengths) if pooling == "tokens" else 1
         numbers = layers * len(lengths) * tokens * width
-        fits = [kind for kind, size in (("float32", 4), ("float16", 2)) if used + numbers * size <= store_size]
+        fits = [
+            kind
+            for kind, size in (("float32", 4), ("float16", 2))
+            if used + numbers * size <= store_size
+        ]
         # a pooled vector is always kept whole: half precision would save little
-        wanted = keep if keep != "auto" and pooling == "tokens" else ((fits or ["none"])[0] if pooling == "tokens" else "float32")
+        wanted = (
+            keep
+            if keep != "auto" and pooling == "tokens"
+            else ((fits or ["none"])[0] if pooling == "tokens" else "float32")
+        )
         how[pooling] = wanted
         used += numbers * {"float32": 4, "float16": 2, "none": 0}[wanted]
     return StoragePlan(how, used)
@@ -171,8 +219,15 @@ def plan_storage(
 class StateCache:
     """Runs the model once over all items and keeps what the plan says."""
 
-    def __init__(self, reader: ModelReader, plan: StoragePlan, folder: Path | None, remote: Parts | None = None) -> None:
-        """Items are numbered in a random order: the first of them, which set float16's scale, are like all others.
+    def __init__(
+        self,
+        reader: ModelReader,
+        plan: StoragePlan,
+        folder: Path | None,
+        remote: Parts | None = None,
+    ) -> None:
+        """Items are numbered in a random order: the first of them, which set float16's scale, are
+        like all others.
 
         `remote` reads parts of the items instead of `reader`: by an engine's workers, say.
         """
@@ -181,7 +236,9 @@ class StateCache:
         self._stores: dict[str, Tensor] = {}
         self._halves: dict[str, tuple[Tensor, Tensor]] = {}
         self._files: dict[str, np.memmap] = {}
-        self._parts: list[dict[str, Any]] = []  # what is in the files: from which item to which, and the checksums
+        self._parts: list[
+            dict[str, Any]
+        ] = []  # what is in the files: from which item to which, and the checksums
 
     @property
     def stored_poolings(self) -> list[str]:
@@ -201,10 +258,18 @@ class StateCache:
                 out[pooling] = RecomputedStates(self.reader, pooling)
                 continue
             store = _near(self._stores[pooling], device)
-            mask = torch.arange(store.shape[2]) < lengths[:, None] if pooling == "tokens" and ragged else None
+            mask = (
+                torch.arange(store.shape[2]) < lengths[:, None]
+                if pooling == "tokens" and ragged
+                else None
+            )
             shift, scale = self._halves.get(pooling, (None, None))
             out[pooling] = CachedStates(
-                store, None if mask is None else mask.to(store.device), device, _on(shift, device), _on(scale, device)
+                store,
+                None if mask is None else mask.to(store.device),
+                device,
+                _on(shift, device),
+                _on(scale, device),
             )
         return out
 
@@ -219,7 +284,11 @@ class StateCache:
             bar.begin(f"{self.reader.model.name}|items", len(self.order), before)
             starts = range(before, len(self.order), size)
             parts = [self.order[start : start + size] for start in starts]
-            read = map(self.reader.read_all, parts) if self.remote is None else self.remote(parts, self.stored_poolings)
+            read = (
+                map(self.reader.read_all, parts)
+                if self.remote is None
+                else self.remote(parts, self.stored_poolings)
+            )
             for start, part, read_states in zip(starts, parts, read, strict=True):
                 for pooling, (states, _) in read_states.items():
                     self._put(pooling, start, states)
@@ -236,7 +305,11 @@ class StateCache:
         dtype = self.plan.how[pooling]
         if self.folder is None:
             device = self.reader.model.device
-            room = device if device.type == "cuda" and _fits(shape, dtype, device) else torch.device("cpu")
+            room = (
+                device
+                if device.type == "cuda" and _fits(shape, dtype, device)
+                else torch.device("cpu")
+            )
             make = torch.empty if min(lengths) == max(lengths) else torch.zeros
             return make(shape, dtype=getattr(torch, dtype), device=room)
         file = self.folder / f"{pooling}.{dtype}"
@@ -252,14 +325,22 @@ class StateCache:
         if store.dtype == torch.float16:
             if pooling not in self._halves:
                 self._halves[pooling] = self._half(pooling, states)
-            shift, scale = (value.to(states.device)[:, None, None] for value in self._halves[pooling])
+            shift, scale = (
+                value.to(states.device)[:, None, None] for value in self._halves[pooling]
+            )
             states = ((states - shift) / scale).clamp(-60000, 60000)
-        store[:, start : start + states.shape[1], : states.shape[2]] = states.to(store.device, store.dtype)
+        store[:, start : start + states.shape[1], : states.shape[2]] = states.to(
+            store.device, store.dtype
+        )
 
     def _half(self, pooling: str, states: Tensor) -> tuple[Tensor, Tensor]:
-        """What float16 is stored under, per layer and feature: far from 0 it would be coarse, and beyond 65504 infinite."""
+        """What float16 is stored under, per layer and feature: far from 0 it would be coarse, and
+        beyond 65504 infinite."""
         flat = states.double().flatten(1, 2)
-        found = flat.mean(1).float().cpu(), (flat.var(1, unbiased=False) + 1e-6).sqrt().float().cpu()
+        found = (
+            flat.mean(1).float().cpu(),
+            (flat.var(1, unbiased=False) + 1e-6).sqrt().float().cpu(),
+        )
         if self.folder is not None:
             arrays = {"shift": found[0].numpy(), "scale": found[1].numpy()}
             checked.write_arrays(self.folder / f"{pooling}.scale.npz", arrays)
@@ -290,20 +371,32 @@ class StateCache:
             return []
         noted = checked.read_or_discard(self.folder / _KEPT, checked.read_checked_json) or {}
         files = [f"{pooling}.{self.plan.how[pooling]}" for pooling in self.stored_poolings]
-        if noted.get("how") != self.plan.how or not all((self.folder / file).exists() for file in files):
+        if noted.get("how") != self.plan.how or not all(
+            (self.folder / file).exists() for file in files
+        ):
             return []
         for pooling in (p for p in self.stored_poolings if self.plan.how[p] == "float16"):
-            arrays = checked.read_or_discard(self.folder / f"{pooling}.scale.npz", checked.read_arrays)
+            arrays = checked.read_or_discard(
+                self.folder / f"{pooling}.scale.npz", checked.read_arrays
+            )
             if arrays is None:
                 return []
-            self._halves[pooling] = torch.from_numpy(arrays["shift"]), torch.from_numpy(arrays["scale"])
+            self._halves[pooling] = (
+                torch.from_numpy(arrays["shift"]),
+                torch.from_numpy(arrays["scale"]),
+            )
         return list(noted.get("parts", ()))
 
     def _resumed(self, earlier: list[dict[str, Any]]) -> int:
-        """How many items need not be read again: those before the first part that is not as it was written."""
+        """How many items need not be read again: those before the first part that is not as it was
+        written."""
         for part in earlier:
             if self._sums(part["start"], part["stop"]) != part["crc32"]:
-                log.warning("%s: states from item %d on are damaged and computed again", self.folder, part["start"])
+                log.warning(
+                    "%s: states from item %d on are damaged and computed again",
+                    self.folder,
+                    part["start"],
+                )
                 break
             self._parts.append(part)
         if not self._parts:
@@ -318,7 +411,11 @@ def default_store_size(device: torch.device) -> int:
 
 def _near(store: Tensor, device: torch.device) -> Tensor:
     """On the GPU where there is room for it, else where it is."""
-    if device.type != "cuda" or store.device.type == "cuda" or not _fits(tuple(store.shape), str(store.dtype), device):
+    if (
+        device.type != "cuda"
+        or store.device.type == "cuda"
+        or not _fits(tuple(store.shape), str(store.dtype), device)
+    ):
         return store
     return store.to(device)
 

@@ -1,8 +1,10 @@
-"""The probes of all layers (and, in the trial, of all learning rates), trained together on the same batches.
+"""The probes of all layers (and, in the trial, of all learning rates), trained together on the same
+batches.
 
-Each probe has parameters and moments of its own, starts from the same values and sees the same items in the same order: a layer
-trained alone with the same seed becomes the same probe. The validation part alone decides which learning rate a layer gets and
-after which epoch it is taken; the test part is not read here. A training that was stopped is a file.
+Each probe has parameters and moments of its own, starts from the same values and sees the same
+items in the same order: a layer trained alone with the same seed becomes the same probe. The
+validation part alone decides which learning rate a layer gets and after which epoch it is taken;
+the test part is not read here. A training that was stopped is a file.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from layerscope.store import checked
 class ProbeRecipe:
     """AdamW; a linear warm-up over a tenth of the steps, then half a cosine to zero.
 
-    Every learning rate is tried with a whole schedule of `trial` epochs; each layer then starts over with the one that was best
-    on the validation part and trains for up to `epochs`; once its rate has come down, it stops when nothing has been
-    gained there for `patience` epochs. The epoch that was best there is the one that counts.
-    `batch` 0 means: as `batch_for` says.
+    Every learning rate is tried with a whole schedule of `trial` epochs; each layer then starts
+    over with the one that was best on the validation part and trains for up to `epochs`; once its
+    rate has come down, it stops when nothing has been gained there for `patience` epochs. The epoch
+    that was best there is the one that counts. `batch` 0 means: as `batch_for` says.
     """
 
     learning_rates: tuple[float, ...] = (2e-3, 1e-2, 5e-2)
@@ -46,7 +48,8 @@ class ProbeRecipe:
     seed: int = 0
 
     def batch_for(self, items: int) -> int:
-        """Items per step; where nothing is said 256, fewer of a small training part so that an epoch has about 16 steps.
+        """Items per step; where nothing is said 256, fewer of a small training part so that an
+        epoch has about 16 steps.
 
         >>> ProbeRecipe().batch_for(60000), ProbeRecipe().batch_for(1000), ProbeRecipe().batch_for(50)
         (256, 62, 32)
@@ -55,13 +58,19 @@ class ProbeRecipe:
 
     def check(self) -> None:
         """Refuse what cannot work."""
-        if not self.learning_rates or any(not (math.isfinite(rate) and rate > 0) for rate in self.learning_rates):
-            raise InvalidValueError(f"learning rates must be numbers above 0, not {list(self.learning_rates)}.")
+        if not self.learning_rates or any(
+            not (math.isfinite(rate) and rate > 0) for rate in self.learning_rates
+        ):
+            raise InvalidValueError(
+                f"learning rates must be numbers above 0, not {list(self.learning_rates)}."
+            )
         for name in ("trial", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if self.batch < 0:
-            raise InvalidValueError(f"the training batch must be at least 1 item, not {self.batch}.")
+            raise InvalidValueError(
+                f"the training batch must be at least 1 item, not {self.batch}."
+            )
 
     @property
     def most_epochs(self) -> int:
@@ -72,7 +81,11 @@ class ProbeRecipe:
 def schedule(step: int, steps: int) -> float:
     """The share of the learning rate at a step."""
     warm = max(1, steps // 10)
-    return (step + 1) / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+    return (
+        (step + 1) / warm
+        if step < warm
+        else 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+    )
 
 
 _BETAS = (0.9, 0.999)
@@ -89,7 +102,8 @@ def adamw_step(
     step: int,
     decay: float,
 ) -> None:
-    """Change the layers of a piece in place. `rates` (G, R) are the learning rates now; `step` counts from 1; no bias decays.
+    """Change the layers of a piece in place. `rates` (G, R) are the learning rates now; `step`
+    counts from 1; no bias decays.
 
     Everything is elementwise: what one probe does never reaches another.
     """
@@ -107,13 +121,15 @@ def adamw_step(
 
 
 STOP_BELOW = 0.15
-"""No layer stops while its learning rate is above this share of its peak. The last steps, with small rates, bring points of
-accuracy: a layer that left before them would look worse than its neighbors for no other reason."""
+"""No layer stops while its learning rate is above this share of its peak. The last steps, with
+small rates, bring points of accuracy: a layer that left before them would look worse than its
+neighbors for no other reason."""
 
 
 @dataclass
 class Phase:
-    """A training under way. Parameters and moments are of the `live` layers only; the rest is of all layers (L, R)."""
+    """A training under way. Parameters and moments are of the `live` layers only; the rest is of
+    all layers (L, R)."""
 
     trial: bool
     rates: np.ndarray  # (L, R)
@@ -137,7 +153,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned from what: a kind of probe, states at some places, class numbers by item, and the parts."""
+    """What is learned from what: a kind of probe, states at some places, class numbers by item, and
+    the parts."""
 
     head: Head
     states: States
@@ -154,8 +171,13 @@ class Task:
         return self.recipe.batch_for(len(self.train))
 
 
-def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase], None] = lambda phase: None) -> Phase:
-    """Try the learning rates, then train every layer with its own until all have stopped. `phase` is where to go on.
+def train(
+    task: Task,
+    phase: Phase | None = None,
+    after_epoch: Callable[[Phase], None] = lambda phase: None,
+) -> Phase:
+    """Try the learning rates, then train every layer with its own until all have stopped. `phase`
+    is where to go on.
 
     `best` of what is returned has one probe per layer (L, 1, …).
     """
@@ -170,15 +192,22 @@ def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase],
         phase.seconds = spent
     _go_on(task, phase, recipe.epochs, recipe.patience, after_epoch)
     if (phase.at == 0).any():
-        raise LayerscopeError("the loss of a probe is not finite. Use smaller learning_rates=, or final_norm='applied'.")
+        raise LayerscopeError(
+            "the loss of a probe is not finite. Use smaller learning_rates=, or final_norm='applied'."
+        )
     return phase
 
 
 def _begin(task: Task, rates: np.ndarray, trial: bool) -> Phase:
     """Every probe at the same values."""
     generator = torch.Generator().manual_seed(task.recipe.seed)
-    start = {name: value.to(task.states.device) for name, value in task.head.start(generator).items()}
-    copies = [{name: value.expand(*rates.shape, *value.shape).clone() for name, value in start.items()} for _ in range(4)]
+    start = {
+        name: value.to(task.states.device) for name, value in task.head.start(generator).items()
+    }
+    copies = [
+        {name: value.expand(*rates.shape, *value.shape).clone() for name, value in start.items()}
+        for _ in range(4)
+    ]
     for moments in copies[1:3]:
         for value in moments.values():
             value.zero_()
@@ -197,7 +226,9 @@ def _begin(task: Task, rates: np.ndarray, trial: bool) -> Phase:
     )
 
 
-def _go_on(task: Task, phase: Phase, epochs: int, patience: int, after_epoch: Callable[[Phase], None]) -> None:
+def _go_on(
+    task: Task, phase: Phase, epochs: int, patience: int, after_epoch: Callable[[Phase], None]
+) -> None:
     steps = math.ceil(len(task.train) / task.batch)
     while phase.epoch < epochs and len(phase.live):
         clock = time.perf_counter()
@@ -213,7 +244,8 @@ def _go_on(task: Task, phase: Phase, epochs: int, patience: int, after_epoch: Ca
 
 
 def epoch_batches(items: np.ndarray, batch: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Every item once, in batches of neighbors: the items are in a random order already, and where a batch begins is drawn again.
+    """Every item once, in batches of neighbors: the items are in a random order already, and where
+    a batch begins is drawn again.
 
     Neighbors lie together in memory, so that a batch need not be gathered first.
     """
@@ -227,24 +259,41 @@ def _step(task: Task, phase: Phase, items: np.ndarray, step: int, steps: int) ->
     share = schedule(step, steps)
     for piece, x, mask in task.states.read([task.places[i] for i in phase.live], items):
         at = phase.live[piece]
-        now = {name: value[piece].detach().requires_grad_() for name, value in phase.parameters.items()}
+        now = {
+            name: value[piece].detach().requires_grad_() for name, value in phase.parameters.items()
+        }
         with torch.enable_grad():
             scores = task.head.scores(now, x, mask, task.norms.mean[at], task.norms.scale[at])
-            loss = _cross_entropy(scores, wanted).mean(1).sum()  # a sum: no layer's gradient depends on another's
+            loss = (
+                _cross_entropy(scores, wanted).mean(1).sum()
+            )  # a sum: no layer's gradient depends on another's
             grads = torch.autograd.grad(loss, list(now.values()))
         rates = torch.from_numpy(phase.rates[at] * share).to(x)
-        adamw_step(phase.parameters, phase.first, phase.second, piece, grads, rates, step + 1, task.recipe.weight_decay)
+        adamw_step(
+            phase.parameters,
+            phase.first,
+            phase.second,
+            piece,
+            grads,
+            rates,
+            step + 1,
+            task.recipe.weight_decay,
+        )
 
 
 def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
     """(G, B, R) from scores (G, B, R, C) and classes (B,)."""
-    picked = scores.gather(-1, wanted.view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)).squeeze(-1)
+    picked = scores.gather(
+        -1, wanted.view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+    ).squeeze(-1)
     return scores.logsumexp(-1) - picked
 
 
 def judge(task: Task, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy and loss (live layers, R) on the validation part."""
-    hits = torch.zeros(len(phase.live), phase.rates.shape[1], dtype=torch.int64, device=task.states.device)
+    hits = torch.zeros(
+        len(phase.live), phase.rates.shape[1], dtype=torch.int64, device=task.states.device
+    )
     losses = torch.zeros(hits.shape, device=task.states.device)
     with torch.inference_mode():
         for start in range(0, len(task.validation), 2 * task.batch):
@@ -256,13 +305,18 @@ def judge(task: Task, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
                 scores = task.head.scores(now, x, mask, task.norms.mean[at], task.norms.scale[at])
                 hits[piece] += (scores.argmax(-1) == wanted[None, :, None]).sum(1)
                 losses[piece] += _cross_entropy(scores, wanted).sum(1)
-    return hits.cpu().numpy() / len(task.validation), losses.double().cpu().numpy() / len(task.validation)
+    return hits.cpu().numpy() / len(task.validation), losses.double().cpu().numpy() / len(
+        task.validation
+    )
 
 
 def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: int) -> None:
-    """Keep what is best on the validation part (higher accuracy, then lower loss); stop layers that no longer improve."""
+    """Keep what is best on the validation part (higher accuracy, then lower loss); stop layers that
+    no longer improve."""
     live = phase.live
-    better = (accuracy > phase.accuracy[live]) | ((accuracy == phase.accuracy[live]) & (loss < phase.loss[live]))
+    better = (accuracy > phase.accuracy[live]) | (
+        (accuracy == phase.accuracy[live]) & (loss < phase.loss[live])
+    )
     better &= np.isfinite(loss)
     new = torch.from_numpy(better)
     for name, value in phase.parameters.items():
@@ -270,7 +324,11 @@ def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: in
         best = phase.best[name][layers]
         best[chosen] = value[chosen]
         phase.best[name][layers] = best
-    for stored, seen in ((phase.accuracy, accuracy), (phase.loss, loss), (phase.at, np.full(loss.shape, phase.epoch))):
+    for stored, seen in (
+        (phase.accuracy, accuracy),
+        (phase.loss, loss),
+        (phase.at, np.full(loss.shape, phase.epoch)),
+    ):
         stored[live] = np.where(better, seen, stored[live])
     waited = (phase.epoch - phase.at[live] >= patience).all(axis=1)
     if waited.any():
@@ -282,8 +340,12 @@ def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: in
 
 
 def _chosen_rates(phase: Phase) -> np.ndarray:
-    """(L, 1): the learning rate with the best validation accuracy; ties by loss, then the smaller one."""
-    order = [np.lexsort((phase.rates[i], phase.loss[i], -phase.accuracy[i]))[0] for i in range(len(phase.rates))]
+    """(L, 1): the learning rate with the best validation accuracy; ties by loss, then the smaller
+    one."""
+    order = [
+        np.lexsort((phase.rates[i], phase.loss[i], -phase.accuracy[i]))[0]
+        for i in range(len(phase.rates))
+    ]
     return np.take_along_axis(phase.rates, np.array(order)[:, None], axis=1)
 
 
@@ -295,7 +357,9 @@ def rank_classes(task: Task, parameters: Parameters, items: np.ndarray) -> np.nd
             some = items[start : start + 2 * task.batch]
             for piece, x, mask in task.states.read(task.places, some):
                 now = {name: value[piece] for name, value in parameters.items()}
-                scores = task.head.scores(now, x, mask, task.norms.mean[piece], task.norms.scale[piece]).squeeze(2)
+                scores = task.head.scores(
+                    now, x, mask, task.norms.mean[piece], task.norms.scale[piece]
+                ).squeeze(2)
                 top = scores.argsort(dim=-1, descending=True, stable=True)[..., : out.shape[2]]
                 out[piece, start : start + len(some)] = top.cpu().numpy()
     return out
@@ -307,12 +371,17 @@ _TENSORS = ("parameters", "first", "second", "best")
 def write_phase(file: Path, phase: Phase) -> None:
     """Write a training after an epoch; the file is whole or not there."""
     held = {name: value for name, value in vars(phase).items() if name not in _TENSORS}
-    held |= {f"{group}/{name}": value.cpu() for group in _TENSORS for name, value in getattr(phase, group).items()}
+    held |= {
+        f"{group}/{name}": value.cpu()
+        for group in _TENSORS
+        for name, value in getattr(phase, group).items()
+    }
     checked.write_arrays(file, {name: np.asarray(value) for name, value in held.items()})
 
 
 def read_phase(file: Path, device: torch.device) -> Phase | None:
-    """The training that an earlier attempt left; None where there is none, or a damaged one, which is set aside."""
+    """The training that an earlier attempt left; None where there is none, or a damaged one, which
+    is set aside."""
     arrays = checked.read_or_discard(file, checked.read_arrays)
     if arrays is None:
         return None
@@ -333,7 +402,10 @@ _WRITE_EVERY = 20.0  # seconds of training that a stop may cost
 def probes() -> dict[str, str]:
     """Every kind of probe and what it is, in words."""
     trained = {name: head.summary for name, head in HEADS.items()}
-    return {**trained, KNN: f"the {NEIGHBORS} training items with the highest cosine of pooled vectors vote; nothing is trained"}
+    return {
+        **trained,
+        KNN: f"the {NEIGHBORS} training items with the highest cosine of pooled vectors vote; nothing is trained",
+    }
 
 
 def pooling_of(probe: str) -> str:
@@ -342,7 +414,8 @@ def pooling_of(probe: str) -> str:
 
 
 def head_count(model: LoadedModel) -> int:
-    """Heads of the attention probe: as many as the model's own attention has, else the most up to 12 that divide its width."""
+    """Heads of the attention probe: as many as the model's own attention has, else the most up to
+    12 that divide its width."""
     config = getattr(model.module, "config", None)
     for name in ("num_attention_heads", "n_head", "heads"):
         named = getattr(config, name, None)
@@ -351,27 +424,50 @@ def head_count(model: LoadedModel) -> int:
     return max(n for n in range(1, 13) if model.width % n == 0)
 
 
-def vote(states: States, labels: torch.Tensor, split: Split, layers: Sequence[int], classes: int, batch: int) -> Predictions:
-    """Nearest neighbors at every layer: training and validation items vote on the test items, training items on the others."""
+def vote(
+    states: States,
+    labels: torch.Tensor,
+    split: Split,
+    layers: Sequence[int],
+    classes: int,
+    batch: int,
+) -> Predictions:
+    """Nearest neighbors at every layer: training and validation items vote on the test items,
+    training items on the others."""
     clock = time.perf_counter()
     parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
     vectors = {name: _vectors(states, list(layers), items, batch) for name, items in parts.items()}
-    known = {name: labels[torch.from_numpy(items).to(labels.device)] for name, items in parts.items()}
+    known = {
+        name: labels[torch.from_numpy(items).to(labels.device)] for name, items in parts.items()
+    }
     bank = torch.cat([known["train"], known["validation"]])
     ranks, right = [], []
     with torch.inference_mode():
         for train, validation, test in zip(*vectors.values(), strict=True):
-            ranks.append(neighbor_ranks(torch.cat([train, validation]), bank, test, classes)[:, :5].cpu().numpy())
+            ranks.append(
+                neighbor_ranks(torch.cat([train, validation]), bank, test, classes)[:, :5]
+                .cpu()
+                .numpy()
+            )
             first = neighbor_ranks(train, known["train"], validation, classes)[:, 0]
             right.append(float((first == known["validation"]).float().mean()))
     nothing, none = np.full(len(layers), np.nan), np.zeros(len(layers), dtype=np.int64)
-    return Predictions(np.stack(ranks).astype(np.int32), np.array(right), nothing, none, none, time.perf_counter() - clock)
+    return Predictions(
+        np.stack(ranks).astype(np.int32),
+        np.array(right),
+        nothing,
+        none,
+        none,
+        time.perf_counter() - clock,
+    )
 
 
 def _vectors(states: States, layers: list[int], items: np.ndarray, batch: int) -> torch.Tensor:
     parts = []
     for start in range(0, len(items), batch):
-        pieces = [x[:, :, 0].clone() for _, x, _ in states.read(layers, items[start : start + batch])]
+        pieces = [
+            x[:, :, 0].clone() for _, x, _ in states.read(layers, items[start : start + batch])
+        ]
         parts.append(torch.cat(pieces))
     return torch.cat(parts, dim=1)
 
@@ -411,4 +507,6 @@ def fit(
 
     done = train(task, earlier, after)
     ranks = rank_classes(task, done.best, split.test)
-    return Predictions(ranks, done.accuracy[:, 0], done.rates[:, 0], done.at[:, 0], done.last, done.seconds)
+    return Predictions(
+        ranks, done.accuracy[:, 0], done.rates[:, 0], done.at[:, 0], done.last, done.seconds
+    )

@@ -35,8 +35,12 @@ class ProfileConfig:
     seed: int = 0
     preset: str = "default"
     options: Options = field(default_factory=Options)
-    tokens: str | None = None  # of an image: `patches`, or `all` with class and register tokens; None for texts
-    image_pooling: str | None = None  # what stands for an image: the `mean` of those tokens, or the `class` token
+    tokens: str | None = (
+        None  # of an image: `patches`, or `all` with class and register tokens; None for texts
+    )
+    image_pooling: str | None = (
+        None  # what stands for an image: the `mean` of those tokens, or the `class` token
+    )
 
     def needs(self, level: str) -> bool:
         """Whether any chosen metric reads this level (tokens, pooled, views)."""
@@ -65,13 +69,21 @@ class ProfileConfig:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest and the run's key."""
         own = ("tokens", "image_pooling")  # a profile of texts has no such settings
-        values = {name: value for name, value in asdict(self).items() if name not in own or value is not None}
-        plugins = {name: origin(get_metric(name)) for name in self.metrics if is_plugin(get_metric(name))}
-        return {**values, "plugins": plugins} if plugins else values  # another version may measure something else
+        values = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in own or value is not None
+        }
+        plugins = {
+            name: origin(get_metric(name)) for name in self.metrics if is_plugin(get_metric(name))
+        }
+        return (
+            {**values, "plugins": plugins} if plugins else values
+        )  # another version may measure something else
 
 
-# What each preset changes. `paper`: formulas as printed. `released`: habits of the authors' code, for parity with the
-# published numbers (docs/conventions.md says what each one does to them).
+# What each preset changes. `paper`: formulas as printed. `released`: habits of the authors' code,
+# for parity with the published numbers (docs/conventions.md says what each one does to them).
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "paper": {"final_norm": "hf", "views": 16, "rows": "raw", "pooled_rows": "raw"},
@@ -105,21 +117,42 @@ def make_config(
     kind: str = "texts",
     **options: Any,
 ) -> ProfileConfig:
-    """A checked configuration for items of a kind: a preset, changed by whatever is given (None keeps the preset's)."""
+    """A checked configuration for items of a kind: a preset, changed by whatever is given (None
+    keeps the preset's)."""
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     known = get_kind(kind)
-    asked = {"max_length": max_length, "augmenter": augmenter, "tokens": tokens, "image_pooling": image_pooling}
-    reading = {name: value for name, value in known.reading_settings(asked).items() if value is not None}
+    asked = {
+        "max_length": max_length,
+        "augmenter": augmenter,
+        "tokens": tokens,
+        "image_pooling": image_pooling,
+    }
+    reading = {
+        name: value for name, value in known.reading_settings(asked).items() if value is not None
+    }
     if PRESETS[preset].get("augmenter", known.augmenters[0]) not in known.augmenters:
         reading["augmenter"] = known.augmenters[0]  # the preset's makes views of other items
-    given = {"final_norm": final_norm, "views": views, "augmenter": reading.pop("augmenter", None), **options}
+    given = {
+        "final_norm": final_norm,
+        "views": views,
+        "augmenter": reading.pop("augmenter", None),
+        **options,
+    }
     merged = {**PRESETS[preset], **{k: v for k, v in given.items() if v is not None}}
     own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}
     unknown = [k for k in merged if k not in Options.__dataclass_fields__]
     if unknown:
-        groups = (ModelOptions, DataOptions, EngineOptions)  # a misspelled option of these ends up here as well
-        names = {*signature(make_config).parameters, *Options.__dataclass_fields__, *(n for g in groups for n in g.names())}
+        groups = (
+            ModelOptions,
+            DataOptions,
+            EngineOptions,
+        )  # a misspelled option of these ends up here as well
+        names = {
+            *signature(make_config).parameters,
+            *Options.__dataclass_fields__,
+            *(n for g in groups for n in g.names()),
+        }
         raise UnknownNameError("setting", unknown[0], names - {"kind", "options"})
     config = ProfileConfig(
         metrics=tuple(expand_names(metrics)),
@@ -141,9 +174,13 @@ def _check(config: ProfileConfig) -> None:
     if config.final_norm not in FINAL_NORMS:
         raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
     if config.needs("views") and not 2 <= config.views <= 16:
-        raise InvalidValueError(f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out.")
+        raise InvalidValueError(
+            f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out."
+        )
     if not config.metrics:
-        raise InvalidValueError("no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them.")
+        raise InvalidValueError(
+            "no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them."
+        )
     if config.augmenter not in AUGMENTERS:
         raise UnknownNameError("augmenter", str(config.augmenter), AUGMENTERS)
     if config.seed < 0:

@@ -1,4 +1,5 @@
-"""The forward passes of one shard: items and their views through the model, reduced to a `Shard`; here or in a worker."""
+"""The forward passes of one shard: items and their views through the model, reduced to a `Shard`;
+here or in a worker."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def make_reducer(model: LoadedModel, sites: Sequence[Site], config: ProfileConfi
 
 @dataclass
 class PendingShard:
-    """A shard whose items have been run: on a GPU its passes are queued, and the host has not waited for them yet."""
+    """A shard whose items have been run: on a GPU its passes are queued, and the host has not
+    waited for them yet."""
 
     shard: np.ndarray
     rows: Sequence[Row]
@@ -50,7 +52,8 @@ class PendingShard:
 
 @dataclass
 class QueuedShard:
-    """A shard whose passes are all queued, with what the host will read of it when they are done."""
+    """A shard whose passes are all queued, with what the host will read of it when they are
+    done."""
 
     pending: PendingShard
     finite: Sent
@@ -60,10 +63,11 @@ class QueuedShard:
 class ShardEncoder:
     """Runs shards through a model.
 
-    On a GPU a shard's results stay on the device until all its batches are queued: the host waits once per shard (`run`), or
-    for a shard while the next one's passes are queued (`run_items_of`, `run_views`, `queue`, `finish`). With `on_device` the
-    pooled vectors stay there for good, and token measures whose kernel is still being compiled are put off until `settled`. With
-    a `prefetcher`, rows are read before they are asked for.
+    On a GPU a shard's results stay on the device until all its batches are queued: the host waits
+    once per shard (`run`), or for a shard while the next one's passes are queued (`run_items_of`,
+    `run_views`, `queue`, `finish`). With `on_device` the pooled vectors stay there for good, and
+    token measures whose kernel is still being compiled are put off until `settled`. With a
+    `prefetcher`, rows are read before they are asked for.
     """
 
     def __init__(
@@ -98,7 +102,8 @@ class ShardEncoder:
         advance: Callable[[int], None],
         on_batch: Callable[[], None] = lambda: None,
     ) -> list[PendingShard]:
-        """Run the items of several shards, in common batches: a GPU does a small one in less time than the host takes for it.
+        """Run the items of several shards, in common batches: a GPU does a small one in less time
+        than the host takes for it.
 
         `on_batch()` is called before a batch is run.
         """
@@ -112,12 +117,20 @@ class ShardEncoder:
             reduced = self._reduce(batch, wanted)
             puts = []
             for one in pending:
-                here = [(k, places[number][1]) for k, number in enumerate(numbers) if places[number][0] is one]
+                here = [
+                    (k, places[number][1])
+                    for k, number in enumerate(numbers)
+                    if places[number][0] is one
+                ]
                 if not here:
                     continue
                 device = one.pooled.device
                 where = _index([i for _, i in here], device)
-                some = slice(None) if len(here) == len(numbers) else _index([k for k, _ in here], device)
+                some = (
+                    slice(None)
+                    if len(here) == len(numbers)
+                    else _index([k for k, _ in here], device)
+                )
                 one.pooled[:, where, 0] = reduced.pooled.to(device)[:, some]
                 puts.append((one.values, where, some))
 
@@ -139,10 +152,20 @@ class ShardEncoder:
         """A shard with its rows and the memory for what is kept of it."""
         sites, views, n = len(self.reducer.sites), self.config.n_views, len(shard)
         device = self.model.device if self.model.device.type == "cuda" else torch.device("cpu")
-        pooled = torch.empty((sites, n, 1 + views, self.model.width), dtype=torch.float32, device=device)
+        pooled = torch.empty(
+            (sites, n, 1 + views, self.model.width), dtype=torch.float32, device=device
+        )
         fields, wanted = len(self.reducer.fields), self.config.needs("tokens")
-        values = torch.full((fields, sites, n), torch.nan, dtype=torch.float64, device=device) if wanted else None
-        rows = read_rows(self.reader, plan, shard) if self.prefetcher is None else self.prefetcher.rows(shard)
+        values = (
+            torch.full((fields, sites, n), torch.nan, dtype=torch.float64, device=device)
+            if wanted
+            else None
+        )
+        rows = (
+            read_rows(self.reader, plan, shard)
+            if self.prefetcher is None
+            else self.prefetcher.rows(shard)
+        )
         return PendingShard(shard, rows, pooled, values)
 
     def run_views(self, plan: Plan, pending: PendingShard, advance: Callable[[int], None]) -> None:
@@ -165,17 +188,21 @@ class ShardEncoder:
         self.runner.run(views.rows, keep_views)
 
     def queue(self, pending: PendingShard) -> QueuedShard:
-        """Have the device check its results and send the host what it needs of them; nothing waits."""
+        """Have the device check its results and send the host what it needs of them; nothing
+        waits."""
         finite = torch.isfinite(pending.pooled).all()
         values = None if pending.values is None or self._late else Sent(pending.values)
         return QueuedShard(pending, Sent(finite), values)
 
     def settled(self, wait: bool = False) -> bool:
-        """Compute the token measures that are ready (all of them with `wait`), and say whether none is left."""
+        """Compute the token measures that are ready (all of them with `wait`), and say whether none
+        is left."""
         for one in list(self._late):
             if wait or one[0].is_ready():
                 one[1](one[0].solve())
-                self._late.remove(one)  # not before: if memory runs out, it is computed the next time
+                self._late.remove(
+                    one
+                )  # not before: if memory runs out, it is computed the next time
         return not self._late
 
     def finish(self, queued: QueuedShard) -> Shard:
@@ -187,10 +214,18 @@ class ShardEncoder:
         if values is None and queued.pending.values is not None:  # they had been put off
             self.settled(wait=True)
             values = Sent(queued.pending.values)
-        numbers = {} if values is None else dict(zip(self.reducer.fields, values.get().numpy(), strict=True))
+        numbers = (
+            {}
+            if values is None
+            else dict(zip(self.reducer.fields, values.get().numpy(), strict=True))
+        )
         if numbers:
             self.reducer.check_values(numbers)
-        return Shard(queued.pending.shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
+        return Shard(
+            queued.pending.shard,
+            pooled if self.on_device else pooled.cpu().numpy(),  # type: ignore[arg-type]
+            numbers,
+        )
 
     def _reduce(self, batch: Batch, token_level: bool) -> ReducedTensors:
         if self._crowded:  # in the next attempt: the one that failed still holds its own memory
@@ -226,32 +261,51 @@ class PreparedRows:
 
 
 class ShardWork(Work[int, tuple[Shard, int]]):
-    """A shard's number in; the shard out, with how many of its views were empty. Each worker has the model."""
+    """A shard's number in; the shard out, with how many of its views were empty. Each worker has
+    the model."""
 
     under_way = 2
 
     def __init__(
-        self, recipe: ModelRecipe, items: Items, sites: Sequence[Site], config: ProfileConfig, plan: Plan, batch_size: int | None
+        self,
+        recipe: ModelRecipe,
+        items: Items,
+        sites: Sequence[Site],
+        config: ProfileConfig,
+        plan: Plan,
+        batch_size: int | None,
     ) -> None:
-        self.recipe, self.sites, self.config, self.batch_size = recipe, list(sites), config, batch_size
+        self.recipe, self.sites, self.config, self.batch_size = (
+            recipe,
+            list(sites),
+            config,
+            batch_size,
+        )
         self.items = items.packed()
-        self.plan = replace(plan, rows=None)  # they are made again where they are needed: sending them would cost more
+        self.plan = replace(
+            plan, rows=None
+        )  # they are made again where they are needed: sending them would cost more
         self.memory = recipe.memory
         # made known to the workers, where they may not be installed
         self.plugins = [metric for metric in map(get_metric, config.metrics) if is_plugin(metric)]
 
     def open(self) -> int:
-        """Load the model; returns the tokens per batch, so that batches are the same on every worker."""
+        """Load the model; returns the tokens per batch, so that batches are the same on every
+        worker."""
         self._stack = ExitStack()
         for metric in self.plugins:
             register(metric)
         model = self.recipe.open()
         self.device = model.device.type
         model.find_shortcuts()
-        self._reader = self._stack.enter_context(model.open_items(self.items, self.config.read_settings))
+        self._reader = self._stack.enter_context(
+            model.open_items(self.items, self.config.read_settings)
+        )
         reducer = self._stack.enter_context(make_reducer(model, self.sites, self.config))
         self._encoder = ShardEncoder(self._reader, model, reducer, self.config, self.batch_size)
-        if self.config.n_views and model.device.type == "cuda":  # it would wait for one core of Python
+        if (
+            self.config.n_views and model.device.type == "cuda"
+        ):  # it would wait for one core of Python
             self._reader.start_views(self.config.view_settings)
         return self._encoder.runner.tokens
 
@@ -259,10 +313,16 @@ class ShardWork(Work[int, tuple[Shard, int]]):
         """Rows of the shard and of its views."""
         shard = self.plan.shards[item]
         rows = read_rows(self._reader, self.plan, shard)
-        views = self._reader.read_views(shard, rows, self.config.view_settings) if self.config.n_views else None
+        views = (
+            self._reader.read_views(shard, rows, self.config.view_settings)
+            if self.config.n_views
+            else None
+        )
         return PreparedRows(rows, views)
 
-    def run(self, item: int, prepared: PreparedRows, advance: Advance, common: Any) -> tuple[Shard, int]:
+    def run(
+        self, item: int, prepared: PreparedRows, advance: Advance, common: Any
+    ) -> tuple[Shard, int]:
         """The shard, encoded."""
         encoder = self._encoder
         encoder.runner.tokens = min(encoder.runner.tokens, common)

@@ -1,4 +1,5 @@
-"""`profile`: a model and some items in; a table of metrics at every layer out, with its conventions and its uncertainty."""
+"""`profile`: a model and some items in; a table of metrics at every layer out, with its conventions
+and its uncertainty."""
 
 from __future__ import annotations
 
@@ -33,7 +34,13 @@ from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.models.load import identify_files
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import MemoryStore, ProfileTask, compile_kernels, encode, encode_in_memory
+from layerscope.profiling.encode import (
+    MemoryStore,
+    ProfileTask,
+    compile_kernels,
+    encode,
+    encode_in_memory,
+)
 from layerscope.profiling.mapping import map_of_profile
 from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
@@ -53,10 +60,16 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
     if plan.no_tokens:
         out.append(f"{plan.no_tokens} {kind} were left out: the tokenizer finds no token in them.")
     if task.model.anatomy.final_norm is None and task.config.final_norm != "raw":
-        out.append(f"this model has no final norm: final_norm={task.config.final_norm} is the same as raw here.")
+        out.append(
+            f"this model has no final norm: final_norm={task.config.final_norm} is the same as raw here."
+        )
     if task.model.identity.get("quantization"):
-        out.append(f"the weights were quantized ({task.model.identity['quantization']}) in their source.")
-    if task.config.options.entropy == "approximate" and (task.device.type != "cuda" or faster.on(task.device) is None):
+        out.append(
+            f"the weights were quantized ({task.model.identity['quantization']}) in their source."
+        )
+    if task.config.options.entropy == "approximate" and (
+        task.device.type != "cuda" or faster.on(task.device) is None
+    ):
         out.append("entropies are exact: entropy=approximate takes a GPU and layerscope-gpu.")
     n, views = plan.n_prompts, task.config.n_views
     if "lidar" in task.config.metrics and n * (views - 1) < task.model.width:
@@ -65,7 +78,9 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
             "depends on δ. Use more prompts or views."
         )
     for metric, sites in builder.undefined.items():
-        out.append(f"{metric} is undefined for up to {max(sites.values())} of {n} prompts; they are left out of it.")
+        out.append(
+            f"{metric} is undefined for up to {max(sites.values())} of {n} prompts; they are left out of it."
+        )
     return out
 
 
@@ -109,28 +124,41 @@ def profile(
 ) -> Profile:
     """Measure every layer of a model on texts or images, without labels.
 
-    - `model`: a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its `tokenizer` (for an image model,
+    - `model`: a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its
+      `tokenizer` (for an image model,
       its image processor).
-    - `data`: texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or images for an image model (an
+    - `data`: texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or images
+      for an image model (an
       `ImageSet`, or anything that `load_images` takes).
-    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
+    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
+      nothing is left on disk.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
-    - `texts`: whether that map has what the items say. `layout`: how it lays them out, `pca` or `umap` (which asks for a map).
-    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of them, or an object with
+    - `texts`: whether that map has what the items say. `layout`: how it lays them out, `pca` or
+      `umap` (which asks for a map).
+    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of
+      them, or an object with
       `write(rows)` and `close()`: gets every metric at every layer, and no texts.
-    - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A metric's class, or a function of one
+    - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A
+      metric's class, or a function of one
       prompt's token states, can be given instead of a name.
 
-    Options of the model (dtype, device, revision, adapters, …), the data (column, limit, text_filter, split) and the engine
-    (address, workers, gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options`, `data_options`
-    and `engine` (`local`: this process; `ray`: workers of a cluster). Other keywords are settings of the metrics (`alpha`,
-    `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and of images (`tokens`, `image_pooling`).
+    Options of the model (dtype, device, revision, adapters, …), the data (column, limit,
+    text_filter, split) and the engine (address, workers, gpus_per_worker, batch_size) can be given
+    as plain keywords, or together as `model_options`, `data_options` and `engine` (`local`: this
+    process; `ray`: workers of a cluster). Other keywords are settings of the metrics (`alpha`,
+    `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and of images (`tokens`,
+    `image_pooling`).
 
         run = layerscope.profile("smollm2-135m", "lee", limit=50, dtype="bfloat16")
         run.table; run.plot()
     """
     # everything that can be wrong with the request is found out before a model is loaded
-    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     asked = command.Command("profile", options, **ways, takes_more=True)
     reading = take_options(DataOptions, data_options, options)
     settings = dict(
@@ -146,7 +174,11 @@ def profile(
         if kind != "texts":
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
-        source = identify_files(model, offline, asked.loading) if isinstance(model, (str, Path)) else None
+        source = (
+            identify_files(model, offline, asked.loading)
+            if isinstance(model, (str, Path))
+            else None
+        )
         items = open_items(data, kind, reading, offline)
         request: dict[str, Any] = {
             "model": source,
@@ -159,20 +191,35 @@ def profile(
         is_there = False
         if folder is not None and source is not None and not overwrite:
             there = folder.manifest()
-            same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
+            same = (
+                there is not None
+                and there.get("status") == "complete"
+                and there.get("request_key") == config_key(request)
+            )
             is_there = same and folder.is_whole()
-        logs = Logs(log, logs_folder(out), {"command": "profile", "data": items.name, "layerscope": VERSION})
+        logs = Logs(
+            log, logs_folder(out), {"command": "profile", "data": items.name, "layerscope": VERSION}
+        )
         with logs:
             if is_there:
                 return _logged(read_back(Profile.kind, Profile.load, folder.path), logs)  # type: ignore[union-attr]
-            job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe, map=kept)
+            job = Job(
+                asked.load(model, tokenizer),
+                items,
+                config,
+                engine=asked.engine,
+                recipe=asked.recipe,
+                map=kept,
+            )
             job.texts, job.layout, job.batch_size = texts, layout, asked.where.batch_size
             with job.reader:
                 if folder is not None:
                     key = config_key(request) if source else None
                     return _logged(job.run_in(folder, asked.bar, overwrite, key), logs)
                 vectors = len(items) * len(job.sites) * (1 + config.n_views)
-                if fits_on_device(job.model.device, vectors, job.model.width):  # nothing goes to disk and back
+                if fits_on_device(
+                    job.model.device, vectors, job.model.width
+                ):  # nothing goes to disk and back
                     return _logged(job.run(MemoryStore(), asked.bar), logs)
                 with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
                     run = job.run(ShardStore(Path(scratch)), asked.bar)
@@ -193,10 +240,19 @@ def _logged(run: Profile, logs: Logs) -> Profile:
     """Send every metric at every layer, which is the step."""
     if logs.loggers:
         told = run.summary()
-        logs.tell({name: told[name] for name in ("model", "layers", "prompts", "final_norm", "valley", "run")})
+        logs.tell(
+            {
+                name: told[name]
+                for name in ("model", "layers", "prompts", "final_norm", "valley", "run")
+            }
+        )
         rows = whole_layers(run.table[run.table["normalization"] == "raw"])
         dropped = rows["sink"].map({"drop": "_sink_dropped"}).fillna("")
-        logs.write(rows.assign(tag="profile/" + rows["metric"] + dropped, step=rows["layer"]).to_dict(orient="records"))
+        logs.write(
+            rows.assign(tag="profile/" + rows["metric"] + dropped, step=rows["layer"]).to_dict(
+                orient="records"
+            )
+        )
     return run
 
 
@@ -218,7 +274,9 @@ class Job(ProfileTask):
             **({"map": self.map} if self.map else {}),
         }
 
-    def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Profile:
+    def run_in(
+        self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None
+    ) -> Profile:
         """Run in a folder: return what is finished, resume what was stopped."""
 
         def compute(session: Session) -> Profile:
@@ -226,9 +284,13 @@ class Job(ProfileTask):
             session.note(shard_size=size)
             return self.run(ShardStore(folder.scratch), bar, size)
 
-        return command.run_in(folder, Profile, self.identity, compute, overwrite=overwrite, request_key=request_key)
+        return command.run_in(
+            folder, Profile, self.identity, compute, overwrite=overwrite, request_key=request_key
+        )
 
-    def run(self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None) -> Profile:
+    def run(
+        self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None
+    ) -> Profile:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
         solvers_used(self.metrics_device)  # those of earlier runs are none of this one's
@@ -244,15 +306,22 @@ class Job(ProfileTask):
             facts = encode(self, plan, store, bar)
         self.reader.stop_views()  # its processes have done their work
         encoded = time.perf_counter()
-        facts["lack_words"] = lack_words(list(islice(getattr(self.items, "texts", ()), 200)))  # now: a GPU is still at work
-        # by number of these items: the run may have been started with the same items in another order
+        facts["lack_words"] = lack_words(
+            list(islice(getattr(self.items, "texts", ()), 200))
+        )  # now: a GPU is still at work
+        # by number of these items: the run may have been started with the same items in another
+        # order
         shards = [Shard(numbers, store.vectors(i), {}) for i, numbers in enumerate(plan.shards)]
 
         def gather() -> PromptNumbers:
             nonlocal encoded
             if isinstance(store, ShardStore):
-                return PromptNumbers.gathered(store, plan.shards, atomic.part_of(store.folder / "numbers.bin"))
-            finished = [replace(store.read(i), prompts=numbers) for i, numbers in enumerate(plan.shards)]
+                return PromptNumbers.gathered(
+                    store, plan.shards, atomic.part_of(store.folder / "numbers.bin")
+                )
+            finished = [
+                replace(store.read(i), prompts=numbers) for i, numbers in enumerate(plan.shards)
+            ]
             encoded = time.perf_counter()  # a GPU may have been at its last passes
             return PromptNumbers.of(finished)
 
@@ -260,21 +329,36 @@ class Job(ProfileTask):
         bar.begin("metrics|sites", len(self.sites))
         table = builder.build(shards, bar.advance, gather)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
-        run = Profile(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
+        run = Profile(
+            table,
+            self.manifest(plan, builder, facts, seconds),
+            PromptTable(self.sites, plan, builder.numbers),
+        )
         if self.map:
-            made = map_of_profile(self.model, self.items, self.sites, shards, self.config.final_norm, self.layout)
+            made = map_of_profile(
+                self.model, self.items, self.sites, shards, self.config.final_norm, self.layout
+            )
             run._map = made if made is None or self.texts else made.without_texts()
         return run
 
-    def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    def manifest(
+        self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]
+    ) -> dict[str, Any]:
         """What the run says about itself."""
         anatomy, config = self.model.anatomy, self.config
         used = plan.lengths[plan.lengths > 0]
         counts = {
             "prompts": plan.n_prompts,
-            "dropped": {**self.items.dropped, **({"no_tokens": plan.no_tokens} if plan.no_tokens else {})},
+            "dropped": {
+                **self.items.dropped,
+                **({"no_tokens": plan.no_tokens} if plan.no_tokens else {}),
+            },
             "truncated": int(plan.truncated.sum()),
-            "tokens": {"shortest": int(used.min()), "median": float(np.median(used)), "longest": int(used.max())},
+            "tokens": {
+                "shortest": int(used.min()),
+                "median": float(np.median(used)),
+                "longest": int(used.max()),
+            },
             "undefined": builder.undefined,
             "flat_differences": builder.flat,
             "empty_views": facts["empty_views"],
@@ -285,10 +369,17 @@ class Job(ProfileTask):
         return command.make_manifest(
             Profile.kind,
             model=self.model.identity,
-            corpus={"name": self.items.name, "fingerprint": self.items.fingerprint, **self.items.source, **odd},
+            corpus={
+                "name": self.items.name,
+                "fingerprint": self.items.fingerprint,
+                **self.items.source,
+                **odd,
+            },
             conventions={
                 "layer": LAYER,
-                **Reading(config.final_norm, plan.max_length, anatomy.final_norm_name).as_conventions(),
+                **Reading(
+                    config.final_norm, plan.max_length, anatomy.final_norm_name
+                ).as_conventions(),
                 "pooling": "mean over all tokens the tokenizer gives, special tokens included",
                 "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
                 "padding": "right, masked out of every number",
@@ -317,4 +408,6 @@ class Job(ProfileTask):
 
     def _shard_size(self) -> int:
         model, sizes = self.model, (len(self.sites), self.config.n_views)
-        return choose_shard_size(self.device.type, *sizes, model.width, model.item_bytes, self.items_per_batch)
+        return choose_shard_size(
+            self.device.type, *sizes, model.width, model.item_bytes, self.items_per_batch
+        )

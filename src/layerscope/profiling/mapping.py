@@ -1,4 +1,5 @@
-"""The map of a profile: its texts, images or sounds at every layer, from vectors that were read for the metrics."""
+"""The map of a profile: its texts, images or sounds at every layer, from vectors that were read for
+the metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def map_of_profile(
     read = np.sort(np.concatenate([shard.prompts for shard in shards]))
     keys = [int(key).to_bytes(8, "big") for key in items.keys[read]]
     numbers = read[pick(keys)]
-    layers = [(int(site.layer), i) for i, site in enumerate(sites) if site.layer is not None and site.name == site_of(site.layer)]
+    layers = [
+        (int(site.layer), i)
+        for i, site in enumerate(sites)
+        if site.layer is not None and site.name == site_of(site.layer)
+    ]
     if not layers:
         return None
     place = {int(number): i for i, number in enumerate(numbers)}
@@ -40,27 +45,48 @@ def map_of_profile(
                 here = [j for j, number in enumerate(shard.prompts) if int(number) in place]
                 if here:
                     found: Any = shard.pooled[site][:, 0]
-                    vectors = found.float().cpu().numpy() if hasattr(found, "cpu") else np.asarray(found)
+                    vectors = (
+                        found.float().cpu().numpy() if hasattr(found, "cpu") else np.asarray(found)
+                    )
                     rows[[place[int(shard.prompts[j])] for j in here]] = vectors[here]
             yield rows
 
     texts, columns, pictures = _described(items, numbers)
     last = max(layer for layer, _ in layers)
-    reading = Vectors("profile", f"mean of the tokens, final norm {final_norm}", [k for k, _ in layers], last, by_layer())
+    reading = Vectors(
+        "profile",
+        f"mean of the tokens, final norm {final_norm}",
+        [k for k, _ in layers],
+        last,
+        by_layer(),
+    )
     short = [keys[int(np.searchsorted(read, number))] for number in numbers]
-    given: dict[str, Any] = {"texts": texts, "columns": columns, "pictures": pictures, "kind": items.kind, "layout": layout}
-    return make_map(model.name, items.name, model.n_blocks, [reading], keys=short, total=len(read), **given)
+    given: dict[str, Any] = {
+        "texts": texts,
+        "columns": columns,
+        "pictures": pictures,
+        "kind": items.kind,
+        "layout": layout,
+    }
+    return make_map(
+        model.name, items.name, model.n_blocks, [reading], keys=short, total=len(read), **given
+    )
 
 
-def _described(items: Any, numbers: np.ndarray) -> tuple[list[str] | None, dict[str, list[Any]], bytes | None]:
-    """What a map shows of items: their texts or names, their columns, and small pictures of images."""
+def _described(
+    items: Any, numbers: np.ndarray
+) -> tuple[list[str] | None, dict[str, list[Any]], bytes | None]:
+    """What a map shows of items: their texts or names, their columns, and small pictures of
+    images."""
     if items.kind == "texts":
         texts = [items.texts[int(i)] for i in numbers]
         return texts, columns_beside(items.source, texts), None
     names = getattr(items, "names", None)
     shown = None if names is None else [str(names[int(i)]) for i in numbers]
     labels = getattr(items, "labels", None)
-    columns = {} if labels is None else {"class": [items.classes[int(labels[int(i)])] for i in numbers]}
+    columns = (
+        {} if labels is None else {"class": [items.classes[int(labels[int(i)])] for i in numbers]}
+    )
     return shown, columns, _pictures(items.items, numbers) if items.kind == "images" else None
 
 

@@ -1,4 +1,5 @@
-"""A finished profile: its table, its conventions, its per-prompt values, and the valley of its prompt entropy."""
+"""A finished profile: its table, its conventions, its per-prompt values, and the valley of its
+prompt entropy."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _SINK_SHARE = 0.5
 
 @dataclass(frozen=True)
 class EntropyValley:
-    """The valley of prompt entropy, in nats; `drop_value` is its lowest point without the sink token."""
+    """The valley of prompt entropy, in nats; `drop_value` is its lowest point without the sink
+    token."""
 
     layer: int
     site: str
@@ -62,24 +64,39 @@ class EntropyValley:
 
 
 def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
-    """The valley of prompt entropy over the layers of a profile; None if the curve has none that is clear of noise."""
+    """The valley of prompt entropy over the layers of a profile; None if the curve has none that is
+    clear of noise."""
     layers = whole_layers(table)
 
     def curve(metric: str, sink: str = "keep", column: str = "value") -> pd.Series | None:
-        rows = layers[(layers["metric"] == metric) & (layers["normalization"] == "raw") & (layers["sink"] == sink)]
-        return rows.set_index("layer")[column].sort_index() if len(rows) and column in rows else None
+        rows = layers[
+            (layers["metric"] == metric)
+            & (layers["normalization"] == "raw")
+            & (layers["sink"] == sink)
+        ]
+        return (
+            rows.set_index("layer")[column].sort_index() if len(rows) and column in rows else None
+        )
 
     kept = curve("prompt_entropy")
     if kept is None:
         return None
     low, high = (curve("prompt_entropy", column=name) for name in INTERVAL)
-    bounds = {} if low is None or high is None else {"low": low.to_numpy(float), "high": high.to_numpy(float)}
+    bounds = (
+        {}
+        if low is None or high is None
+        else {"low": low.to_numpy(float), "high": high.to_numpy(float)}
+    )
     valley = find_valley(kept.to_numpy(float), **bounds)
     if valley is None or not valley.clear:
         return None
     layer, depth = int(kept.index[valley.place]), valley.depth.value
     site = str(layers.loc[layers["layer"] == layer, "site"].iloc[0])
-    dropped, ratio, first = curve("prompt_entropy", "drop"), curve("sink_ratio"), curve("sink_first")
+    dropped, ratio, first = (
+        curve("prompt_entropy", "drop"),
+        curve("sink_ratio"),
+        curve("sink_first"),
+    )
     drop_value = drop_depth = is_sink = None
     if dropped is not None and np.isfinite(dropped.loc[layer]):
         drop_value = float(dropped.loc[layer])
@@ -101,7 +118,8 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 
 @dataclass
 class Profile(WideTable, StoredRun):
-    """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization and sink setting."""
+    """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization
+    and sink setting."""
 
     kind: ClassVar[str] = "profile"
     files: ClassVar[dict[str, str]] = {"profile": "table", "prompts": "prompts"}
@@ -127,7 +145,8 @@ class Profile(WideTable, StoredRun):
         return {"table": with_added(folder.read_table("profile"), PROFILE), "_prompts": None}
 
     def write(self, folder: RunFolder) -> None:
-        """Both tables; that of the prompts straight from the numbers where they are not a table yet."""
+        """Both tables; that of the prompts straight from the numbers where they are not a table
+        yet."""
         if isinstance(self._prompts, PromptTable):
             self._prompts.write(folder)
             self._prompts = None
@@ -143,7 +162,8 @@ class Profile(WideTable, StoredRun):
 
     @property
     def best_layer(self) -> int:
-        """The layer to read embeddings from, as `layerscope.select` says without labels; its reason is `select(run).reason`."""
+        """The layer to read embeddings from, as `layerscope.select` says without labels; its reason
+        is `select(run).reason`."""
         return int(view(self.kind, "choose")(self).layer)
 
     def __getitem__(self, metric: str) -> pd.Series:
@@ -152,23 +172,33 @@ class Profile(WideTable, StoredRun):
         return rows.set_index("layer")["value"].rename(metric)
 
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
-        """One metric over the sites: where (layer, depth, site), the value, its interval and what else there is of it."""
+        """One metric over the sites: where (layer, depth, site), the value, its interval and what
+        else there is of it."""
         table = self.table
         if metric not in set(table["metric"]):
             get_metric(metric)  # an unknown name gets its own error
             raise UnknownNameError("metric in this run", metric, set(table["metric"]))
-        rows = table[(table["metric"] == metric) & (table["normalization"] == normalization) & (table["sink"] == sink)]
+        rows = table[
+            (table["metric"] == metric)
+            & (table["normalization"] == normalization)
+            & (table["sink"] == sink)
+        ]
         if rows.empty:
-            raise RunFolderError(f"{metric} has no values for normalization={normalization!r}, sink={sink!r} in this run.")
+            raise RunFolderError(
+                f"{metric} has no values for normalization={normalization!r}, sink={sink!r} in this run."
+            )
         return rows[["layer", "depth", "site", *names(PROFILE, "value")]].reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants to know first, as plain values: where each metric is lowest and highest, the valley, the sink."""
+        """What a reader wants to know first, as plain values: where each metric is lowest and
+        highest, the valley, the sink."""
         extremes: dict[str, Any] = {}
         plain = self.table[(self.table["normalization"] == "raw") & (self.table["sink"] == "keep")]
         curves = dict(iter(plain.groupby("metric", sort=False)))
         for metric in self.table["metric"].unique():
-            rows = curves[metric] if metric in curves else self.curve(metric)  # which says what is missing
+            rows = (
+                curves[metric] if metric in curves else self.curve(metric)
+            )  # which says what is missing
             curve = rows.dropna(subset=["value"])
             if curve.empty:
                 continue
@@ -186,18 +216,36 @@ class Profile(WideTable, StoredRun):
             **super().summary(),
         }
 
-    def wide(self, metrics: Sequence[str] | None = None, *, normalization: str = "raw") -> pd.DataFrame:
-        """A table with a row per layer and a column per metric; `… (sink dropped)` columns leave the sink token out."""
+    def wide(
+        self, metrics: Sequence[str] | None = None, *, normalization: str = "raw"
+    ) -> pd.DataFrame:
+        """A table with a row per layer and a column per metric; `… (sink dropped)` columns leave
+        the sink token out."""
         names = list(self.table["metric"].unique()) if metrics is None else list(metrics)
         for name in names:
             self.curve(name, normalization)  # an unknown name gets its own error
-        rows = whole_layers(self.table[(self.table["normalization"] == normalization) & self.table["metric"].isin(names)])
+        rows = whole_layers(
+            self.table[
+                (self.table["normalization"] == normalization) & self.table["metric"].isin(names)
+            ]
+        )
         titles = rows["metric"].where(rows["sink"] == "keep", rows["metric"] + " (sink dropped)")
-        order = [title for name in names for title in (name, f"{name} (sink dropped)") if title in set(titles)]
+        order = [
+            title
+            for name in names
+            for title in (name, f"{name} (sink dropped)")
+            if title in set(titles)
+        ]
         return pivot(rows.assign(title=titles), "title").rename_axis(columns=None)[order]
 
-    def plot(self, *others: Profile | str | Path | Sequence[str], metrics: Sequence[str] | None = None, **options: Any) -> Figure:
-        """Curves of the metrics against depth, as a matplotlib figure; other runs (or their folders) on the same axes.
+    def plot(
+        self,
+        *others: Profile | str | Path | Sequence[str],
+        metrics: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Figure:
+        """Curves of the metrics against depth, as a matplotlib figure; other runs (or their
+        folders) on the same axes.
 
         run.plot(); run.plot(other); run.plot(other, metrics=["prompt_entropy"], x="layer")
         """
@@ -207,10 +255,14 @@ class Profile(WideTable, StoredRun):
                 runs.append(Profile.load(other))
             elif isinstance(other, Profile):
                 runs.append(other)
-            elif isinstance(other, Sequence) and metrics is None:  # the names of metrics, as the first argument
+            elif (
+                isinstance(other, Sequence) and metrics is None
+            ):  # the names of metrics, as the first argument
                 metrics = other
             else:
-                raise InvalidValueError(f"plot takes runs or their folders, not {type(other).__name__}.")
+                raise InvalidValueError(
+                    f"plot takes runs or their folders, not {type(other).__name__}."
+                )
         return view(self.kind, "plot")(runs, None if metrics is None else list(metrics), **options)
 
     def __repr__(self) -> str:

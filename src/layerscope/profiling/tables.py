@@ -1,6 +1,8 @@
-"""From shards to tables: every metric at every site, with intervals, one site at a time so that memory stays bounded.
+"""From shards to tables: every metric at every site, with intervals, one site at a time so that
+memory stays bounded.
 
-Values of single prompts are gathered from the shards first (`PromptNumbers`), and become a table when somebody asks.
+Values of single prompts are gathered from the shards first (`PromptNumbers`), and become a table
+when somebody asks.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from layerscope.capture.batches import is_out_of_memory, release_memory
 from layerscope.core.columns import PROFILE, Measured, names
 from layerscope.core.statistics import Interval
 from layerscope.forward import Plan
-from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
+from layerscope.metrics import (
+    Estimate,
+    Options,
+    PooledRows,
+    PromptValues,
+    ViewRows,
+    get_metric,
+    many_intervals,
+)
 from layerscope.metrics.base import Metric, PromptMean
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.samples import FOLDS
@@ -35,7 +45,8 @@ from layerscope.store import RunFolder, Shard, ShardStore, StoredVectors, atomic
 from layerscope.store.checked import DamagedFileError
 
 _AT_ONCE = 4096  # prompts
-# columns of the per-prompt table by field; a field that is not here is that of one metric, `name.keep` or `name.drop`
+# columns of the per-prompt table by field; a field that is not here is that of one metric,
+# `name.keep` or `name.drop`
 _COLUMNS = {
     "entropy_keep": "prompt_entropy",
     "entropy_drop": "prompt_entropy_sink_dropped",
@@ -59,9 +70,12 @@ def column_of(field: str) -> str:
 
 
 class PromptNumbers:
-    """The numbers (fields, sites, prompts) of finished shards, prompts in the order of the shards. Empty: none were asked for."""
+    """The numbers (fields, sites, prompts) of finished shards, prompts in the order of the shards.
+    Empty: none were asked for."""
 
-    def __init__(self, fields: Sequence[str], sites: int, prompts: np.ndarray, values: np.ndarray | Path) -> None:
+    def __init__(
+        self, fields: Sequence[str], sites: int, prompts: np.ndarray, values: np.ndarray | Path
+    ) -> None:
         self.fields, self.sites, self.prompts = list(fields), sites, prompts
         self._values = values
         self._sums: dict[tuple[int, int], int] = {}  # CRC-32 of each row of a file
@@ -73,12 +87,15 @@ class PromptNumbers:
         fields = list(shards[0].values)
         if not fields:
             return cls([], 0, prompts, np.empty((0, 0, len(prompts))))
-        values = np.stack([np.concatenate([shard.values[name] for shard in shards], axis=1) for name in fields])
+        values = np.stack(
+            [np.concatenate([shard.values[name] for shard in shards], axis=1) for name in fields]
+        )
         return cls(fields, values.shape[1], prompts, values)
 
     @classmethod
     def gathered(cls, store: ShardStore, shards: Sequence[np.ndarray], file: Path) -> PromptNumbers:
-        """Of shards on disk, written into one file where a site's numbers lie side by side. A few shards are read at a time."""
+        """Of shards on disk, written into one file where a site's numbers lie side by side. A few
+        shards are read at a time."""
         prompts = np.concatenate(shards)
         first = store.read(0).values
         fields = list(first)
@@ -97,7 +114,12 @@ class PromptNumbers:
             for index in range(len(shards)):
                 waiting.append(store.read(index).values)
                 if len(waiting) * len(shards[0]) >= _AT_ONCE or index + 1 == len(shards):
-                    block = np.stack([np.concatenate([values[name] for values in waiting], axis=1) for name in self.fields])
+                    block = np.stack(
+                        [
+                            np.concatenate([values[name] for values in waiting], axis=1)
+                            for name in self.fields
+                        ]
+                    )
                     self._write(descriptor, block.astype(np.float64, copy=False), start)
                     start, waiting = start + block.shape[2], []
         finally:
@@ -121,7 +143,9 @@ class PromptNumbers:
             return self._values[i, site, start:stop]
         where = 8 * ((i * self.sites + site) * n + start)
         numbers = np.fromfile(self._values, dtype=np.float64, count=stop - start, offset=where)
-        if len(numbers) != stop - start or (start == 0 and stop == n and zlib.crc32(numbers.data) != self._sums[i, site]):
+        if len(numbers) != stop - start or (
+            start == 0 and stop == n and zlib.crc32(numbers.data) != self._sums[i, site]
+        ):
             raise DamagedFileError(self._values, "its checksum does not match")
         return numbers
 
@@ -131,7 +155,8 @@ class PromptNumbers:
 
 
 class PromptOrder:
-    """The canonical order of prompts (by key) and their token counts, found once for all sites and metrics."""
+    """The canonical order of prompts (by key) and their token counts, found once for all sites and
+    metrics."""
 
     def __init__(self, prompts: np.ndarray, plan: Plan, width: int) -> None:
         keys, tokens = plan.keys[prompts], plan.lengths[prompts]
@@ -140,16 +165,20 @@ class PromptOrder:
         for sink, left_out in (("keep", 0), ("drop", 1)):
             these = PromptValues(width)
             these.update(np.zeros(len(keys)), tokens[self._order] - left_out, keys[self._order])
-            self._like[sink] = these.with_values(np.broadcast_to(0.0, len(keys)))  # without what `these` holds beside
+            self._like[sink] = these.with_values(
+                np.broadcast_to(0.0, len(keys))
+            )  # without what `these` holds beside
 
     def values(self, numbers: np.ndarray, sink: str) -> PromptValues:
-        """One number per prompt, given in the order of the shards; of the tokens but for the sink where that is dropped."""
+        """One number per prompt, given in the order of the shards; of the tokens but for the sink
+        where that is dropped."""
         return self._like[sink].with_values(numbers[self._order])
 
 
 @dataclass(frozen=True)
 class PromptTable:
-    """The per-prompt table, made when it is asked for: one row per prompt and site. Undefined values are empty."""
+    """The per-prompt table, made when it is asked for: one row per prompt and site. Undefined
+    values are empty."""
 
     sites: Sequence[Site]
     plan: Plan
@@ -216,7 +245,9 @@ _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
 _BYTES_HELD = 8 * 2**20  # of one site's pooled vectors
 _SHARE_OF_MEMORY = 0.4  # of what is free on a GPU, for the sites that are worked on together
-_NUMBERS_HELD = 2**21  # influences of per-prompt means: those of a few sites wait for their intervals together
+_NUMBERS_HELD = (
+    2**21
+)  # influences of per-prompt means: those of a few sites wait for their intervals together
 
 
 @dataclass(frozen=True)
@@ -232,10 +263,16 @@ _Estimates = tuple[Estimate, list[Estimate]]  # raw, and under each normalizatio
 
 
 class TableBuilder:
-    """Computes the profile table and remembers what a reader must be told: undefined values, values out of bounds."""
+    """Computes the profile table and remembers what a reader must be told: undefined values, values
+    out of bounds."""
 
     def __init__(
-        self, config: ProfileConfig, sites: Sequence[Site], plan: Plan, width: int, device: torch.device | None = None
+        self,
+        config: ProfileConfig,
+        sites: Sequence[Site],
+        plan: Plan,
+        width: int,
+        device: torch.device | None = None,
     ) -> None:
         self.config, self.sites, self.plan, self.width = config, list(sites), plan, width
         self.device = device if device is not None and device.type == "cuda" else None
@@ -258,11 +295,13 @@ class TableBuilder:
     ) -> pd.DataFrame:
         """The tidy table, one row per site, metric, normalization and sink setting.
 
-        `numbers` gives the shards' values. It is called when they are needed: a GPU that is still computing them has been given
-        the metrics of vectors by then.
+        `numbers` gives the shards' values. It is called when they are needed: a GPU that is still
+        computing them has been given the metrics of vectors by then.
         """
         self._gather = numbers or partial(PromptNumbers.of, shards)
-        self._order = PromptOrder(np.concatenate([shard.prompts for shard in shards]), self.plan, self.width)
+        self._order = PromptOrder(
+            np.concatenate([shard.prompts for shard in shards]), self.plan, self.width
+        )
         self._found: dict[Any, Any] = {}  # the order of the vectors, the same at every site
         rows: list[list[Any]] = []
         measured = self._on_gpu(shards) if self.device is not None else self._on_cpu(shards)
@@ -270,23 +309,30 @@ class TableBuilder:
             rows += self._site_rows(index, found)
             advance(1)
         del self._order, self._found  # they grow with the prompts
-        self.warnings += [f"{name} has no value where its code failed ({why})." for name, why in self._failed.items()]
-        return pd.DataFrame(dict(zip(names(PROFILE), map(list, zip(*rows, strict=True)), strict=True)))
+        self.warnings += [
+            f"{name} has no value where its code failed ({why})."
+            for name, why in self._failed.items()
+        ]
+        return pd.DataFrame(
+            dict(zip(names(PROFILE), map(list, zip(*rows, strict=True)), strict=True))
+        )
 
     def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites side by side, one thread each."""
         _ = self.numbers  # once, before they all want them
 
         def measure(index: int) -> _Site:
-            return self._with_intervals([self._site_estimates(index, self._site_data(index, shards))])[0]
+            return self._with_intervals(
+                [self._site_estimates(index, self._site_data(index, shards))]
+            )[0]
 
         return map_concurrently("sites", measure, range(len(self.sites)), _SITES_AT_ONCE)
 
     def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites one after the other, what is costly for as many of them together as memory allows.
 
-        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has been given: not in a
-        thread, since two that want Python at once hold each other up.
+        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has
+        been given: not in a thread, since two that want Python at once hold each other up.
         """
         group = self._sites_together(sum(len(shard.prompts) for shard in shards))
         start = 0
@@ -306,10 +352,20 @@ class TableBuilder:
     def _group_on_gpu(self, indices: range, shards: Sequence[Shard]) -> list[_Site]:
         data = [self._site_data(i, shards) for i in indices]
         # the last metrics first: what the host does after DiME is the least
-        metrics = [metric for level in ("pooled", "views") for metric in reversed(self._metrics) if metric.info.level == level]
-        finishes = [metric.prepare([site[metric.info.level == "views"] for site in data]) for metric in metrics]
+        metrics = [
+            metric
+            for level in ("pooled", "views")
+            for metric in reversed(self._metrics)
+            if metric.info.level == level
+        ]
+        finishes = [
+            metric.prepare([site[metric.info.level == "views"] for site in data])
+            for metric in metrics
+        ]
         found = self._means(indices)
-        for metric, finish in zip(metrics, finishes, strict=True):  # as the GPU comes to them: it goes on with the others
+        for metric, finish in zip(
+            metrics, finishes, strict=True
+        ):  # as the GPU comes to them: it goes on with the others
             if finish is not None:
                 finish()
             made = self._with_intervals([self._estimates_of(metric, vectors=site) for site in data])
@@ -319,14 +375,19 @@ class TableBuilder:
 
     def _sites_together(self, prompts: int) -> int:
         side = min(prompts, self.width)
-        folds = 6 * (FOLDS + 1) * side * side  # bytes: float32, and half as much for what a few sites need in float64
+        folds = (
+            6 * (FOLDS + 1) * side * side
+        )  # bytes: float32, and half as much for what a few sites need in float64
         views = 6 * prompts * (1 + self.config.n_views) * self.width
         return max(1, int(_SHARE_OF_MEMORY * free_memory(self.device) / (folds + views)))
 
     def _site_data(self, index: int, shards: Sequence[Shard]) -> tuple[PooledRows, ViewRows]:
         pooled, views = PooledRows(), ViewRows()
         # what takes much memory is read from disk when it is looked at, a shard at a time
-        many = sum(len(shard.prompts) for shard in shards) * self.width * 4 > _BYTES_HELD and self.device is None
+        many = (
+            sum(len(shard.prompts) for shard in shards) * self.width * 4 > _BYTES_HELD
+            and self.device is None
+        )
         for shard in shards:
             keys = self.plan.keys[shard.prompts]
             if many and not self.config.n_views and isinstance(shard.pooled, StoredVectors):
@@ -344,9 +405,12 @@ class TableBuilder:
         return pooled, views
 
     def _means(self, indices: Sequence[int]) -> list[_Site]:
-        """Metrics that are means over prompts at some sites; a few sites' intervals are drawn together."""
+        """Metrics that are means over prompts at some sites; a few sites' intervals are drawn
+        together."""
         infos = [metric.info for metric in self._metrics if metric.info.level == "tokens"]
-        each = len(self.numbers.prompts) * sum(len(info.sinks) * len(info.normalizations) for info in infos)
+        each = len(self.numbers.prompts) * sum(
+            len(info.sinks) * len(info.normalizations) for info in infos
+        )
         at_once = max(1, _NUMBERS_HELD // max(1, each))
         out: list[_Site] = []
         for start in range(0, len(indices), at_once):
@@ -354,8 +418,11 @@ class TableBuilder:
             out += self._with_intervals([self._site_estimates(index, None) for index in some])
         return out
 
-    def _site_estimates(self, index: int, vectors: tuple[PooledRows, ViewRows] | None) -> dict[tuple[str, str], _Estimates]:
-        """Metrics that are means over prompts at a site, and metrics of its vectors, if those are given."""
+    def _site_estimates(
+        self, index: int, vectors: tuple[PooledRows, ViewRows] | None
+    ) -> dict[tuple[str, str], _Estimates]:
+        """Metrics that are means over prompts at a site, and metrics of its vectors, if those are
+        given."""
         made: dict[tuple[str, str], _Estimates] = {}
         for metric in self._metrics:
             if vectors is not None or metric.info.level == "tokens":
@@ -363,19 +430,30 @@ class TableBuilder:
         return made
 
     def _estimates_of(
-        self, metric: Metric[Any], index: int | None = None, vectors: tuple[PooledRows, ViewRows] | None = None
+        self,
+        metric: Metric[Any],
+        index: int | None = None,
+        vectors: tuple[PooledRows, ViewRows] | None = None,
     ) -> dict[tuple[str, str], _Estimates]:
         """One metric at a site: from the index of the site, or from its vectors."""
         name, level = metric.info.name, metric.info.level
         if level == "tokens":
             assert isinstance(metric, PromptMean)
             assert index is not None
-            return {(name, sink): self._estimates(metric, self._prompt_values(metric, sink, index)) for sink in metric.info.sinks}
+            return {
+                (name, sink): self._estimates(metric, self._prompt_values(metric, sink, index))
+                for sink in metric.info.sinks
+            }
         assert vectors is not None
-        return {(name, sink): self._estimates(metric, vectors[level == "views"]) for sink in metric.info.sinks}
+        return {
+            (name, sink): self._estimates(metric, vectors[level == "views"])
+            for sink in metric.info.sinks
+        }
 
     def _with_intervals(self, sites: list[dict[tuple[str, str], _Estimates]]) -> list[_Site]:
-        every = [estimate for site in sites for _, estimates in site.values() for estimate in estimates]
+        every = [
+            estimate for site in sites for _, estimates in site.values() for estimate in estimates
+        ]
         ends = iter(many_intervals(every, self.config.options.seed))
 
         def found(raw: Estimate, estimates: list[Estimate]) -> _Found:
@@ -385,16 +463,26 @@ class TableBuilder:
         return [{key: found(*made) for key, made in site.items()} for site in sites]
 
     def _prompt_values(self, metric: PromptMean, sink: str, index: int) -> PromptValues:
-        return self._order.values(metric.from_field(self.numbers.row(metric.field(sink), index)), sink)
+        return self._order.values(
+            metric.from_field(self.numbers.row(metric.field(sink), index)), sink
+        )
 
     def _estimates(self, metric: Any, data: Any) -> _Estimates:
-        """One metric. If one from outside fails now, after all the encoding, only its own values are lost."""
+        """One metric. If one from outside fails now, after all the encoding, only its own values
+        are lost."""
         few = metric.info.level == "views" and len(data) < 2
         try:
-            raw = Estimate(math.nan, len(data), self.width, undefined=len(data)) if few else metric.estimate(data)
+            raw = (
+                Estimate(math.nan, len(data), self.width, undefined=len(data))
+                if few
+                else metric.estimate(data)
+            )
             if not isinstance(raw, Estimate):
                 raise TypeError(f"estimate returned {type(raw).__name__}, not an Estimate")
-            return raw, [raw if by == "raw" else metric.normalized(data, raw, by) for by in metric.info.normalizations]
+            return raw, [
+                raw if by == "raw" else metric.normalized(data, raw, by)
+                for by in metric.info.normalizations
+            ]
         except Exception as error:
             if not is_plugin(type(metric)):
                 raise
@@ -414,9 +502,13 @@ class TableBuilder:
                     label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
                     self.undefined[label][site.name] = measured.raw.undefined
                 self._check_bounds(info, measured.raw, site, self.config.options)
-                for normalization, (estimate, value) in zip(info.normalizations, measured.values, strict=True):
+                for normalization, (estimate, value) in zip(
+                    info.normalizations, measured.values, strict=True
+                ):
                     row = Measured(site, info.name, normalization, sink, value, estimate)
-                    rows.append([None if column.of is None else column.of(row) for column in PROFILE])
+                    rows.append(
+                        [None if column.of is None else column.of(row) for column in PROFILE]
+                    )
         if "curvature" in self.config.metrics:
             flat = int(np.nansum(self.numbers.row("flat", index)))
             if flat:
@@ -426,9 +518,13 @@ class TableBuilder:
     def _check_bounds(self, info: Any, raw: Estimate, site: Site, options: Options) -> None:
         if not math.isfinite(raw.value):
             if not raw.undefined:  # nothing else would say so
-                self.warnings.append(f"{info.name} at {site.name} is {raw.value}: it has no value there.")
+                self.warnings.append(
+                    f"{info.name} at {site.name} is {raw.value}: it has no value there."
+                )
             return
         low, high = info.bounds(raw.n, raw.d, options)
         slack = _BOUND_SLACK * max(1.0, abs(raw.value))
         if not low - slack <= raw.value <= high + slack:
-            self.warnings.append(f"{info.name} at {site.name} is {raw.value:.6g}, outside its bounds ({info.bounds_text}).")
+            self.warnings.append(
+                f"{info.name} at {site.name} is {raw.value:.6g}, outside its bounds ({info.bounds_text})."
+            )

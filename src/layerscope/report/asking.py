@@ -1,4 +1,5 @@
-"""Where a sentence of the user's lies among the texts of a map, at every layer: the model answers while a page is served."""
+"""Where a sentence of the user's lies among the texts of a map, at every layer: the model answers
+while a page is served."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _Encode = Callable[[str], np.ndarray]
 
 @dataclass
 class _Side:
-    """One reading: its layers, the texts' vectors of length 1 (layers, texts, D), what was subtracted, and what reads a text."""
+    """One reading: its layers, the texts' vectors of length 1 (layers, texts, D), what was
+    subtracted, and what reads a text."""
 
     layers: list[int]
     rows: np.ndarray
@@ -40,8 +42,14 @@ class _Side:
     encode: _Encode
 
     @classmethod
-    def of(cls, layers: Sequence[int], vectors: np.ndarray, encode: _Encode, centered: bool) -> _Side:
-        mean = vectors.mean(1, keepdims=True) if centered else np.zeros((len(layers), 1, vectors.shape[2]), np.float32)
+    def of(
+        cls, layers: Sequence[int], vectors: np.ndarray, encode: _Encode, centered: bool
+    ) -> _Side:
+        mean = (
+            vectors.mean(1, keepdims=True)
+            if centered
+            else np.zeros((len(layers), 1, vectors.shape[2]), np.float32)
+        )
         return cls(list(layers), unit(vectors - mean), mean, encode)
 
     def nearest(self, text: str) -> dict[str, Any]:
@@ -50,12 +58,17 @@ class _Side:
         cosines = np.nan_to_num((self.rows @ asked[:, :, None])[:, :, 0])
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBORS]
         found = np.take_along_axis(cosines, order, 1)
-        return {"layers": self.layers, "near": order.tolist(), "cosine": np.round(found.astype(float), 4).tolist()}
+        return {
+            "layers": self.layers,
+            "near": order.tolist(),
+            "cosine": np.round(found.astype(float), 4).tolist(),
+        }
 
 
 @dataclass
 class Asker:
-    """Answers questions about one run. It gets ready in a thread of its own; until then, and where it cannot, it says why."""
+    """Answers questions about one run. It gets ready in a thread of its own; until then, and where
+    it cannot, it says why."""
 
     run: Any
     model: str | Path | None = None
@@ -72,7 +85,9 @@ class Asker:
         """Load the model and the texts' vectors. Whatever is in the way is told to who asks."""
         try:
             self.sides = self._sides()
-            next(iter(self.sides.values())).nearest("a text")  # the first one pays for what is done once
+            next(iter(self.sides.values())).nearest(
+                "a text"
+            )  # the first one pays for what is done once
             self.why = None
         except Exception as error:  # a page that cannot answer is still a page
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
@@ -86,7 +101,11 @@ class Asker:
             return {"why": "Write a sentence first."}
         try:
             with self._turn:
-                return {"readings": {name: side.nearest(text[:MOST_LETTERS]) for name, side in self.sides.items()}}
+                return {
+                    "readings": {
+                        name: side.nearest(text[:MOST_LETTERS]) for name, side in self.sides.items()
+                    }
+                }
         except Exception as error:  # such as half a sign, or a text without tokens
             return {"why": f"The model cannot read this: {one_line(str(error))}"}
 
@@ -99,7 +118,9 @@ class Asker:
         if made.texts is None:
             raise LayerscopeError("this run kept no texts (`--no-texts`) that could be found.")
         if self.model is None and told.get("source") == "module":
-            raise LayerscopeError("its model was given as an object; name one: `layerscope open RUN --model MODEL`.")
+            raise LayerscopeError(
+                "its model was given as an object; name one: `layerscope open RUN --model MODEL`."
+            )
         try:  # nothing is downloaded: a stranger's run must not choose what is
             model = load(self.model or str(told["name"]), offline=True)
         except LayerscopeError as error:
@@ -107,24 +128,45 @@ class Asker:
                 f"the run's model is not available here: {one_line(str(error))} Name it with `layerscope open RUN --model MODEL`."
             ) from None
         if not ModelIdentity.of(model.identity).same_as(ModelIdentity.of(told)):
-            raise LayerscopeError(f"{model.name} has other weights or settings than the model of this run.")
+            raise LayerscopeError(
+                f"{model.name} has other weights or settings than the model of this run."
+            )
         length = int(self.run.manifest["conventions"]["max_length"])
         sides: dict[str, _Side] = {}
         chosen = Readout(*str(self.run.choice.readout).rsplit("/", 4))
-        today = chosen if self.run.manifest["evidence"].get("kept_default") else Readout()  # as the map was made
+        today = (
+            chosen if self.run.manifest["evidence"].get("kept_default") else Readout()
+        )  # as the map was made
         for reading in made.readings:
             readout = today if reading.name == TODAY else chosen
-            if reading.name == BETTER and (readout.centering == HEAD or self.run.manifest["evidence"].get("trained")):
+            if reading.name == BETTER and (
+                readout.centering == HEAD or self.run.manifest["evidence"].get("trained")
+            ):
                 sides[reading.name] = self._exported(made)
             else:
-                sides[reading.name] = self._stored(model, made, readout, reading.layout.layers, length)
+                sides[reading.name] = self._stored(
+                    model, made, readout, reading.layout.layers, length
+                )
         return sides
 
-    def _stored(self, model: LoadedModel, made: LayerMap, readout: Readout, layers: Sequence[int], length: int) -> _Side:
+    def _stored(
+        self,
+        model: LoadedModel,
+        made: LayerMap,
+        readout: Readout,
+        layers: Sequence[int],
+        length: int,
+    ) -> _Side:
         """A readout at every layer; the texts' vectors are in the embedding store."""
         store = EmbeddingStore(self.store or cache_dir() / "embeddings", None)
-        template, sites = get_template(readout.template), [s for s in expand_sites(None, model.anatomy) if s.layer in set(layers)]
-        space, keys = open_space(store, model, template, length), [row.tobytes() for row in made.keys]
+        template, sites = (
+            get_template(readout.template),
+            [s for s in expand_sites(None, model.anatomy) if s.layer in set(layers)],
+        )
+        space, keys = (
+            open_space(store, model, template, length),
+            [row.tobytes() for row in made.keys],
+        )
         one = EncodePass(model, template, sites, readout.kinds, space, length)
         if not all(space.has(keys, one.kinds, [site.name for site in sites])):
             raise LayerscopeError(
@@ -136,11 +178,15 @@ class Asker:
         def encode(text: str) -> np.ndarray:
             return encoder.run(encoder.read([text]), lambda n: None)[0][readout.kinds[0]][:, 0]
 
-        vectors = np.stack([readout_vectors(space, keys, readout, site_of(layer)) for layer in layers])
+        vectors = np.stack(
+            [readout_vectors(space, keys, readout, site_of(layer)) for layer in layers]
+        )
         return _Side.of(layers, vectors, encode, readout.centering == "corpus")
 
     def _exported(self, made: LayerMap) -> _Side:
         """What was exported, at its one layer; it reads the texts now."""
         assert made.texts is not None
         vectors = self.run.encode(made.texts)[None]
-        return _Side.of([self.run.choice.layer], vectors, lambda text: self.run.encode([text]), centered=False)
+        return _Side.of(
+            [self.run.choice.layer], vectors, lambda text: self.run.encode([text]), centered=False
+        )

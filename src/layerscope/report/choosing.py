@@ -1,4 +1,5 @@
-"""A choice as a picture: every layer under every readout by its score, and the score against what it costs."""
+"""A choice as a picture: every layer under every readout by its score, and the score against what
+it costs."""
 
 from __future__ import annotations
 
@@ -24,18 +25,23 @@ TODAY, CHOSEN = "D", "o"  # matplotlib's markers, as on the page: a diamond and 
 
 
 def grid_of(run: Any) -> ChoiceGrid | None:
-    """What an improvement chose from; None where nothing was judged, or by a version that kept too little."""
+    """What an improvement chose from; None where nothing was judged, or by a version that kept too
+    little."""
     table: pd.DataFrame = run.table
     if not len(table) or not set(table.columns) >= _NEEDED or not np.isfinite(table["score"]).any():
         return None
     names = sorted(dict.fromkeys(table["readout"]), key=_order)
     layers = sorted({int(layer) for layer in table["layer"]})
-    places = {(name, layer): (r, k) for r, name in enumerate(names) for k, layer in enumerate(layers)}
+    places = {
+        (name, layer): (r, k) for r, name in enumerate(names) for k, layer in enumerate(layers)
+    }
 
     def wide(column: str, empty: Any) -> np.ndarray:
         if column not in table:
             return np.full((len(names), len(layers)), empty)
-        found = table.pivot_table(index="readout", columns="layer", values=column, aggfunc="first", dropna=False)
+        found = table.pivot_table(
+            index="readout", columns="layer", values=column, aggfunc="first", dropna=False
+        )
         return found.reindex(index=names, columns=layers).to_numpy()
 
     chosen = places.get((chosen_row(table, run.choice), run.choice.layer))
@@ -55,7 +61,10 @@ def grid_of(run: Any) -> ChoiceGrid | None:
         open=(wide("eligible", True) == True).any(1),  # noqa: E712
         chosen=chosen,
         today=places.get((DEFAULT_READOUT, layers[-1])),
-        front=[places[str(name), int(layer)] for name, layer in zip(best["readout"], best["layer"], strict=True)],
+        front=[
+            places[str(name), int(layer)]
+            for name, layer in zip(best["readout"], best["layer"], strict=True)
+        ],
         budget=(run.manifest.get("config") or {}).get("budget"),
     )
 
@@ -76,7 +85,10 @@ def _order(name: str) -> tuple[Any, ...]:
 
 def groups(grid: ChoiceGrid) -> list[str]:
     """What each row is in the chart of costs: plain text, a prompt, or a head."""
-    return ["heads" if how == HEAD else "plain text" if read == "plain text" else "prompts" for read, how in grid.rows]
+    return [
+        "heads" if how == HEAD else "plain text" if read == "plain text" else "prompts"
+        for read, how in grid.rows
+    ]
 
 
 def place_words(grid: ChoiceGrid, place: tuple[int, int]) -> str:
@@ -97,7 +109,9 @@ def plot_choice(run: Any) -> Figure:
     """The picture of an improvement, as a figure."""
     grid = grid_of(run)
     if grid is None:
-        raise LayerscopeError(f"{run.name}: no layers and readouts were compared, so that there is nothing to draw.")
+        raise LayerscopeError(
+            f"{run.name}: no layers and readouts were compared, so that there is nothing to draw."
+        )
     figure = grid_figure(grid)
     figure.suptitle(escape_math(run.name), fontsize=9)
     return figure
@@ -116,8 +130,13 @@ def choice_height(grid: ChoiceGrid) -> float:
 
 
 def draw_choice(figure: Any, grid: ChoiceGrid) -> None:
-    """Layers × readouts by score beside score by cost, with what was chosen and what is used today."""
-    heat, costs = figure.subplots(1, 2, width_ratios=(1.35, 1)) if grid.cost is not None else (figure.subplots(), None)
+    """Layers × readouts by score beside score by cost, with what was chosen and what is used
+    today."""
+    heat, costs = (
+        figure.subplots(1, 2, width_ratios=(1.35, 1))
+        if grid.cost is not None
+        else (figure.subplots(), None)
+    )
     _draw_heat(figure, heat, grid)
     if costs is not None:
         _draw_costs(figure, costs, grid)
@@ -129,11 +148,23 @@ def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
     axis.scatter(columns, rows + 0.36, marker="_", s=14, color="black", linewidths=0.9)
     for place, marker in ((grid.today, TODAY), (grid.chosen, CHOSEN)):
         if place is not None:
-            axis.plot(place[1], place[0], marker, markersize=6, markerfacecolor="white", markeredgecolor="black")
-    labels = [row_label(row) + ("" if may else " (cannot be chosen)") for row, may in zip(grid.rows, grid.open, strict=True)]
+            axis.plot(
+                place[1],
+                place[0],
+                marker,
+                markersize=6,
+                markerfacecolor="white",
+                markeredgecolor="black",
+            )
+    labels = [
+        row_label(row) + ("" if may else " (cannot be chosen)")
+        for row, may in zip(grid.rows, grid.open, strict=True)
+    ]
     axis.set_yticks(range(len(labels)), [escape_math(label) for label in labels], fontsize=7)
     step = max(1, len(grid.layers) // 12)
-    axis.set_xticks(range(0, len(grid.layers), step), [str(k) for k in grid.layers[::step]], fontsize=7)
+    axis.set_xticks(
+        range(0, len(grid.layers), step), [str(k) for k in grid.layers[::step]], fontsize=7
+    )
     axis.set_xlabel("layer", fontsize=8)
     axis.set_title(escape_math(grid.unit), fontsize=9, loc="left")
     bar = figure.colorbar(image, ax=axis, shrink=0.8, pad=0.01)
@@ -145,10 +176,23 @@ def _draw_costs(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
     kinds = groups(grid)
     for place, name in enumerate(dict.fromkeys(kinds)):
         rows = [r for r, kind in enumerate(kinds) if kind == name]
-        axis.scatter(grid.cost[rows], grid.score[rows], s=7, alpha=0.45, color=COLORS[place], label=name, linewidths=0)
+        axis.scatter(
+            grid.cost[rows],
+            grid.score[rows],
+            s=7,
+            alpha=0.45,
+            color=COLORS[place],
+            label=name,
+            linewidths=0,
+        )
     front_places = tuple(np.array(grid.front).T) if grid.front else (np.array([], int),) * 2
     axis.plot(
-        grid.cost[front_places], grid.score[front_places], color="black", linewidth=1, drawstyle="steps-post", label="front"
+        grid.cost[front_places],
+        grid.score[front_places],
+        color="black",
+        linewidth=1,
+        drawstyle="steps-post",
+        label="front",
     )
     rings = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.5}
     axis.scatter(
@@ -162,9 +206,18 @@ def _draw_costs(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
         if at is not None:
             words = f"{name}: {place_words(grid, at)}"
             look = {"markerfacecolor": "white", "markeredgecolor": "black"}
-            axis.plot(grid.cost[at], grid.score[at], marker, markersize=7, label=escape_math(words), **look)
+            axis.plot(
+                grid.cost[at],
+                grid.score[at],
+                marker,
+                markersize=7,
+                label=escape_math(words),
+                **look,
+            )
     if grid.budget is not None:
-        axis.axvline(grid.budget, color="black", linewidth=0.8, linestyle=(0, (3, 2)), label="budget")
+        axis.axvline(
+            grid.budget, color="black", linewidth=0.8, linestyle=(0, (3, 2)), label="budget"
+        )
     plain_log_axis(axis)
     style_axis(axis, escape_math(f"{grid.unit} by cost"), x="cost per text, × today's computation")
     low, high = axis.get_xlim()

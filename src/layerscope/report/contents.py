@@ -50,7 +50,8 @@ class Report:
 
 
 def read(given: Any) -> Source | Choice:
-    """What a report shows of one thing: a folder, a run of any kind, a choice, or something that was read already."""
+    """What a report shows of one thing: a folder, a run of any kind, a choice, or something that
+    was read already."""
     thing: Any = given
     if isinstance(given, (str, Path)):
         is_choice = Path(given).suffix == ".json" and exists(given) and Path(given).is_file()
@@ -69,7 +70,8 @@ def read(given: Any) -> Source | Choice:
 
 
 def gather(runs: Iterable[Any], texts: bool = True) -> Report:
-    """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show.
+    """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work
+    out what they show.
 
     Without `texts` nothing of what a run's texts or images say is in it.
     """
@@ -84,7 +86,12 @@ def _without_texts(source: Source | Choice) -> Source | Choice:
     if not isinstance(source, Choice) and source.map is not None:
         source = replace(source, map=source.map.without_texts())
     if isinstance(source, Block):
-        source = replace(source, tables={name: table for name, table in source.tables.items() if name not in source.private})
+        source = replace(
+            source,
+            tables={
+                name: table for name, table in source.tables.items() if name not in source.private
+            },
+        )
     return source
 
 
@@ -93,17 +100,27 @@ def _gather(sources: Sequence[Source | Choice]) -> Report:
     scores = [one for one in sources if isinstance(one, Scores)]
     blocks = [one for one in sources if isinstance(one, Block)]
     if not curves and not scores and not blocks:
-        raise InvalidValueError("a report needs at least one run: give the folder of a finished run.")
+        raise InvalidValueError(
+            "a report needs at least one run: give the folder of a finished run."
+        )
     for score in scores:
         if score.table.empty:
-            raise LayerscopeError(f"the evaluation in {score.path} holds no scores: there is nothing to show.")
+            raise LayerscopeError(
+                f"the evaluation in {score.path} holds no scores: there is nothing to show."
+            )
     _label(curves, scores, blocks)
     marked = marks(curves, scores, [one for one in sources if isinstance(one, Choice)], blocks)
-    drawn = styles([(run.family, run.model) for run in curves]) + styles([(run.family, run.model) for run in scores])
+    drawn = styles([(run.family, run.model) for run in curves]) + styles(
+        [(run.family, run.model) for run in scores]
+    )
     known = {run.model: style for run, style in zip(curves, drawn, strict=False)}
-    for place, score in enumerate(scores, start=len(curves)):  # an evaluation looks like the profile of its model
+    for place, score in enumerate(
+        scores, start=len(curves)
+    ):  # an evaluation looks like the profile of its model
         if score.model in known:
-            drawn[place] = Style(known[score.model].color, drawn[place].dash, known[score.model].marker)
+            drawn[place] = Style(
+                known[score.model].color, drawn[place].dash, known[score.model].marker
+            )
     related = correlate(curves, scores)
     return Report(
         curves,
@@ -119,8 +136,11 @@ def _gather(sources: Sequence[Source | Choice]) -> Report:
     )
 
 
-def _label(curves: Sequence[Curves], scores: Sequence[Scores], blocks: Sequence[Block] = ()) -> None:
-    """Short names that tell the runs of a report apart: the model, and what differs where a model has several."""
+def _label(
+    curves: Sequence[Curves], scores: Sequence[Scores], blocks: Sequence[Block] = ()
+) -> None:
+    """Short names that tell the runs of a report apart: the model, and what differs where a model
+    has several."""
     for block in blocks:
         block.label = block.label or block.title
     kinds: list[Sequence[Source]] = [curves, scores, blocks]
@@ -132,17 +152,39 @@ def _label(curves: Sequence[Curves], scores: Sequence[Scores], blocks: Sequence[
             twins = [other for other in kind if other.model == run.model]
             differing = [
                 name
-                for name in ("final norm", "texts", "longest text", "rows", "α", "preset", "tasks", "views")
+                for name in (
+                    "final norm",
+                    "texts",
+                    "longest text",
+                    "rows",
+                    "α",
+                    "preset",
+                    "tasks",
+                    "views",
+                )
                 if len({str(other.facts.get(name)) for other in twins}) > 1
             ]
             # as few of them as tell this run from the others
             for most in range(len(differing) + 1):
                 used = differing[:most]
-                if sum(all(str(o.facts.get(n)) == str(run.facts.get(n)) for n in used) for o in twins) == 1:
+                if (
+                    sum(
+                        all(str(o.facts.get(n)) == str(run.facts.get(n)) for n in used)
+                        for o in twins
+                    )
+                    == 1
+                ):
                     break
-            said = [f"α {run.facts.get(name)}" if name == "α" else str(run.facts.get(name)) for name in used]
-            run.label = run.model + (f" · {', '.join(said)}" if said and names.count(run.model) > 1 else "")
+            said = [
+                f"α {run.facts.get(name)}" if name == "α" else str(run.facts.get(name))
+                for name in used
+            ]
+            run.label = run.model + (
+                f" · {', '.join(said)}" if said and names.count(run.model) > 1 else ""
+            )
         labels = [run.label for run in kind]
         for place, run in enumerate(kind):
             if labels.count(run.label) > 1:
-                run.label = f"{labels[place]} · {Path(run.path).name if run.path else f'run {place + 1}'}"
+                run.label = (
+                    f"{labels[place]} · {Path(run.path).name if run.path else f'run {place + 1}'}"
+                )

@@ -1,4 +1,5 @@
-"""What every figure needs: colors, an empty figure, a file of it, styled axes, scales and color keys."""
+"""What every figure needs: colors, an empty figure, a file of it, styled axes, scales and color
+keys."""
 
 from __future__ import annotations
 
@@ -42,7 +43,13 @@ _FAMILIES = {
     "llama3": 0,
 }
 DASHES = ["", "9 4", "2 4", "9 3 2 3", "14 4"]
-PLOT_MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x"}  # the page's names and matplotlib's
+PLOT_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "cross": "x",
+}  # the page's names and matplotlib's
 MARKERS = list(PLOT_MARKERS)
 
 
@@ -52,7 +59,8 @@ def family_color(family: str) -> int | None:
 
 
 def styles(runs: Sequence[tuple[str, str]]) -> list[Style]:
-    """A style for each (family, model). A second model of a family takes a free color; a second run of a model another dash.
+    """A style for each (family, model). A second model of a family takes a free color; a second run
+    of a model another dash.
 
     >>> [s.color for s in styles([("llama", "a"), ("bert", "b"), ("llama", "a")])]
     [0, 2, 0]
@@ -60,13 +68,20 @@ def styles(runs: Sequence[tuple[str, str]]) -> list[Style]:
     taken: dict[str, int] = {}
     seen: dict[str, int] = {}
     out = []
-    reserved = [place for place in dict.fromkeys(family_color(family) for family, _ in runs) if place is not None]
+    reserved = [
+        place
+        for place in dict.fromkeys(family_color(family) for family, _ in runs)
+        if place is not None
+    ]
     for family, model in runs:
         if model not in taken:
             own = family_color(family)
             if own is None or own in taken.values():
                 free = [i for i in range(len(COLORS)) if i not in taken.values()]
-                own = next((i for i in free if i not in reserved), free[0] if free else len(taken) % len(COLORS))
+                own = next(
+                    (i for i in free if i not in reserved),
+                    free[0] if free else len(taken) % len(COLORS),
+                )
             taken[model] = own
         run = seen.get(model, 0)
         seen[model] = run + 1
@@ -98,7 +113,9 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     known = figure.canvas.get_supported_filetypes()
     kind = target.suffix.lower().removeprefix(".")
     if kind not in known:
-        raise UnknownNameError("figure format", target.suffix or target.name, [f".{name}" for name in known])
+        raise UnknownNameError(
+            "figure format", target.suffix or target.name, [f".{name}" for name in known]
+        )
     with atomic.explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target)
@@ -106,7 +123,8 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 
 
 def use_log_scale(axis: Any) -> None:
-    """A log scale with plain numbers, between the decades only where there are few of them; no log scale for a short range."""
+    """A log scale with plain numbers, between the decades only where there are few of them; no log
+    scale for a short range."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     low, high = axis.get_ylim()
@@ -138,7 +156,8 @@ def panel_axes(figure: Any, panels: int, columns: int, **options: Any) -> list[A
 
 
 def style_axis(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
-    """Small ticks, a faint grid, no frame; with a title and names of the axes (`depth` is told more closely)."""
+    """Small ticks, a faint grid, no frame; with a title and names of the axes (`depth` is told more
+    closely)."""
     if title:
         axis.set_title(title, fontsize=9, loc="left")
     if x:
@@ -150,9 +169,13 @@ def style_axis(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def fill_band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.18) -> None:
+def fill_band(
+    axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.18
+) -> None:
     """The 95 % band of a curve."""
-    axis.fill_between(rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0)
+    axis.fill_between(
+        rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0
+    )
 
 
 def escape_math(text: str) -> str:
@@ -161,7 +184,8 @@ def escape_math(text: str) -> str:
 
 
 def ordered_colors(count: int) -> list[Any]:
-    """Colors from dark to light that keep their order in grey too; the yellow end is left out: white paper hides it."""
+    """Colors from dark to light that keep their order in grey too; the yellow end is left out:
+    white paper hides it."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](x) for x in (np.linspace(0, 0.78, count) if count > 1 else [0.3])]

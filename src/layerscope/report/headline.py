@@ -1,4 +1,5 @@
-"""What the runs of a report show, in words, and the layers it points out. Nothing is said that the numbers do not bear out."""
+"""What the runs of a report show, in words, and the layers it points out. Nothing is said that the
+numbers do not bear out."""
 
 from __future__ import annotations
 
@@ -16,31 +17,44 @@ from layerscope.report.sources import Block, Curves, Scores
 from layerscope.selection import Choice, choose
 
 BEST = "best"
-"""The rule of a choice that rests on published scores alone: the highest mean, of which nothing is claimed."""
+"""The rule of a choice that rests on published scores alone: the highest mean, of which nothing is
+claimed."""
 
 
 def marks(
-    curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Choice] = (), parts: Sequence[Block] = ()
+    curves: Sequence[Curves],
+    scores: Sequence[Scores],
+    choices: Sequence[Choice] = (),
+    parts: Sequence[Block] = (),
 ) -> list[Choice]:
-    """One choice per model, which every view points out: one that was given, an improvement's, or the one that its evaluation or
-    profile leads to."""
+    """One choice per model, which every view points out: one that was given, an improvement's, or
+    the one that its evaluation or profile leads to."""
     out: dict[str, Choice] = {}
-    blocks = {run.model: run.n_blocks for run in curves} | {run.model: run.n_blocks for run in scores}
+    blocks = {run.model: run.n_blocks for run in curves} | {
+        run.model: run.n_blocks for run in scores
+    }
     improved = {part.model: part.choice for part in parts if part.choice is not None}
     blocks |= {model: choice.layers for model, choice in improved.items() if model not in blocks}
     for choice in choices:
         model = choice.model or next(iter(blocks))
         if model not in blocks:
-            raise LayerscopeError(f"the choice is for {model}, which is not among these runs: {', '.join(blocks)}.")
+            raise LayerscopeError(
+                f"the choice is for {model}, which is not among these runs: {', '.join(blocks)}."
+            )
         out.setdefault(model, choice)
     for model, choice in improved.items():
         out.setdefault(model, choice)
     for score in scores:
         if score.model not in out and (found := _of_scores(score)) is not None:
             out[score.model] = found
-    # the final norm hides the valley that label-free rules look at: other profiles of the model are asked first
+    # the final norm hides the valley that label-free rules look at: other profiles of the model are
+    # asked first
     for curve in sorted(curves, key=lambda c: c.final_norm == "applied"):
-        if curve.model not in out and curve.run is not None and (found := _select(curve.run)) is not None:
+        if (
+            curve.model not in out
+            and curve.run is not None
+            and (found := _select(curve.run)) is not None
+        ):
             out[curve.model] = found
     return [replace(choice, model=model, layers=blocks[model]) for model, choice in out.items()]
 
@@ -63,12 +77,17 @@ def _of_scores(score: Scores) -> Choice | None:
     best = best_layer(score, score.reference)
     if best is None:
         return None
-    text = f"best by mean score over {score.mean_says}" if len(score.tasks) > 1 else f"best on {score.tasks[0]}"
+    text = (
+        f"best by mean score over {score.mean_says}"
+        if len(score.tasks) > 1
+        else f"best on {score.tasks[0]}"
+    )
     return Choice(best, score.reference, rule=BEST, reason=text)
 
 
 def _select(run: Any) -> Choice | None:
-    """What a selection makes of a run; None where it cannot tell (a curve is missing, an evaluation of one layer)."""
+    """What a selection makes of a run; None where it cannot tell (a curve is missing, an evaluation
+    of one layer)."""
     try:
         return choose(run)
     except LayerscopeError:
@@ -85,7 +104,8 @@ class Headline:
 
 @dataclass(frozen=True)
 class Gain:
-    """A layer against the last one under the same readout, in points (scores × 100). `half` is half its 95 % interval."""
+    """A layer against the last one under the same readout, in points (scores × 100). `half` is half
+    its 95 % interval."""
 
     layer: int
     last: int
@@ -95,11 +115,17 @@ class Gain:
 
 
 def page_headline(
-    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Choice] = (), blocks: Sequence[Block] = ()
+    curves: Sequence[Curves],
+    scores: Sequence[Scores],
+    marks: Sequence[Choice] = (),
+    blocks: Sequence[Block] = (),
 ) -> Headline:
-    """A sentence per model: an improvement first, then the largest clear gain; the valley is told where a profile shows one."""
+    """A sentence per model: an improvement first, then the largest clear gain; the valley is told
+    where a profile shows one."""
     improved = {block.model: block for block in blocks if block.choice is not None and block.lead}
-    models = list(dict.fromkeys([*improved, *(s.model for s in scores), *(c.model for c in curves)]))
+    models = list(
+        dict.fromkeys([*improved, *(s.model for s in scores), *(c.model for c in curves)])
+    )
     several = len(models) > 1
     said: list[tuple[float, list[str]]] = []
     for model in models:
@@ -130,16 +156,23 @@ def page_headline(
             said.append((weight, parts))
     said.sort(key=lambda item: -item[0])
     rest_of = [block for block in blocks if block.words and improved.get(block.model) is not block]
-    said += [(-1.0, [_block_words(block, alone=not said and len(blocks) == 1)]) for block in rest_of]
+    said += [
+        (-1.0, [_block_words(block, alone=not said and len(blocks) == 1)]) for block in rest_of
+    ]
     if not said:
-        return Headline(f"{', '.join(models)}: no metric here has a headline of its own; the curves are below.")
+        return Headline(
+            f"{', '.join(models)}: no metric here has a headline of its own; the curves are below."
+        )
     lead, *rest = said[0][1]
-    points = [_sentence(part) for part in rest] + [_sentence("; ".join(parts)) for _, parts in said[1:]]
+    points = [_sentence(part) for part in rest] + [
+        _sentence("; ".join(parts)) for _, parts in said[1:]
+    ]
     return Headline(lead if several else _sentence(lead).removesuffix("."), points)
 
 
 def _block_words(block: Block, alone: bool) -> str:
-    """The answer of a study, of probes or of a sweep; what it is about stands before it where there is more than one."""
+    """The answer of a study, of probes or of a sweep; what it is about stands before it where there
+    is more than one."""
     first = [*block.lead, *block.words][0].removesuffix(".")
     return first if alone else f"{block.title}: {first}"
 
@@ -152,7 +185,8 @@ def _sentence(text: str) -> str:
 
 
 def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | None:
-    """A layer against the last one under one readout. Intervals of several tasks are put together as independent."""
+    """A layer against the last one under one readout. Intervals of several tasks are put together
+    as independent."""
     mean = score.mean(readout).dropna()
     if mean.empty:
         return None
@@ -169,35 +203,50 @@ def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | Non
 
 
 def score_words(score: Scores, chosen: Choice | None = None) -> list[str]:
-    """What the selection chose from these scores; where nothing could be chosen (published scores), what the means show."""
+    """What the selection chose from these scores; where nothing could be chosen (published scores),
+    what the means show."""
     if chosen is not None and chosen.rule == "measured":
-        why = [chosen.reason.removesuffix(".")] if chosen.abstained and chosen.reason else []  # too long for a headline
+        why = (
+            [chosen.reason.removesuffix(".")] if chosen.abstained and chosen.reason else []
+        )  # too long for a headline
         return [chosen_words(chosen, score.reference, _where(score)), *why]
-    given = chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None
+    given = (
+        chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None
+    )
     gain = gain_of(score, score.reference, given)
     if gain is None:
         return []
     if gain.layer == gain.last:
-        return [f"the last layer, {gain.layer} of {score.n_blocks}, is the best {_where(score)} ({gain.score:.1f})"]
+        return [
+            f"the last layer, {gain.layer} of {score.n_blocks}, is the best {_where(score)} ({gain.score:.1f})"
+        ]
     sure = f" ± {gain.half:.1f}" if math.isfinite(gain.half) else ""
     if sure and gain.gain <= gain.half:
         told = f"layer {gain.layer} of {score.n_blocks} has {gain.gain:+.1f}{sure}"
         return [f"no layer is clearly better than the last {_where(score)}: {told}"]
     told = f"layer {gain.layer} of {score.n_blocks}: {gain.gain:+.1f}{sure} {_where(score)} over the last layer"
-    return [f"{told}{_blocks_of(gain.layer, gain.last)}" + ("" if sure else ", without an interval to judge it by")]
+    return [
+        f"{told}{_blocks_of(gain.layer, gain.last)}"
+        + ("" if sure else ", without an interval to judge it by")
+    ]
 
 
 def measured_words(score: Scores, chosen: Choice) -> list[str]:
-    """How a choice that was made without these scores does on them, against the last layer read the default way."""
+    """How a choice that was made without these scores does on them, against the last layer read the
+    default way."""
     readout = str(chosen.readout)
     if readout not in score.readouts:
-        return [f"{score.label or score.model} was not scored under {readout}: its scores say nothing about this choice"]
+        return [
+            f"{score.label or score.model} was not scored under {readout}: its scores say nothing about this choice"
+        ]
     own, default = score.mean(readout).dropna(), score.mean(score.reference).dropna()
     last = int(max(score.grid(score.reference).columns))
     if chosen.layer not in own.index or last not in default.index:
         return []
     now, today = 100 * float(own[chosen.layer]), 100 * float(default[last])
-    return [f"measured {_where(score)}: {now:.1f}, against {today:.1f} at the last layer under {score.reference}"]
+    return [
+        f"measured {_where(score)}: {now:.1f}, against {today:.1f} at the last layer under {score.reference}"
+    ]
 
 
 def _where(score: Scores) -> str:
@@ -213,7 +262,11 @@ def chosen_words(mark: Choice, reference: str, where: str) -> str:
     if mark.layer == blocks and same:
         number = "" if mark.after is None else f" ({mark.after:.1f})"
         earlier = [layer for layer in mark.tied if layer != blocks]
-        tied = f"; layer {min(earlier)} ties with it{_blocks_of(min(earlier), blocks)}" if earlier else ""
+        tied = (
+            f"; layer {min(earlier)} ties with it{_blocks_of(min(earlier), blocks)}"
+            if earlier
+            else ""
+        )
         return f"the last layer, {blocks} of {blocks}, is the best {where}{number}{tied or ', and no earlier one ties with it'}"
     gain = "" if mark.expected_gain is None else f"{mark.expected_gain:+.1f} "
     interval = ", without an interval to judge it by"
@@ -258,12 +311,18 @@ def _blocks_of(layer: int, last: int) -> str:
     ratio = last / layer
     if ratio < 1.15:
         return ""
-    return f" with {ratio:.0f} × fewer blocks" if ratio >= 2.95 else f" with {ratio:.1f} × fewer blocks"
+    return (
+        f" with {ratio:.0f} × fewer blocks"
+        if ratio >= 2.95
+        else f" with {ratio:.1f} × fewer blocks"
+    )
 
 
 def _valley_words(curves: Sequence[Curves], with_numbers: bool) -> list[str]:
     """The deepest valley among a model's profiles, or that there is none."""
-    found: list[tuple[Curves, EntropyValley]] = [(c, v) for c in curves if (v := c.valley) is not None]
+    found: list[tuple[Curves, EntropyValley]] = [
+        (c, v) for c in curves if (v := c.valley) is not None
+    ]
     if not found:
         measured = any("prompt_entropy" in set(c.table["metric"]) for c in curves)
         return ["prompt entropy has no valley"] if measured and with_numbers else []
@@ -273,7 +332,10 @@ def _valley_words(curves: Sequence[Curves], with_numbers: bool) -> list[str]:
         text = f"the entropy valley at layer {valley.layer}{under} is the attention sink"
         numbers = f": {valley.value:.2f} nats, {valley.drop_value:.2f} without that one token"
     elif valley.is_sink is None:
-        text, numbers = f"prompt entropy has a valley at layer {valley.layer}{under}", f": {valley.value:.2f} nats"
+        text, numbers = (
+            f"prompt entropy has a valley at layer {valley.layer}{under}",
+            f": {valley.value:.2f} nats",
+        )
     else:
         text = f"the entropy valley at layer {valley.layer}{under} is not the attention sink"
         numbers = f": {valley.value:.2f} nats, {valley.drop_value:.2f} without the largest token"

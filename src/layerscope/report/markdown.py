@@ -24,10 +24,15 @@ def markdown(report: Report) -> str:
     parts = [f"# {plain(report.headline.lead)}", ""]
     parts += [f"- {plain(text)}" for text in report.headline.points]
     parts += ["", "## Before you read the numbers", ""]
-    parts += [f"- **{'Mind' if n.level == 'warn' else 'Note'}**, {plain(n.about)}: {plain(n.text)}" for n in report.notices]
+    parts += [
+        f"- **{'Mind' if n.level == 'warn' else 'Note'}**, {plain(n.about)}: {plain(n.text)}"
+        for n in report.notices
+    ]
     for mark in report.marks:
         why = plain(mark.reason).removesuffix(".")
-        parts.append(f"- The {kind_of(mark)} layer of {plain(mark.model)} is {mark.layer} of {mark.layers}: {why}.")
+        parts.append(
+            f"- The {kind_of(mark)} layer of {plain(mark.model)} is {mark.layer} of {mark.layers}: {why}."
+        )
     parts += ["", "## Conventions", ""]
     runs = report.runs
     rows = [[row["name"], *row["values"]] for row in convention_rows(runs)]
@@ -41,20 +46,42 @@ def markdown(report: Report) -> str:
         parts += ["", f"## {plain(block.title)}", "", *words, *_charts(block), *_tables(block)]
     for pair in report.correlations:
         score = report.scores[pair.scores]
-        own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]
+        own = pair.table[
+            (pair.table["readout"] == score.reference)
+            & (pair.table["task"] == pair.table["task"].iloc[0])
+        ]
         own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)
         parts += ["", f"## Metric against score: {plain(report.curves[pair.curves].label)}", ""]
         rows = [
-            [metric_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["chance"]), _two(r["p"]), r["n"]]
+            [
+                metric_title(r["metric"], r["sink"]),
+                f"{r['rho']:+.2f}",
+                _two(r["chance"]),
+                _two(r["p"]),
+                r["n"],
+            ]
             for r in own.to_dict(orient="records")
         ]
-        parts += _table(["metric", "Spearman's ρ", "chance reaches", "p, all metrics", "layers"], rows)
+        parts += _table(
+            ["metric", "Spearman's ρ", "chance reaches", "p, all metrics", "layers"], rows
+        )
         over = pair.over_tasks[pair.over_tasks["readout"] == score.reference]
         if not over.empty:
-            parts += ["", f"The mean of the correlations with each of {int(over['tasks'].max())} tasks, drawn together:", ""]
+            parts += [
+                "",
+                f"The mean of the correlations with each of {int(over['tasks'].max())} tasks, drawn together:",
+                "",
+            ]
             rows = [
-                [metric_title(r["metric"], r["sink"]), f"{r['value']:+.2f}", _two(r["chance"]), _two(r["p"])]
-                for r in over.sort_values("value", key=abs, ascending=False).to_dict(orient="records")
+                [
+                    metric_title(r["metric"], r["sink"]),
+                    f"{r['value']:+.2f}",
+                    _two(r["chance"]),
+                    _two(r["p"]),
+                ]
+                for r in over.sort_values("value", key=abs, ascending=False).to_dict(
+                    orient="records"
+                )
             ]
             parts += _table(["metric", "mean ρ", "chance reaches", "p, all metrics"], rows)
     if report.over_models is not None and not report.over_models.table.empty:
@@ -66,7 +93,13 @@ def markdown(report: Report) -> str:
             "",
         ]
         rows = [
-            [metric_title(r["metric"]), f"{r['value']:+.2f}", f"{r['t']:.2f}", _two(r["p_adjusted"]), int(r["families"])]
+            [
+                metric_title(r["metric"]),
+                f"{r['value']:+.2f}",
+                f"{r['t']:.2f}",
+                _two(r["p_adjusted"]),
+                int(r["families"]),
+            ]
             for r in table.to_dict(orient="records")
         ]
         parts += _table(["metric", "mean ρ", "t", "Holm p", "families"], rows)
@@ -77,14 +110,23 @@ def _charts(block: Block) -> list[str]:
     """Each chart as sparklines."""
     parts: list[str] = []
     for chart in block.charts:
-        rows = [[line.name, sparkline(line.values), *curve_ends(line.layers, line.values)] for line in chart.lines]
-        head = [f"{chart.title}, {chart.unit}".removesuffix(", "), "first → last layer", "lowest", "highest"]
+        rows = [
+            [line.name, sparkline(line.values), *curve_ends(line.layers, line.values)]
+            for line in chart.lines
+        ]
+        head = [
+            f"{chart.title}, {chart.unit}".removesuffix(", "),
+            "first → last layer",
+            "lowest",
+            "highest",
+        ]
         parts += ["", *_table(head, rows)]
     return parts
 
 
 def _tables(block: Block) -> list[str]:
-    """Its tables, long ones in part; one without a title is what the section is about, and whole."""
+    """Its tables, long ones in part; one without a title is what the section is about, and
+    whole."""
     parts: list[str] = []
     for title, table in block.tables.items():
         most = _MOST_ROWS if title else len(table)
@@ -100,7 +142,10 @@ def _two(value: float) -> str:
 
 def _table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell if cell == "---" else plain(str(cell)) for cell in line) + " |" for line in lines]
+    return [
+        "| " + " | ".join(cell if cell == "---" else plain(str(cell)) for cell in line) + " |"
+        for line in lines
+    ]
 
 
 def plain(text: str) -> str:

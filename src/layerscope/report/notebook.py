@@ -1,6 +1,8 @@
-"""What a notebook shows of a result: its answer in words, curves drawn by matplotlib, a table. What is from outside is escaped.
+"""What a notebook shows of a result: its answer in words, curves drawn by matplotlib, a table. What
+is from outside is escaped.
 
-The fragments need no script, no style sheet and no other file. Without matplotlib a line says what to install for the curves.
+The fragments need no script, no style sheet and no other file. Without matplotlib a line says what
+to install for the curves.
 """
 
 from __future__ import annotations
@@ -56,16 +58,26 @@ def block_html(block: Block, together: bool = False, most: int = 18) -> str:
     parts = [f"<b>{text(block.title)}</b>", *map(_paragraph, [*block.lead, *block.words])]
     parts.append(charts_html(block.charts[:MOST_CHARTS], together))
     if block.grid is not None:
-        parts.append(_drawn(partial(grid_figure, block.grid), "every layer under every readout: its score, and what it costs"))
+        parts.append(
+            _drawn(
+                partial(grid_figure, block.grid),
+                "every layer under every readout: its score, and what it costs",
+            )
+        )
     if not block.charts:
         parts += [_png(figure) for figure in block.figures[:1]]
     shown = block.inline or ([] if block.charts or block.figures else list(block.tables)[:1])
-    parts += [table_html(_told_once(block.tables[name]), name, most=most) for name in shown if name in block.tables]
+    parts += [
+        table_html(_told_once(block.tables[name]), name, most=most)
+        for name in shown
+        if name in block.tables
+    ]
     return _page(parts, block.warnings)
 
 
 def candidate_charts(choice: Choice | None, table: pd.DataFrame | None) -> list[Chart]:
-    """Where a choice was made among judged layers: the scores of the chosen readout beside today's, by layer."""
+    """Where a choice was made among judged layers: the scores of the chosen readout beside today's,
+    by layer."""
     if choice is None or table is None or not {"readout", "layer", "score"} <= set(table.columns):
         return []
     drawn, chosen = [], chosen_row(table, choice)
@@ -86,34 +98,63 @@ def map_html(given: LayerMap) -> str:
 
 
 def choice_html(choice: Choice) -> str:
-    """A choice: the sentence, its scores by layer where it was chosen with labels, and what it rests on."""
+    """A choice: the sentence, its scores by layer where it was chosen with labels, and what it
+    rests on."""
     facts = pd.DataFrame(lines(choice), columns=["", "what"])
     charts = candidate_charts(choice, choice.table)
-    return block_html(Block("choice", choice.headline(), choice.model, [], charts, {"": facts}, inline=[""]), most=40)
+    return block_html(
+        Block("choice", choice.headline(), choice.model, [], charts, {"": facts}, inline=[""]),
+        most=40,
+    )
 
 
 def correlations_html(found: Correlations) -> str:
     """Correlations: every metric with its interval, and what unrelated curves as smooth reach."""
-    parts = [f"<b>{text(found.facts.get('model', 'Metrics'))}</b>: metrics against scores, one point per layer"]
+    parts = [
+        f"<b>{text(found.facts.get('model', 'Metrics'))}</b>: metrics against scores, one point per layer"
+    ]
     says = "a bar per metric, its interval, and chance"
-    parts.append(_drawn(lambda: plot_charts(correlation_charts(found), "metrics against scores"), says))
-    table = found.layers[["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]]
+    parts.append(
+        _drawn(lambda: plot_charts(correlation_charts(found), "metrics against scores"), says)
+    )
+    table = found.layers[
+        ["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]
+    ]
     ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
-    named = table.rename(columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "p, all metrics"})
-    parts.append(table_html(named, "an interval that passes the chance mark is not enough: judge by p"))
+    named = table.rename(
+        columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "p, all metrics"}
+    )
+    parts.append(
+        table_html(named, "an interval that passes the chance mark is not enough: judge by p")
+    )
     return _page(parts, found.facts.get("notes") or ())
 
 
-def comparison_html(labels: Sequence[str], charts: Sequence[Chart], wide: pd.DataFrame, notes: Sequence[str]) -> str:
+def comparison_html(
+    labels: Sequence[str], charts: Sequence[Chart], wide: pd.DataFrame, notes: Sequence[str]
+) -> str:
     """A comparison: a chart per series with a line per run."""
-    flat = wide.set_axis([" · ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in wide.columns], axis=1)
+    flat = wide.set_axis(
+        [" · ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in wide.columns], axis=1
+    )
     tables = {"": flat.iloc[:, : 2 * MOST_LINES].reset_index()}
     return block_html(
-        Block("comparison", " · ".join(labels), "", [], list(charts), tables, warnings=list(notes), inline=[""]), most=MOST_ROWS
+        Block(
+            "comparison",
+            " · ".join(labels),
+            "",
+            [],
+            list(charts),
+            tables,
+            warnings=list(notes),
+            inline=[""],
+        ),
+        most=MOST_ROWS,
     )
 
 
-# --- pieces ---------------------------------------------------------------------------------------------------------------------
+# --- pieces
+#   ---------------------------------------------------------------------------------------------------------------------
 
 
 def text(value: Any) -> str:
@@ -129,7 +170,11 @@ def _page(parts: Iterable[str], warnings: Iterable[Any] = ()) -> str:
     """One fragment; notes come last."""
     notes = [f"<p {_WORDS}><i>{text(warning)}</i></p>" for warning in warnings]
     head, *rest = parts
-    return f"<div><p {_WORDS}>{head}</p>" + "".join(part for part in [*rest, *notes] if part) + "</div>"
+    return (
+        f"<div><p {_WORDS}>{head}</p>"
+        + "".join(part for part in [*rest, *notes] if part)
+        + "</div>"
+    )
 
 
 def table_html(table: pd.DataFrame, caption: str = "", most: int = MOST_ROWS) -> str:
@@ -137,7 +182,13 @@ def table_html(table: pd.DataFrame, caption: str = "", most: int = MOST_ROWS) ->
     head = "".join(f"<th style='text-align:left'>{text(name)}</th>" for name in table.columns)
     rows = []
     for row in table.head(most).itertuples(index=False):
-        rows.append("<tr>" + "".join(f"<td style='text-align:left;vertical-align:top'>{_cell(v)}</td>" for v in row) + "</tr>")
+        rows.append(
+            "<tr>"
+            + "".join(
+                f"<td style='text-align:left;vertical-align:top'>{_cell(v)}</td>" for v in row
+            )
+            + "</tr>"
+        )
     more = f"<p {_WORDS}>{len(table) - most} more rows</p>" if len(table) > most else ""
     title = f"<p {_WORDS}>{text(caption)}</p>" if caption else ""
     return f"{title}<table><tr>{head}</tr>{''.join(rows)}</table>{more}"
@@ -165,7 +216,11 @@ def _png(figure: bytes, says: str = "figure") -> str:
 def charts_html(charts: Sequence[Chart], together: bool = False) -> str:
     """Charts side by side, those with at least one value; `together` with one legend for all."""
     kept = [replace(chart, lines=chart.lines[:MOST_LINES]) for chart in charts]
-    kept = [chart for chart in kept if any(np.isfinite(np.asarray(line.values, float)).any() for line in chart.lines)]
+    kept = [
+        chart
+        for chart in kept
+        if any(np.isfinite(np.asarray(line.values, float)).any() for line in chart.lines)
+    ]
     if not kept:
         return ""
 
@@ -174,7 +229,13 @@ def charts_html(charts: Sequence[Chart], together: bool = False) -> str:
         draw_charts(figure, kept, columns=len(kept), together=together)
         return figure
 
-    return _drawn(draw, "; ".join(f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}" for chart in kept))
+    return _drawn(
+        draw,
+        "; ".join(
+            f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}"
+            for chart in kept
+        ),
+    )
 
 
 def _drawn(draw: Callable[[], Figure], says: str) -> str:

@@ -1,4 +1,5 @@
-"""What a reader must know before the numbers: warnings of the runs, and conventions that differ between them."""
+"""What a reader must know before the numbers: warnings of the runs, and conventions that differ
+between them."""
 
 from __future__ import annotations
 
@@ -28,12 +29,18 @@ _COMPARED_SCORES = {
     "part of each task": "the scores are over different items",
     "layerscope": "versions may compute differently",
 }
-_MISLEADING = ("could not be scored", "outside its bounds", "LiDAR:", "not MTEB's own")  # warnings that say so
+_MISLEADING = (
+    "could not be scored",
+    "outside its bounds",
+    "LiDAR:",
+    "not MTEB's own",
+)  # warnings that say so
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One line for the reader; `about` is the runs' label. `level` is warn (may mislead) or note."""
+    """One line for the reader; `about` is the runs' label. `level` is warn (may mislead) or
+    note."""
 
     level: str
     about: str
@@ -41,10 +48,17 @@ class Notice:
 
 
 def notices(
-    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Choice] = (), blocks: Sequence[Block] = ()
+    curves: Sequence[Curves],
+    scores: Sequence[Scores],
+    marks: Sequence[Choice] = (),
+    blocks: Sequence[Block] = (),
 ) -> list[Notice]:
-    """Differences between runs first, then each run's own warnings; the same text about several runs is said once."""
-    out = [*_differences(curves, _COMPARED, "profiles"), *_differences(scores, _COMPARED_SCORES, "evaluations")]
+    """Differences between runs first, then each run's own warnings; the same text about several
+    runs is said once."""
+    out = [
+        *_differences(curves, _COMPARED, "profiles"),
+        *_differences(scores, _COMPARED_SCORES, "evaluations"),
+    ]
     out += _across(curves, scores)
     runs: list[Source] = [*curves, *scores, *blocks]
     said: dict[str, list[int]] = {}
@@ -54,9 +68,14 @@ def notices(
     for text, places in said.items():
         about = "every run" if len(places) == len(runs) > 1 else ", ".join(_names(runs, places))
         shown = text if "_" in text.split()[0] else text[:1].upper() + text[1:]
-        out.append(Notice("warn" if any(words in text for words in _MISLEADING) else "note", about, shown))
+        out.append(
+            Notice("warn" if any(words in text for words in _MISLEADING) else "note", about, shown)
+        )
     out += [
-        Notice("note", f"the layer chosen for {mark.model}", text) for mark in marks for text in mark.warnings if text not in said
+        Notice("note", f"the layer chosen for {mark.model}", text)
+        for mark in marks
+        for text in mark.warnings
+        if text not in said
     ]
     return sorted(out, key=lambda n: n.level != "warn")
 
@@ -66,7 +85,11 @@ def _names(runs: Sequence[Source], places: Sequence[int]) -> list[str]:
     out = []
     for place in places:
         run = runs[place]
-        twins = [i for i, other in enumerate(runs) if other.model == run.model and type(other) is type(run)]
+        twins = [
+            i
+            for i, other in enumerate(runs)
+            if other.model == run.model and type(other) is type(run)
+        ]
         out.append(run.model if all(i in places for i in twins) else run.label)
     return list(dict.fromkeys(out))
 
@@ -76,8 +99,12 @@ def _differences(runs: Sequence[Any], compared: dict[str, str], what: str) -> li
     for name, meaning in compared.items():
         values = _values(runs, name)
         if len(values) > 1:
-            sides = "; ".join(f"{value}: {', '.join(dict.fromkeys(labels))}" for value, labels in values.items())
-            out.append(Notice("warn", f"these {what}", f"They differ in {name} ({sides}): {meaning}."))
+            sides = "; ".join(
+                f"{value}: {', '.join(dict.fromkeys(labels))}" for value, labels in values.items()
+            )
+            out.append(
+                Notice("warn", f"these {what}", f"They differ in {name} ({sides}): {meaning}.")
+            )
     return out
 
 
@@ -111,7 +138,8 @@ def _across(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[Notice]:
 
 
 def same_model(one: Curves | Scores, other: Curves | Scores) -> bool:
-    """Whether two runs are of the same model, by its identity, or by its name where the weights are not known."""
+    """Whether two runs are of the same model, by its identity, or by its name where the weights are
+    not known."""
     mine, theirs = one.identity, other.identity
     if mine is not None and theirs is not None and mine.weights_sha256 and theirs.weights_sha256:
         return mine.same_as(theirs)
@@ -124,6 +152,15 @@ def convention_rows(runs: Sequence[Source]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         values = ["" if run.facts.get(name) is None else str(run.facts[name]) for run in runs]
-        differs = any(len(_values([run for run in runs if isinstance(run, kind)], name)) > 1 for kind in (Curves, Scores))
-        rows.append({"name": name, "values": values, "differs": differs and (name in _COMPARED or name in _COMPARED_SCORES)})
+        differs = any(
+            len(_values([run for run in runs if isinstance(run, kind)], name)) > 1
+            for kind in (Curves, Scores)
+        )
+        rows.append(
+            {
+                "name": name,
+                "values": values,
+                "differs": differs and (name in _COMPARED or name in _COMPARED_SCORES),
+            }
+        )
     return rows

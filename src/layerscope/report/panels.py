@@ -1,4 +1,5 @@
-"""Charts of lines or bars, drawn: the atlas, correlations, profiles, probes, anything with several small plots."""
+"""Charts of lines or bars, drawn: the atlas, correlations, profiles, probes, anything with several
+small plots."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def plot_charts(charts: Sequence[Chart], title: str, footnote: str = "") -> Figu
         raise LayerscopeError("there is nothing to draw.")
     columns = min(4 if len(charts) > 6 else 3, len(charts))
     width = 6.4 if len(charts) == 1 else 4.0 * columns
-    figure = new_figure(width, 3.1 * math.ceil(len(charts) / columns) + (1.2 if not charts[0].bars else 0.9))
+    figure = new_figure(
+        width, 3.1 * math.ceil(len(charts) / columns) + (1.2 if not charts[0].bars else 0.9)
+    )
     draw_charts(figure, charts, columns=columns, together=True, alike=True)
     figure.suptitle(escape_math(f"{title}\n{footnote}" if footnote else title), fontsize=9)
     return figure
@@ -50,18 +53,26 @@ def draw_charts(
     alike: bool = False,
     **axes: Any,
 ) -> list[Any]:
-    """Charts in rows of `columns` in a figure or a part of one; returns their axes. A name keeps its color in all of them.
+    """Charts in rows of `columns` in a figure or a part of one; returns their axes. A name keeps
+    its color in all of them.
 
-    `x` is layer or depth, for charts over layers. `together`: one legend below all of them. `alike`: what a name has in brackets
-    differs from chart to chart, and its color does not: `aim (large)` and `aim (huge)` are one model to the eye.
+    `x` is layer or depth, for charts over layers. `together`: one legend below all of them.
+    `alike`: what a name has in brackets differs from chart to chart, and its color does not: `aim
+    (large)` and `aim (huge)` are one model to the eye.
     """
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
-    plain = [line.name for chart in charts for line in chart.lines if line.name and line.look is None]
+    plain = [
+        line.name for chart in charts for line in chart.lines if line.name and line.look is None
+    ]
     bases = {name: name.split(" (")[0] if alike else name for name in plain}
     names = list(dict.fromkeys(bases.values()))
-    ordered = ordered_colors(len(names)) if any(chart.ordered for chart in charts) else itertools.cycle(COLORS)
+    ordered = (
+        ordered_colors(len(names))
+        if any(chart.ordered for chart in charts)
+        else itertools.cycle(COLORS)
+    )
     shades = dict(zip(names, ordered, strict=False)) | {"printed": "#BBBBBB"}
     colors = {name: shades[base] for name, base in bases.items()}
     drawn = panel_axes(figure, len(charts), min(columns, len(charts)), **axes)
@@ -77,10 +88,21 @@ def draw_charts(
     for name in {line.name for chart in charts for line in chart.lines if line.dropped}:
         handles[name] = Line2D([], [], color="grey", linestyle=_DROPPED, label=escape_math(name))
     if together and handles:
-        # as many beside each other as the figure has room for: a name of 40 letters takes about 3 inches
-        fitting = int(figure.bbox.width / figure.dpi / (0.075 * max(len(one.get_label()) for one in handles.values()) + 0.6))
+        # as many beside each other as the figure has room for: a name of 40 letters takes about 3
+        # inches
+        fitting = int(
+            figure.bbox.width
+            / figure.dpi
+            / (0.075 * max(len(one.get_label()) for one in handles.values()) + 0.6)
+        )
         beside = max(1, min(4, len(handles), fitting))
-        figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=beside, frameon=False, fontsize=8)
+        figure.legend(
+            handles=list(handles.values()),
+            loc="outside lower center",
+            ncols=beside,
+            frameon=False,
+            fontsize=8,
+        )
     return drawn
 
 
@@ -105,11 +127,20 @@ def _draw_marks(axis: Any, line: Line, at: Any, color: Any) -> None:
     """A curve's band, its note, a point at the best layer and rings at those tied with it."""
     layers, values = np.asarray(line.layers), np.asarray(line.values, float)
     if line.low is not None and line.high is not None and not line.dropped:
-        axis.fill_between(at, np.asarray(line.low, float), np.asarray(line.high, float), color=color, alpha=0.16, linewidth=0)
+        axis.fill_between(
+            at,
+            np.asarray(line.low, float),
+            np.asarray(line.high, float),
+            color=color,
+            alpha=0.16,
+            linewidth=0,
+        )
     layer, words = line.note or (None, "")
     for place in np.flatnonzero((layers == layer) & np.isfinite(values))[:1]:
         beside = {"xytext": (-6, 1), "ha": "right", "va": "bottom", "textcoords": "offset points"}
-        axis.annotate(escape_math(words), (at[place], values[place]), fontsize=7, color=color, **beside)
+        axis.annotate(
+            escape_math(words), (at[place], values[place]), fontsize=7, color=color, **beside
+        )
         if not words:
             axis.plot([at[place]], [values[place]], "o", color=color, markersize=5)
     if len(line.tied):
@@ -124,16 +155,32 @@ def _draw_bars(axis: Any, chart: Chart, colors: dict[str, Any], x: str) -> None:
     width = 0.8 / groups
     for i, line in enumerate(chart.lines):
         places = np.arange(len(names)) + (i - (groups - 1) / 2) * width
-        axis.bar(places, line.values, width * 0.92, color=colors[line.name], label=escape_math(line.name))
+        axis.bar(
+            places, line.values, width * 0.92, color=colors[line.name], label=escape_math(line.name)
+        )
         if line.low is not None and line.high is not None:
             low, high = np.array([line.low, line.high], float) - np.asarray(line.values)
             ends = np.nan_to_num([np.maximum(0, -low), np.maximum(0, high)])  # some have none
-            axis.errorbar(places, line.values, yerr=ends, fmt="none", ecolor="black", elinewidth=0.9, capsize=2)
+            axis.errorbar(
+                places,
+                line.values,
+                yerr=ends,
+                fmt="none",
+                ecolor="black",
+                elinewidth=0.9,
+                capsize=2,
+            )
     lowest = min(min(line.values) for line in chart.lines)
     if chart.level is not None:
         level, words = chart.level
         for sign in (1, -1) if lowest < 0 else (1,):
-            axis.axhline(sign * level, color="black", linewidth=0.9, linestyle=_DASHED, label=words if sign > 0 else "")
+            axis.axhline(
+                sign * level,
+                color="black",
+                linewidth=0.9,
+                linestyle=_DASHED,
+                label=words if sign > 0 else "",
+            )
     if lowest > 30:  # scores: zero says nothing
         axis.set_ylim(bottom=40)
     axis.set_xticks(np.arange(len(names)), [escape_math(str(name)) for name in names])

@@ -17,7 +17,12 @@ from layerscope.report.contents import Report
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, style_axis
 from layerscope.report.panels import draw_charts
 from layerscope.report.sections.evaluation import draw_heat, heat_height, score_chart
-from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
+from layerscope.report.sections.profile import (
+    curve_of,
+    default_metrics,
+    draw_profiles,
+    profile_height,
+)
 from layerscope.report.sources import Block
 
 _WIDTH = 12.0
@@ -34,13 +39,26 @@ def figures(report: Report) -> list[Part]:
     if report.curves:
         names = default_metrics(report.curves)
         height = profile_height(len(names), min(_COLUMNS, len(names)))
-        out.append((height, partial(draw_profiles, curves=report.curves, names=names, columns=min(_COLUMNS, len(names)))))
+        out.append(
+            (
+                height,
+                partial(
+                    draw_profiles,
+                    curves=report.curves,
+                    names=names,
+                    columns=min(_COLUMNS, len(names)),
+                ),
+            )
+        )
     for score in report.scores:
         if len(score.readouts) > 1:
             out.append((3.4, partial(draw_charts, charts=[score_chart(score)], together=True)))
         out.append((heat_height(score), partial(draw_heat, score=score, readout=score.reference)))
     out += [_block(block) for block in report.blocks]
-    return out + [(3.2, partial(draw_scatter, report=report, place=place)) for place in range(len(report.correlations))]
+    return out + [
+        (3.2, partial(draw_scatter, report=report, place=place))
+        for place in range(len(report.correlations))
+    ]
 
 
 def _block(block: Block) -> Part:
@@ -71,7 +89,8 @@ def _block(block: Block) -> Part:
 
 
 def report_bytes(report: Report, kind: str) -> bytes:
-    """The file's contents: one tall figure, or of a PDF a page per figure, the title above the first."""
+    """The file's contents: one tall figure, or of a PDF a page per figure, the title above the
+    first."""
     new_figure(1, 1)  # says what to install where matplotlib is missing
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -100,12 +119,18 @@ def _title(report: Report) -> Part:
     """The headline, what follows from it, and what may mislead."""
     lead = textwrap.wrap(report.headline.lead, 100)
     warned = [f"Mind: {n.about}: {n.text}" for n in report.notices if n.level == "warn"]
-    lines = [*lead, "", *(line for text in [*report.headline.points, *warned] for line in textwrap.wrap(text, 150))]
+    lines = [
+        *lead,
+        "",
+        *(line for text in [*report.headline.points, *warned] for line in textwrap.wrap(text, 150)),
+    ]
     height = 0.35 + 0.22 * len(lines)
 
     def draw(part: Any) -> None:
         for place, line in enumerate(lines):
-            look: dict[str, Any] = {"fontsize": 12, "weight": "bold"} if place < len(lead) else {"fontsize": 8.5}
+            look: dict[str, Any] = (
+                {"fontsize": 12, "weight": "bold"} if place < len(lead) else {"fontsize": 8.5}
+            )
             part.text(0.012, 1 - (0.3 + 0.22 * place) / height, escape_math(line), **look)
 
     return height, draw
@@ -115,7 +140,10 @@ def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> None
     """The metrics that go most with the mean score, a point per layer."""
     pair = report.correlations[place]
     score, curves = report.scores[pair.scores], report.curves[pair.curves]
-    own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]
+    own = pair.table[
+        (pair.table["readout"] == score.reference)
+        & (pair.table["task"] == pair.table["task"].iloc[0])
+    ]
     own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)[:most]
     if own.empty:
         return
@@ -123,15 +151,31 @@ def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> None
     target = 100 * score.mean(score.reference)
     look = report.styles[pair.curves]
     for axis, row in zip(axes, own.to_dict(orient="records"), strict=True):
-        values = curve_of(curves, row["metric"], row["sink"]).drop_duplicates("layer").set_index("layer")["value"]
+        values = (
+            curve_of(curves, row["metric"], row["sink"])
+            .drop_duplicates("layer")
+            .set_index("layer")["value"]
+        )
         x, y = values.align(target, join="inner")
         axis.plot(x, y, color=COLORS[look.color], linewidth=0.7, alpha=0.4)
-        axis.scatter(x, y, c=np.arange(len(x)), cmap="cividis", s=18, marker=PLOT_MARKERS[look.marker])
+        axis.scatter(
+            x, y, c=np.arange(len(x)), cmap="cividis", s=18, marker=PLOT_MARKERS[look.marker]
+        )
         for mark in report.marks:
             if mark.model == score.model and mark.layer in x.index:
-                axis.scatter([x[mark.layer]], [y[mark.layer]], s=70, facecolors="none", edgecolors="black", linewidths=1.1)
+                axis.scatter(
+                    [x[mark.layer]],
+                    [y[mark.layer]],
+                    s=70,
+                    facecolors="none",
+                    edgecolors="black",
+                    linewidths=1.1,
+                )
         chance = f" (chance: {row['chance']:.2f})" if np.isfinite(row["chance"]) else ""
         axis.set_title(f"ρ = {row['rho']:+.2f}{chance}", fontsize=8, loc="left")
         style_axis(axis, x=metric_title(row["metric"], row["sink"]))
     axes[0].set_ylabel("score × 100", fontsize=8)
-    figure.suptitle(escape_math(f"{curves.label}: metric against score, a point per layer (light: later)"), fontsize=9)
+    figure.suptitle(
+        escape_math(f"{curves.label}: metric against score, a point per layer (light: later)"),
+        fontsize=9,
+    )

@@ -1,8 +1,9 @@
 """A small server that shows one page on this machine, to the user who started it.
 
-Others can reach a port of this machine: its other users, and pages of other sites through the browser. So an address holds a
-token, only requests by this machine's name are answered, and the only file that is read is the page. Where a model is at hand,
-the page may ask it (`report/asking.py`), under the same token.
+Others can reach a port of this machine: its other users, and pages of other sites through the
+browser. So an address holds a token, only requests by this machine's name are answered, and the
+only file that is read is the page. Where a model is at hand, the page may ask it
+(`report/asking.py`), under the same token.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is served: its address, one that works once, and a function that waits for Ctrl-C.
+    """A page that is served: its address, one that works once, and a function that waits for
+    Ctrl-C.
 
-    A browser is started with the address that works once: other users of the machine can read how a program was started."""
+    A browser is started with the address that works once: other users of the machine can read how a
+    program was started."""
 
     url: str
     once: str
@@ -51,7 +54,8 @@ class Served:
 
 
 class _Server(ThreadingHTTPServer):
-    """Threads for a few connections. A new one ends the oldest, so that idle clients cannot block others."""
+    """Threads for a few connections. A new one ends the oldest, so that idle clients cannot block
+    others."""
 
     daemon_threads = True
     block_on_close = False
@@ -59,7 +63,11 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, page: Path, port: int, asker: Asker | None = None) -> None:
         self.asker = asker
-        self.page, self.token, self.once = page, secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.page, self.token, self.once = (
+            page,
+            secrets.token_urlsafe(32),
+            secrets.token_urlsafe(32),
+        )
         self.changing = threading.Lock()
         self.opened: dict[socket, float] = {}
         super().__init__(("127.0.0.1", port), _Handler)
@@ -129,11 +137,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN)
 
     def do_POST(self) -> None:
-        """A question from the page. Only JSON from the page itself: a form of another site can send neither."""
+        """A question from the page. Only JSON from the page itself: a form of another site can send
+        neither."""
         asker, size = self.server.asker, self.headers.get("Content-Length", "")
         origin = self.headers.get("Origin", f"http://{self.headers.get('Host')}")
         token, _, what = self.path[1:].partition("/")
-        ours = origin == f"http://{self.headers.get('Host')}" and self.headers.get("Content-Type") == "application/json"
+        ours = (
+            origin == f"http://{self.headers.get('Host')}"
+            and self.headers.get("Content-Type") == "application/json"
+        )
         if asker is None:
             self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
         elif not self._named_rightly() or not ours or not _same(token, self.server.token):
@@ -153,7 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(json.dumps(asker.answer(text)).encode(), "application/json")
 
     def _named_rightly(self) -> bool:
-        """Another site's script must not read the page through a name that it points at this machine."""
+        """Another site's script must not read the page through a name that it points at this
+        machine."""
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and _HOST.fullmatch(hosts[0].strip()) is not None
 
@@ -173,17 +186,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def end_headers(self) -> None:
-        """On every answer: nothing is kept or shown elsewhere, and the page runs layerscope's script or none."""
+        """On every answer: nothing is kept or shown elsewhere, and the page runs layerscope's
+        script or none."""
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Content-Security-Policy", f"{policy(self.server.asker is not None)}; frame-ancestors 'none'")
+        self.send_header(
+            "Content-Security-Policy",
+            f"{policy(self.server.asker is not None)}; frame-ancestors 'none'",
+        )
         super().end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """A line of text that repeats nothing of the request."""
-        if code == HTTPStatus.NOT_IMPLEMENTED:  # what the library answers to a method that it finds no function for
+        if (
+            code == HTTPStatus.NOT_IMPLEMENTED
+        ):  # what the library answers to a method that it finds no function for
             code = HTTPStatus.METHOD_NOT_ALLOWED
         body = f"{HTTPStatus(code).phrase}. {_WHY.get(code, '')}".strip().encode() + b"\n"
         self.close_connection = True
@@ -209,8 +228,14 @@ def _same(given: str, token: str) -> bool:
 
 
 def _read(page: Path) -> bytes:
-    """The page, if it is a file: in a stranger's folder it may have become a link to another one, or a pipe."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    """The page, if it is a file: in a stranger's folder it may have become a link to another one,
+    or a pipe."""
+    flags = (
+        os.O_RDONLY
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_BINARY", 0)
+    )
     number = os.open(page, flags)
     try:
         if page.is_symlink() or not stat.S_ISREG(os.fstat(number).st_mode):
@@ -223,11 +248,14 @@ def _read(page: Path) -> bytes:
 
 @contextmanager
 def serve(page: Path, port: int = 0, asker: Asker | None = None) -> Iterator[Served]:
-    """Serve this one file, read anew each time, on 127.0.0.1; `asker` answers what the page asks."""
+    """Serve this one file, read anew each time, on 127.0.0.1; `asker` answers what the page
+    asks."""
     try:
         server = _Server(page, port, asker)
     except (OSError, OverflowError) as error:
-        raise LayerscopeError(f"cannot listen on port {port}: {error}. Choose another port=, or 0 for any free one.") from None
+        raise LayerscopeError(
+            f"cannot listen on port {port}: {error}. Choose another port=, or 0 for any free one."
+        ) from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     base = f"http://127.0.0.1:{server.server_address[1]}"
     try:

@@ -1,4 +1,5 @@
-"""What a report is about, whatever the run: curves over layers, scores over layers, or a block of words, charts and tables."""
+"""What a report is about, whatever the run: curves over layers, scores over layers, or a block of
+words, charts and tables."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ class Curves(Common):
     n_blocks: int
     final_norm: str
     table: pd.DataFrame
-    mean_only: bool = False  # its values are means over the tasks' own texts: they go with mean scores only
+    mean_only: bool = (
+        False  # its values are means over the tasks' own texts: they go with mean scores only
+    )
 
     @property
     def valley(self) -> EntropyValley | None:
@@ -81,7 +84,8 @@ class Curves(Common):
 
 @dataclass
 class Scores(Common):
-    """Scores of one model: `table` has task, readout, layer, score, gain (with its interval) and tied."""
+    """Scores of one model: `table` has task, readout, layer, score, gain (with its interval) and
+    tied."""
 
     model: str
     n_blocks: int
@@ -100,12 +104,16 @@ class Scores(Common):
         """Scores of one readout: a row per task, a column per layer."""
         rows = self.table[self.table["readout"] == readout]
         scored = set(rows["task"])
-        return rows.pivot(index="task", columns="layer", values="score").reindex([task for task in self.tasks if task in scored])
+        return rows.pivot(index="task", columns="layer", values="score").reindex(
+            [task for task in self.tasks if task in scored]
+        )
 
     def mean(self, readout: str) -> pd.Series:
         """Mean over tasks by layer; none where a task has no score."""
         grid = self.grid(readout)
-        return grid.loc[[task for task in grid.index if task in (self.mean_tasks or grid.index)]].mean(axis=0, skipna=False)
+        return grid.loc[
+            [task for task in grid.index if task in (self.mean_tasks or grid.index)]
+        ].mean(axis=0, skipna=False)
 
     @property
     def mean_says(self) -> str:
@@ -115,11 +123,13 @@ class Scores(Common):
 
 @dataclass
 class Block(Common):
-    """A part of a report that speaks for itself: sentences (the answer first), charts, tables and drawn figures (PNG).
+    """A part of a report that speaks for itself: sentences (the answer first), charts, tables and
+    drawn figures (PNG).
 
-    A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts; `lead` is
-    what the page's headline then says, and `words` need not say again; `grid` is what it was chosen from. Tables named in
-    `inline` are shown in the block itself; all can be chosen at the end of the page. Those named in `private` hold texts.
+    A block with a `choice` decides which layer of its model the whole page points out, and stands
+    before the charts; `lead` is what the page's headline then says, and `words` need not say again;
+    `grid` is what it was chosen from. Tables named in `inline` are shown in the block itself; all
+    can be chosen at the end of the page. Those named in `private` hold texts.
     """
 
     kind: str
@@ -149,7 +159,8 @@ Source = Curves | Scores | Block
 
 @dataclass(frozen=True)
 class Section:
-    """How runs of one kind appear on the page. `read` turns a finished run into what the page shows of it."""
+    """How runs of one kind appear on the page. `read` turns a finished run into what the page shows
+    of it."""
 
     kind: str
     read: Callable[[Any], Source]
@@ -158,7 +169,9 @@ class Section:
 def weights_text(model: dict[str, Any]) -> str:
     """Which weights a run read, in a few words."""
     sha = str(model.get("weights_sha256") or "")[:12]
-    stored = model.get("quantization") or model.get("quantisation")  # as runs of earlier versions spell it
+    stored = model.get("quantization") or model.get(
+        "quantisation"
+    )  # as runs of earlier versions spell it
     return (f"quantized ({stored})" if stored else "as published") + (f", {sha}" if sha else "")
 
 
@@ -168,7 +181,8 @@ _OLDER = "these metrics are from the older generation of the released code: do n
 
 
 def from_atlas(name: str) -> list[Curves | Scores]:
-    """Everything that was published about one model: metrics on wikitext, on the MTEB datasets, on images; MTEB scores."""
+    """Everything that was published about one model: metrics on wikitext, on the MTEB datasets, on
+    images; MTEB scores."""
     from layerscope import atlas
 
     known = atlas.find_model(name)
@@ -179,9 +193,15 @@ def from_atlas(name: str) -> list[Curves | Scores]:
         on_mteb = values["dataset"].str.startswith("mteb/")
         for where in _WHERE:
             rows = values[on_mteb if where == "mteb" else values["dataset"] == where]
-            if len(rows) and (where != "mteb" or rows["dataset"].nunique() > 5):  # too few for a mean
+            if len(rows) and (
+                where != "mteb" or rows["dataset"].nunique() > 5
+            ):  # too few for a mean
                 out.append(_curves(known.name, known.family, rows, where))
-    scores = or_none(atlas.select_scores, known, "english") if out else atlas.select_scores(known, "english")
+    scores = (
+        or_none(atlas.select_scores, known, "english")
+        if out
+        else atlas.select_scores(known, "english")
+    )
     return out if scores is None else [*out, _scores(known.name, known.family, scores)]
 
 
@@ -195,26 +215,46 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     table = complete.groupby(keys, as_index=False).agg(
         value=("value", "mean"), n=("dataset", "nunique"), of=("datasets", "first")
     )
-    partial = table["n"] < table["of"]  # a mean over fewer datasets than at the other layers is another quantity
-    table = table[~partial].assign(sink="keep", site=table["layer"].map(site_of)).reindex(columns=names(PROFILE))
+    partial = (
+        table["n"] < table["of"]
+    )  # a mean over fewer datasets than at the other layers is another quantity
+    table = (
+        table[~partial]
+        .assign(sink="keep", site=table["layer"].map(site_of))
+        .reindex(columns=names(PROFILE))
+    )
     blocks = int(table["layer"].max())
-    has_norm = not family.startswith("bert") and where != "imagenet"  # image models return their states without it
+    has_norm = (
+        not family.startswith("bert") and where != "imagenet"
+    )  # image models return their states without it
     warnings = [
         "published values: the paper's released code and its conventions (see docs/conventions.md); no intervals were published."
     ]
     if has_norm:
-        warnings.append("published metrics have the final norm at the last layer only: that point is another kind of vector.")
-    older = (rows["split"] == "train(unrecorded)").any() or (where == "mteb" and family.startswith("LLM2Vec"))
+        warnings.append(
+            "published metrics have the final norm at the last layer only: that point is another kind of vector."
+        )
+    older = (rows["split"] == "train(unrecorded)").any() or (
+        where == "mteb" and family.startswith("LLM2Vec")
+    )
     facts = {
         "kind": "published metrics",
-        "final norm": "hf" if has_norm else "not applied" if where == "imagenet" else "none in this model",
+        "final norm": "hf"
+        if has_norm
+        else "not applied"
+        if where == "imagenet"
+        else "none in this model",
         "texts": _WHERE[where],
         "rows": "centered-unit, negative Gram entries set to 0",
         "α": 1.0,
         "preset": "released",
         "source": "OFSkean/information_flow",
     }
-    own: dict[str, Any] = {"family": _family(family), "facts": facts, "warnings": [*warnings, *([_OLDER] if older else [])]}
+    own: dict[str, Any] = {
+        "family": _family(family),
+        "facts": facts,
+        "warnings": [*warnings, *([_OLDER] if older else [])],
+    }
     return Curves(name, blocks, "hf", table, where == "mteb", label=f"{name} · {where}", **own)
 
 
@@ -249,7 +289,12 @@ def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
         "source": "OFSkean/information_flow",
     }
     kinds = dict(zip(published["task"], published["task_type"], strict=True))
-    own: dict[str, Any] = {"family": _family(family), "facts": facts, "warnings": warnings, "label": name}
+    own: dict[str, Any] = {
+        "family": _family(family),
+        "facts": facts,
+        "warnings": warnings,
+        "label": name,
+    }
     return Scores(name, blocks, table, tasks, kinds, [DEFAULT_READOUT], mean_tasks, **own)
 
 

@@ -15,7 +15,14 @@ from layerscope.terminal import headed_table
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-_NAMES = ("metric", "verdict", "site", "first → last", "embed → last layer", "layer 0 → last")  # columns of whole words
+_NAMES = (
+    "metric",
+    "verdict",
+    "site",
+    "first → last",
+    "embed → last layer",
+    "layer 0 → last",
+)  # columns of whole words
 
 
 def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
@@ -23,7 +30,12 @@ def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
     table = headed_table()
     for heading in headings:
         left = heading in words or heading in _NAMES
-        table.add_column(heading, justify="left" if left else "right", no_wrap=heading not in words, overflow="fold")
+        table.add_column(
+            heading,
+            justify="left" if left else "right",
+            no_wrap=heading not in words,
+            overflow="fold",
+        )
     return table
 
 
@@ -63,11 +75,15 @@ def curve_ends(layers: Any, values: Any) -> list[str]:
     >>> curve_ends([0, 1, 2], [1.5, float("nan"), 0.25])
     ['0.25 @ 2', '1.50 @ 0']
     """
-    return [f"{number(end['value'])} @ {end['layer']}" for end in lowest_and_highest(layers, values).values()] or ["–", "–"]
+    return [
+        f"{number(end['value'])} @ {end['layer']}"
+        for end in lowest_and_highest(layers, values).values()
+    ] or ["–", "–"]
 
 
 def sparkline(values: Any, most: int | None = None) -> str:
-    """A curve in one line of text; gaps where a value is undefined. Of more than `most` values, some, evenly, ends included.
+    """A curve in one line of text; gaps where a value is undefined. Of more than `most` values,
+    some, evenly, ends included.
 
     >>> sparkline([0, 1, 2, 3])
     '▁▃▆█'

@@ -11,13 +11,21 @@ from layerscope.core.charts import Figure
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.metrics import in_reading_order, on_log_scale, shown_series
 from layerscope.metrics import metrics as every_metric
-from layerscope.report.drawing import color_key, new_figure, ordered_colors, panel_axes, style_axis, use_log_scale
+from layerscope.report.drawing import (
+    color_key,
+    new_figure,
+    ordered_colors,
+    panel_axes,
+    style_axis,
+    use_log_scale,
+)
 
 _NO_UNIT = ("", "ratio", "dimensions", "share")  # their titles say it
 
 
 def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
-    """A panel per metric: its value against the training step, a line per layer, dark (first) to light (last).
+    """A panel per metric: its value against the training step, a line per layer, dark (first) to
+    light (last).
 
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
@@ -26,8 +34,12 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     for name in metrics or ():
         if name not in logged:
             raise UnknownNameError("metric in this log", name, logged)
-    both = [(name, sink) for name in in_reading_order(metrics or logged) for sink in ("keep", "drop")]
-    panels = [key for key in both if ((table["metric"] == key[0]) & (table["sink"] == key[1])).any()]
+    both = [
+        (name, sink) for name in in_reading_order(metrics or logged) for sink in ("keep", "drop")
+    ]
+    panels = [
+        key for key in both if ((table["metric"] == key[0]) & (table["sink"] == key[1])).any()
+    ]
     if metrics is None:
         main = shown_series(logged)
         panels = [key for key in panels if key in main] or panels
@@ -39,20 +51,33 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     for axis, (metric, sink) in zip(axes, panels, strict=True):
         rows = table[(table["metric"] == metric) & (table["sink"] == sink)]
         for layer, curve in rows.groupby("layer"):
-            axis.plot(curve["step"], curve["value"], color=colors[layer], linewidth=1.3, marker="o", markersize=1.8)
+            axis.plot(
+                curve["step"],
+                curve["value"],
+                color=colors[layer],
+                linewidth=1.3,
+                marker="o",
+                markersize=1.8,
+            )
         if on_log_scale(metric):
             use_log_scale(axis)
         style_axis(axis, _title(metric, sink), "training step")
     step = max(1, len(layers) // 16)
-    shown = [layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)]
+    shown = [
+        layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)
+    ]
     color_key(figure, axes, shown, "layer")
     return figure
 
 
 def _title(metric: str, sink: str) -> str:
     known = every_metric().get(metric)
-    title, unit = (metric.replace("_", " "), "") if known is None else (known.info.title, known.info.unit)
-    return ("… without the sink token" if sink == "drop" else title) + (f" ({unit})" if unit not in _NO_UNIT else "")
+    title, unit = (
+        (metric.replace("_", " "), "") if known is None else (known.info.title, known.info.unit)
+    )
+    return ("… without the sink token" if sink == "drop" else title) + (
+        f" ({unit})" if unit not in _NO_UNIT else ""
+    )
 
 
 def _table(source: Any) -> pd.DataFrame:

@@ -18,15 +18,16 @@ _SUFFIXES = {"htm": "html", "markdown": "md"}
 
 
 def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = True) -> Path:
-    """Write one report about runs of any kind: folders, runs, maps, or choices of a layer; one, or several in a list.
+    """Write one report about runs of any kind: folders, runs, maps, or choices of a layer; one, or
+    several in a list.
 
         layerscope.write_report(run)
         layerscope.write_report(["runs/a", "runs/b"], "report.pdf")
 
     The suffix sets the format.
 
-    `.html` is a self-contained page; `.md` is text; `.pdf` (a page per figure), `.png` and `.svg` are figures. With
-    `texts=False` no text, image or sound of yours is in it.
+    `.html` is a self-contained page; `.md` is text; `.pdf` (a page per figure), `.png` and `.svg`
+    are figures. With `texts=False` no text, image or sound of yours is in it.
     """
     format_of(Path(out))  # before the work: an unknown format is an error at once
     several = isinstance(runs, Iterable) and not isinstance(runs, str)
@@ -42,10 +43,13 @@ def write(report: Report, out: str | Path) -> Path:
     return Path(out)
 
 
-def page_for(runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = False, texts: bool = True) -> Path:
+def page_for(
+    runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = False, texts: bool = True
+) -> Path:
     """The file to show: a new report in the only run's folder, or in a temporary one.
 
-    A page that `asks` has a box for questions, which only its server can answer: it goes to a temporary folder.
+    A page that `asks` has a box for questions, which only its server can answer: it goes to a
+    temporary folder.
     """
     if asks:
         report = replace(gather([*runs, *others], texts=texts), asks=True)
@@ -56,7 +60,9 @@ def page_for(runs: Sequence[Path], others: Sequence[Any] = (), asks: bool = Fals
         except RunFolderError:
             if (read_manifest(runs[0]) or {}).get("status") != "complete":
                 raise
-    return write_report([*runs, *others], Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html", texts=texts)
+    return write_report(
+        [*runs, *others], Path(tempfile.mkdtemp(prefix="layerscope-")) / "report.html", texts=texts
+    )
 
 
 def _made(report: Report, kind: str) -> bytes:

@@ -1,4 +1,5 @@
-"""The answer of every selection: a layer, how it is read, what it gains and how sure that is; as a value, as JSON, in words."""
+"""The answer of every selection: a layer, how it is read, what it gains and how sure that is; as a
+value, as JSON, in words."""
 
 from __future__ import annotations
 
@@ -18,31 +19,47 @@ from layerscope.errors import RunFolderError, clean_values
 from layerscope.store.atomic import plain
 
 # The keys of the answer that programs read, in this order; the rest follows.
-KEYS = ("layer", "site", "readout", "expected_gain", "ci_low", "ci_high", "risk_of_loss", "tied", "rule", "blocks_saved")
+KEYS = (
+    "layer",
+    "site",
+    "readout",
+    "expected_gain",
+    "ci_low",
+    "ci_high",
+    "risk_of_loss",
+    "tied",
+    "rule",
+    "blocks_saved",
+)
 NOTHING = Interval(0.0, 0.0, 0.0)
 
 MOST_RISK = 1 / 3
-"""Without labels: the largest forecast chance that a layer loses to the last one. Such a forecast, for a model whose family
-nobody scored, is wide (0.24 to 0.33 for every model of the atlas, of which none lost)."""
+"""Without labels: the largest forecast chance that a layer loses to the last one. Such a forecast,
+for a model whose family nobody scored, is wide (0.24 to 0.33 for every model of the atlas, of which
+none lost)."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The layer to use, and how to read it. Every rule, the scores, labels and `improve` answer with one; parts may be unknown.
+    """The layer to use, and how to read it. Every rule, the scores, labels and `improve` answer
+    with one; parts may be unknown.
 
-    Gains are in points (score × 100), None if the rule makes no claim. Every gain is relative to the default: the last layer
-    under the default readout. It has two parts: `gain_readout` is the last layer under the chosen readout minus the last layer
-    under the default one, and `gain_layer` is the chosen layer minus the last layer, both under the chosen readout. `gain` is
-    their sum, also known as `expected_gain`, `ci_low` and `ci_high`; `risk_of_loss` is the chance that it is below zero.
+    Gains are in points (score × 100), None if the rule makes no claim. Every gain is relative to
+    the default: the last layer under the default readout. It has two parts: `gain_readout` is the
+    last layer under the chosen readout minus the last layer under the default one, and `gain_layer`
+    is the chosen layer minus the last layer, both under the chosen readout. `gain` is their sum,
+    also known as `expected_gain`, `ci_low` and `ci_high`; `risk_of_loss` is the chance that it is
+    below zero.
 
-    `tied` are the layers that the evidence cannot tell from the chosen one under the same readout. Rules without labels have
-    nothing to resample and so no ties: `near` are the layers that they expect to be about as good. `layers` is the number of
-    blocks, so `layer == layers` is the last layer. `metric` names the user's own measure; `before` and `after` are its values.
-    `table` has a row per candidate, where several were compared; `extra` has what else the rule knows.
+    `tied` are the layers that the evidence cannot tell from the chosen one under the same readout.
+    Rules without labels have nothing to resample and so no ties: `near` are the layers that they
+    expect to be about as good. `layers` is the number of blocks, so `layer == layers` is the last
+    layer. `metric` names the user's own measure; `before` and `after` are its values. `table` has a
+    row per candidate, where several were compared; `extra` has what else the rule knows.
 
-    An export needs `identity` (the facts of the model's identity), `readout`, `layer`, `max_length`, `unit_length`, and
-    `center_on` (the run or file whose mean a centered readout subtracts). `passed_over` names better candidates that could not be
-    used, each with the reason.
+    An export needs `identity` (the facts of the model's identity), `readout`, `layer`,
+    `max_length`, `unit_length`, and `center_on` (the run or file whose mean a centered readout
+    subtracts). `passed_over` names better candidates that could not be used, each with the reason.
     """
 
     layer: int
@@ -69,7 +86,9 @@ class Choice:
     center_on: str | None = None
     passed_over: tuple[str, ...] = ()
     near: tuple[int, ...] = ()
-    forecast: Any = field(default=None, repr=False, compare=False)  # of a rule: what each layer gains (`prior.Forecast`)
+    forecast: Any = field(
+        default=None, repr=False, compare=False
+    )  # of a rule: what each layer gains (`prior.Forecast`)
     table: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -132,7 +151,12 @@ class Choice:
 
     def as_dict(self, table: bool = False) -> dict[str, Any]:
         """Plain values for JSON, the documented keys first; the rows of the table where asked."""
-        names = [*KEYS, "gain_readout", "gain_layer", *(f.name for f in fields(Choice) if f.name not in _NOT_WRITTEN)]
+        names = [
+            *KEYS,
+            "gain_readout",
+            "gain_layer",
+            *(f.name for f in fields(Choice) if f.name not in _NOT_WRITTEN),
+        ]
         out = {name: _plain(getattr(self, name)) for name in dict.fromkeys(names)}
         out["compute_saved"] = self.compute_saved
         if table:
@@ -144,7 +168,8 @@ class Choice:
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
 
     def headline(self) -> str:
-        """One sentence: which layer under which readout, and what each of the two is expected to gain."""
+        """One sentence: which layer under which readout, and what each of the two is expected to
+        gain."""
         where = f"layer {self.layer} of {self.layers} ({self.site})"
         who = f"{self.model}: " if self.model else ""
         if self.abstained:
@@ -156,11 +181,14 @@ class Choice:
         measured = _measured(self)
         if self.gain is None:
             return f"{who}read {where}{how}{f': {measured}' if measured else '; this rule says nothing about what it gains'}."
-        return f"{who}read {where}{how}: {gains_in_words(self)}{f' ({measured})' if measured else ''}."
+        return (
+            f"{who}read {where}{how}: {gains_in_words(self)}{f' ({measured})' if measured else ''}."
+        )
 
     @classmethod
     def from_json(cls, source: str | Path | Mapping[str, Any]) -> Choice:
-        """A choice from what `to_json` or `layerscope select --json` wrote: a file, text or parsed values.
+        """A choice from what `to_json` or `layerscope select --json` wrote: a file, text or parsed
+        values.
 
         What other kinds of choice add (a choice with labels) is in `extra`.
         """
@@ -171,16 +199,32 @@ class Choice:
             else:
                 is_text = isinstance(source, str) and source.lstrip().startswith("{")
                 where = where if is_text else str(source)
-                values = json.loads(source if isinstance(source, str) and is_text else Path(source).read_text(encoding="utf-8"))
+                values = json.loads(
+                    source
+                    if isinstance(source, str) and is_text
+                    else Path(source).read_text(encoding="utf-8")
+                )
             missing = [name for name in KEYS if name not in values]
             if missing:
                 raise ValueError(f"{missing[0]} is missing")
             known = {f.name for f in fields(Choice)} - _NOT_WRITTEN
-            more = {name: value for name, value in values.items() if name not in known and name not in _TOLD}
+            more = {
+                name: value
+                for name, value in values.items()
+                if name not in known and name not in _TOLD
+            }
             _check_types(values)
             own = {name: clean_values(value) for name, value in values.items() if name in known}
-            own |= {name: _interval(values[name]) for name in ("gain_readout", "gain_layer") if name in own}
-            gain = {"value": values.get("expected_gain"), "low": values.get("ci_low"), "high": values.get("ci_high")}
+            own |= {
+                name: _interval(values[name])
+                for name in ("gain_readout", "gain_layer")
+                if name in own
+            }
+            gain = {
+                "value": values.get("expected_gain"),
+                "low": values.get("ci_low"),
+                "high": values.get("ci_high"),
+            }
             own["gain"] = None if gain["value"] is None else _interval(gain)
             return Choice(**own | {"extra": {**(own.get("extra") or {}), **clean_values(more)}})
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
@@ -190,13 +234,23 @@ class Choice:
 
 
 _NOT_WRITTEN = {"gain", "forecast", "table"}
-_TOLD = {"site", "blocks_saved", "expected_gain", "ci_low", "ci_high", "compute_saved"}  # follow from the rest
+_TOLD = {
+    "site",
+    "blocks_saved",
+    "expected_gain",
+    "ci_low",
+    "ci_high",
+    "compute_saved",
+}  # follow from the rest
 
 
 def _interval(given: Mapping[str, Any] | None) -> Interval | None:
     if given is None:
         return None
-    bounds = {key: math.nan if given.get(key) is None else float(given[key]) for key in ("value", "low", "high")}
+    bounds = {
+        key: math.nan if given.get(key) is None else float(given[key])
+        for key in ("value", "low", "high")
+    }
     return Interval(**bounds, n=int(given.get("n") or 0))
 
 
@@ -208,19 +262,34 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-# what a file must hold under a name, in words and as a test; None is allowed where the value may be absent
+# what a file must hold under a name, in words and as a test; None is allowed where the value may be
+# absent
 _TYPES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
     "a whole number": ("layer layers blocks_saved", _is_whole, "max_length"),
     "a number": ("", _is_number, "expected_gain ci_low ci_high risk_of_loss before after"),
-    "a text": ("site rule model reason metric", lambda value: isinstance(value, str), "readout center_on source"),
+    "a text": (
+        "site rule model reason metric",
+        lambda value: isinstance(value, str),
+        "readout center_on source",
+    ),
     "true or false": ("abstained", lambda value: isinstance(value, bool), "unit_length"),
-    "a list of layers": ("tied near", lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)), ""),
-    "a list of texts": (
-        "warnings passed_over",
-        lambda value: isinstance(value, list | tuple) and all(isinstance(inner, str) for inner in value),
+    "a list of layers": (
+        "tied near",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
         "",
     ),
-    "a table of values": ("identity", lambda value: isinstance(value, Mapping), "gain_readout gain_layer"),
+    "a list of texts": (
+        "warnings passed_over",
+        lambda value: (
+            isinstance(value, list | tuple) and all(isinstance(inner, str) for inner in value)
+        ),
+        "",
+    ),
+    "a table of values": (
+        "identity",
+        lambda value: isinstance(value, Mapping),
+        "gain_readout gain_layer",
+    ),
 }
 
 
@@ -236,14 +305,22 @@ def _check_types(values: Mapping[str, Any]) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, Interval):
         return plain({"value": value.value, "low": value.low, "high": value.high, "n": value.n})
-    return plain(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value)
+    return plain(
+        dict(value)
+        if isinstance(value, Mapping)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+    )
 
 
-# --- in words ------------------------------------------------------------------------------------------------------------------
+# --- in words
+#   ------------------------------------------------------------------------------------------------------------------
 
 
 def gains_in_words(choice: Choice) -> str:
-    """What is expected of the readout and of the layer, told apart; never a sum of both over "the last layer".
+    """What is expected of the readout and of the layer, told apart; never a sum of both over "the
+    last layer".
 
     >>> moved = Choice(26, "one-word/last/applied/keep/none", Interval(43.5, 40.0, 47.0), layers=30,
     ...     gain_readout=Interval(43.4, 40.0, 46.0), gain_layer=Interval(0.1, -0.5, 0.7))
@@ -265,7 +342,11 @@ def gains_in_words(choice: Choice) -> str:
 
 def readout_word(readout: str | None) -> str:
     """What of the default readout was changed, in a word: the template, or the readout at large."""
-    return "readout" if readout is None or readout.startswith(f"{DEFAULT_READOUT.split('/')[0]}/") else "template"
+    return (
+        "readout"
+        if readout is None or readout.startswith(f"{DEFAULT_READOUT.split('/')[0]}/")
+        else "template"
+    )
 
 
 def _measured(choice: Choice) -> str:
@@ -279,17 +360,24 @@ def _measured(choice: Choice) -> str:
 
 def lines(choice: Choice) -> list[tuple[str, str]]:
     """What stands below the headline: (name, value)."""
-    below = "that it scores below the last layer" + ("" if choice.gain_readout == NOTHING else " under the default readout")
+    below = "that it scores below the last layer" + (
+        "" if choice.gain_readout == NOTHING else " under the default readout"
+    )
     risk = "not known" if choice.risk_of_loss is None else f"{choice.risk_of_loss:.0%} {below}"
     saved = f"{choice.blocks_saved} of {choice.layers} blocks need not run ({choice.compute_saved:.0%} of their compute)"
     like = choice.near or choice.tied
-    name = "near" if choice.near or choice.forecast is not None else "tied"  # a forecast is not resampled: it has no ties
+    name = (
+        "near" if choice.near or choice.forecast is not None else "tied"
+    )  # a forecast is not resampled: it has no ties
     rows = [
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
         (name, ", ".join(layer_ranges(like)) if len(like) > 1 else "no other layer"),
-        ("risk", "none: it is the last layer" if choice.is_default and not choice.risk_of_loss else risk),
+        (
+            "risk",
+            "none: it is the last layer" if choice.is_default and not choice.risk_of_loss else risk,
+        ),
         ("saves", saved if choice.blocks_saved else "nothing"),
     ]
     rows += [("passed over", text) for text in choice.passed_over]

@@ -1,6 +1,8 @@
-"""One chooser: a run, an evaluation, a model of the atlas or a stored choice in, a layer and readout out.
+"""One chooser: a run, an evaluation, a model of the atlas or a stored choice in, a layer and
+readout out.
 
-`select` (the public function), `export`, the report, the demo and `improve` all ask `choose`, so that they cannot disagree:
+`select` (the public function), `export`, the report, the demo and `improve` all ask `choose`, so
+that they cannot disagree:
 
     choice = choose("runs/evaluation")                   # a folder, a Profile, an Evaluation, a Choice or a `select --json` file
     choice = choose(run, evaluation)                        # both: the scores decide
@@ -12,7 +14,8 @@
     choice.model_identity.difference(ModelIdentity.of(model.identity))  # None, or what tells the two models apart
     choice.max_length, choice.unit_length, choice.center_on  # what an export needs besides
 
-`choice.headline()`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into words.
+`choice.headline()`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into
+words.
 """
 
 from __future__ import annotations
@@ -57,30 +60,45 @@ def choose(
 ) -> Choice:
     """The layer and readout to use, from whatever is known about a model.
 
-    `sources`: a profile, an evaluation, or one of each (folders or run objects), or a choice (a `Choice`, or a file that
-    `select --json` wrote), which is returned as it is. `readouts` and `layer` restrict the choice. `usable` says why a readout
-    cannot be used (None: it can); better candidates that cannot be are named in `passed_over`. The other options are `select`'s.
+    `sources`: a profile, an evaluation, or one of each (folders or run objects), or a choice (a
+    `Choice`, or a file that `select --json` wrote), which is returned as it is. `readouts` and
+    `layer` restrict the choice. `usable` says why a readout cannot be used (None: it can); better
+    candidates that cannot be are named in `passed_over`. The other options are `select`'s.
     """
     shallower.check(max_blocks, tolerance)
     named = _names(readouts)
     profiles, evaluations, choices = _sort(sources)
     if choices:
         if len(sources) > 1 or atlas is not None:
-            raise LayerscopeError("a choice was given: give nothing else with it, or choose again from the runs.")
+            raise LayerscopeError(
+                "a choice was given: give nothing else with it, or choose again from the runs."
+            )
         return _stored(choices[0], named, layer, usable)
     if (atlas is None) == (not profiles and not evaluations):
         raise LayerscopeError("give either the folder of a run or atlas=MODEL, and not both.")
     if len(profiles) > 1 or len(evaluations) > 1:
-        raise LayerscopeError("give at most one profile and one evaluation: a choice is about one model.")
+        raise LayerscopeError(
+            "give at most one profile and one evaluation: a choice is about one model."
+        )
     if profiles and evaluations:
         _check_same(profiles[0], evaluations[0])
     if rule == "measured" and not evaluations:
-        raise LayerscopeError("the rule 'measured' reads an evaluation's folder: make one with `layerscope evaluate`.")
+        raise LayerscopeError(
+            "the rule 'measured' reads an evaluation's folder: make one with `layerscope evaluate`."
+        )
     if evaluations and rule in (None, "measured"):
         options = {"max_blocks": max_blocks, "tolerance": tolerance, "seed": seed}
-        return choose_measured(evaluations[0], readouts=named, layer=layer, usable=usable, **options)  # type: ignore[arg-type]
+        return choose_measured(
+            evaluations[0],
+            readouts=named,
+            layer=layer,
+            usable=usable,
+            **options,  # type: ignore[arg-type]
+        )
     if not profiles and atlas is None:
-        raise LayerscopeError(f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`.")
+        raise LayerscopeError(
+            f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`."
+        )
     if profiles and "image_tokens" in profiles[0].manifest["conventions"]:
         raise LayerscopeError(
             f"{profiles[0].name} is an image model, and rules without labels rest on scores of language models: they say nothing "
@@ -109,10 +127,13 @@ def select(
 ) -> Choice:
     """Choose the layer to read embeddings from: by a profile or by measured scores.
 
-    - `runs`: folders of finished runs, or `Profile` or `Evaluation` objects. With an evaluation among them, the measured scores
-      decide (rule `measured`). With a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
+    - `runs`: folders of finished runs, or `Profile` or `Evaluation` objects. With an evaluation
+      among them, the measured scores
+      decide (rule `measured`). With a profile alone the choice is label-free, by the rule
+      `evidence` unless `rule` names another.
     - `atlas`: a published model, instead of `runs`.
-    - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give up for an earlier layer.
+    - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give
+      up for an earlier layer.
 
     A file of labeled examples decides in `select_with_labels`.
 
@@ -120,7 +141,15 @@ def select(
     19
     """
     with explain_damage_in([run for run in runs if isinstance(run, str | Path)]):
-        return choose(*runs, atlas=atlas, rule=rule, readouts=readouts, max_blocks=max_blocks, tolerance=tolerance, seed=seed)
+        return choose(
+            *runs,
+            atlas=atlas,
+            rule=rule,
+            readouts=readouts,
+            max_blocks=max_blocks,
+            tolerance=tolerance,
+            seed=seed,
+        )
 
 
 def choose_label_free(
@@ -133,16 +162,21 @@ def choose_label_free(
     readout: str = DEFAULT_READOUT,
     facts: dict[str, Any] | None = None,
 ) -> Choice:
-    """A rule's answer on some evidence, brought within `max_blocks`; or what is known about a layer that was asked for."""
+    """A rule's answer on some evidence, brought within `max_blocks`; or what is known about a layer
+    that was asked for."""
     last = need_blocks(evidence)
     answer = get_rule(rule)(evidence)
     at, warnings, forecast = answer.layer, list(answer.warnings), answer.forecast
     if layer is not None:
         if not 0 <= layer <= last:
-            raise InvalidValueError(f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}.")
+            raise InvalidValueError(
+                f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}."
+            )
         at = layer
     elif forecast is not None:
-        at, warning = shallower.earliest(_trusted(forecast, last, max_blocks), at, answer.near, max_blocks, tolerance)
+        at, warning = shallower.earliest(
+            _trusted(forecast, last, max_blocks), at, answer.near, max_blocks, tolerance
+        )
         warnings += [warning] if warning else []
     elif max_blocks is not None and at > (most := shallower.allowed_blocks(max_blocks, last)):
         at = most
@@ -152,7 +186,9 @@ def choose_label_free(
     gain: Interval | None = None
     risk: float | None = None
     if readout != DEFAULT_READOUT:
-        warnings.append(f"rules without labels are about the default readout: nothing is known about {readout}.")
+        warnings.append(
+            f"rules without labels are about the default readout: nothing is known about {readout}."
+        )
     elif at == last:
         gain, risk = NOTHING, 0.0
     elif forecast is not None and np.isfinite(forecast.gain[at]):
@@ -170,20 +206,30 @@ def choose_label_free(
         gain_layer=gain,
         layers=last,
         model=evidence.model,
-        reason=answer.reason if layer is None else f"layer {layer} was asked for. The rule: {answer.reason}",
+        reason=answer.reason
+        if layer is None
+        else f"layer {layer} was asked for. The rule: {answer.reason}",
         warnings=tuple(warnings),
         abstained=answer.abstained and at == last and layer is None,
-        extra={"source": evidence.source, "final_norm": evidence.final_norm, "before_max_blocks": answer.layer},
+        extra={
+            "source": evidence.source,
+            "final_norm": evidence.final_norm,
+            "before_max_blocks": answer.layer,
+        },
         **(facts or {}),
     )
 
 
 def _trusted(forecast: Forecast, last: int, max_blocks: float | None) -> np.ndarray:
     """Gains without the layers that lose too often, as long as `max_blocks` leaves any other."""
-    safe = np.array([np.isfinite(g) and forecast.risk(k) <= MOST_RISK for k, g in enumerate(forecast.gain)])
+    safe = np.array(
+        [np.isfinite(g) and forecast.risk(k) <= MOST_RISK for k, g in enumerate(forecast.gain)]
+    )
     safe[last] = True
     return (
-        np.where(safe, forecast.gain, -np.inf) if safe[: shallower.allowed_blocks(max_blocks, last) + 1].any() else forecast.gain
+        np.where(safe, forecast.gain, -np.inf)
+        if safe[: shallower.allowed_blocks(max_blocks, last) + 1].any()
+        else forecast.gain
     )
 
 
@@ -221,7 +267,9 @@ def refuse_model(given: str | Path) -> None:
     path, name = Path(given), str(given)
     is_model = (path / "config.json").is_file() and not (path / MANIFEST).is_file()
     if not is_model and not path.exists():
-        from layerscope.models.catalogue import catalogue  # loads torch, which a choice from a folder does not need
+        from layerscope.models.catalogue import (
+            catalogue,
+        )  # loads torch, which a choice from a folder does not need
 
         is_model = name in catalogue()
     if is_model or name.endswith(".gguf"):
@@ -240,7 +288,9 @@ def _check_same(profile: Profile, evaluation: Evaluation) -> None:
         )
 
 
-def _stored(choice: Choice, named: list[str] | None, layer: int | None, usable: WhyNot | None) -> Choice:
+def _stored(
+    choice: Choice, named: list[str] | None, layer: int | None, usable: WhyNot | None
+) -> Choice:
     if layer not in (None, choice.layer) or (named is not None and choice.readout not in named):
         raise LayerscopeError(
             f"the choice is layer {choice.layer} under {choice.readout}: leave out the layer and the readout, or choose again "
@@ -248,7 +298,9 @@ def _stored(choice: Choice, named: list[str] | None, layer: int | None, usable: 
         )
     why = usable(choice.how) if usable is not None and choice.how is not None else None
     if why is not None:
-        raise LayerscopeError(f"the choice is {choice.readout}, which cannot be used: {why}. Choose again from the runs.")
+        raise LayerscopeError(
+            f"the choice is {choice.readout}, which cannot be used: {why}. Choose again from the runs."
+        )
     return choice
 
 
@@ -261,7 +313,9 @@ def _names(readouts: str | Sequence[str] | None) -> list[str] | None:
 
 def _one_readout(named: list[str] | None, usable: WhyNot | None) -> str:
     if named is not None and len(named) > 1:
-        raise LayerscopeError("rules without labels compare layers, not readouts: give one readout, or an evaluation.")
+        raise LayerscopeError(
+            "rules without labels compare layers, not readouts: give one readout, or an evaluation."
+        )
     readout = named[0] if named else DEFAULT_READOUT
     if usable is not None and (why := usable(Readout.parse(readout))) is not None:
         raise LayerscopeError(f"{readout} cannot be used: {why}.")

@@ -1,6 +1,8 @@
-"""What a label-free rule may look at: a model's metric curves over its layers, and what is known about the model.
+"""What a label-free rule may look at: a model's metric curves over its layers, and what is known
+about the model.
 
-The same object comes from a user's profile and from a model of the atlas, so that a rule cannot tell which it reads.
+The same object comes from a user's profile and from a model of the atlas, so that a rule cannot
+tell which it reads.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from layerscope.errors import LayerscopeError
 if TYPE_CHECKING:
     from layerscope.profiling.run import Profile
 
-# The atlas's names for the metrics of a profile. `entropy_sentence` is the older code's prompt entropy.
+# The atlas's names for the metrics of a profile. `entropy_sentence` is the older code's prompt
+# entropy.
 ATLAS_METRICS = {
     "prompt_entropy": "entropy_prompt",
     "dataset_entropy": "entropy_dataset",
@@ -30,15 +33,18 @@ ATLAS_METRICS = {
     "lidar": "lidar",
     "dime": "dime",
 }
-# Vectors of a pretrained model share a direction (mean cosine 0.6 and more); contrastive training at a layer spreads them out.
+# Vectors of a pretrained model share a direction (mean cosine 0.6 and more); contrastive training
+# at a layer spreads them out.
 ISOTROPIC = 0.3
-# Norm of the largest token over the median that makes a valley, where the final norm hides the valley itself.
+# Norm of the largest token over the median that makes a valley, where the final norm hides the
+# valley itself.
 SINK_RATIO = 10.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over layers 0 … n: its value and its 95 % interval (the value itself where none is known)."""
+    """A metric over layers 0 … n: its value and its 95 % interval (the value itself where none is
+    known)."""
 
     value: np.ndarray
     low: np.ndarray
@@ -60,8 +66,9 @@ class Curve:
 class Evidence:
     """Metric curves of one model and the final norm of the states measured.
 
-    `tuned` says why the model seems trained for embedding at its last layer, if it does; `tuning_known` whether that can be seen.
-    `untrained`: its weights are as before any training. `wordless`: the texts measured are hardly made of words.
+    `tuned` says why the model seems trained for embedding at its last layer, if it does;
+    `tuning_known` whether that can be seen. `untrained`: its weights are as before any training.
+    `wordless`: the texts measured are hardly made of words.
     """
 
     model: str
@@ -79,13 +86,18 @@ class Evidence:
     def curve(self, metric: str) -> Curve | None:
         """A metric's curve if it was measured at every layer."""
         known = self.curves.get(metric)
-        if known is None or len(known.value) != self.n_blocks + 1 or not np.isfinite(known.value).all():
+        if (
+            known is None
+            or len(known.value) != self.n_blocks + 1
+            or not np.isfinite(known.value).all()
+        ):
             return None
         return known
 
     @property
     def sink_visible(self) -> bool:
-        """Whether the measured states show a sink's norm: the final norm, applied at every layer, takes it out."""
+        """Whether the measured states show a sink's norm: the final norm, applied at every layer,
+        takes it out."""
         return self.final_norm != "applied" or not self.has_final_norm
 
 
@@ -97,7 +109,9 @@ def from_run(run: Profile) -> Evidence:
     curves: dict[str, Curve] = {}
     for metric, rows in table.groupby("metric"):
         rows = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
-        curves[str(metric)] = Curve(*(rows[name].to_numpy(dtype=float) for name in ("value", *INTERVAL)))
+        curves[str(metric)] = Curve(
+            *(rows[name].to_numpy(dtype=float) for name in ("value", *INTERVAL))
+        )
     if "curvature" in curves and run.manifest["conventions"].get("curvature_absolute"):
         bent = curves["curvature"]
         curves["curvature"] = Curve(np.pi - bent.value, np.pi - bent.high, np.pi - bent.low)
@@ -118,9 +132,11 @@ def from_run(run: Profile) -> Evidence:
 
 @lru_cache(maxsize=64)
 def from_atlas(name: str) -> Evidence:
-    """The evidence on a model of the atlas: its metrics on wikitext, the one corpus that every family has.
+    """The evidence on a model of the atlas: its metrics on wikitext, the one corpus that every
+    family has.
 
-    Curvature is the signed angle, as in a profile: π minus the published angle of the absolute cosine (`atlas.reproduce.base`).
+    Curvature is the signed angle, as in a profile: π minus the published angle of the absolute
+    cosine (`atlas.reproduce.base`).
     """
     from layerscope import atlas
 
@@ -131,7 +147,12 @@ def from_atlas(name: str) -> Evidence:
     for ours, theirs in ATLAS_METRICS.items():
         rows = values[values["metric"] == theirs]
         if len(rows):
-            value = rows.groupby("layer")["value"].mean().reindex(range(blocks + 1)).to_numpy(dtype=float)
+            value = (
+                rows.groupby("layer")["value"]
+                .mean()
+                .reindex(range(blocks + 1))
+                .to_numpy(dtype=float)
+            )
             curves[ours] = Curve.exact(np.pi - value if ours == "curvature" else value)
     return Evidence(
         model=model.name,
@@ -149,7 +170,12 @@ def _tuned(model: dict[str, Any], curves: dict[str, Curve], shows_last: bool) ->
     if model.get("sentence_encoder") or model.get("normalizes"):
         return "it comes with a sentence-embedding pipeline that reads the last layer"
     spread = curves.get("anisotropy")
-    if shows_last and spread is not None and np.isfinite(spread.value[-1]) and spread.value[-1] < ISOTROPIC:
+    if (
+        shows_last
+        and spread is not None
+        and np.isfinite(spread.value[-1])
+        and spread.value[-1] < ISOTROPIC
+    ):
         cosine = f"{spread.value[-1]:.2f}"
         return f"the mean cosine of its last-layer vectors is {cosine}, which contrastive training at that layer leaves behind"
     return None
@@ -159,7 +185,9 @@ def _short_of(manifest: dict[str, Any]) -> list[str]:
     out = []
     prompts = int(manifest["counts"]["prompts"])
     if prompts < 50:
-        out.append(f"the profile has only {count_of(prompts, 'prompts')}: 100 or more give steadier curves.")
+        out.append(
+            f"the profile has only {count_of(prompts, 'prompts')}: 100 or more give steadier curves."
+        )
     return out
 
 
@@ -171,20 +199,36 @@ def need_blocks(evidence: Evidence) -> int:
 
 
 def read_valley(evidence: Evidence) -> tuple[float | None, str, bool]:
-    """(probability of a valley, in words, whether it was read as in the atlas); the probability is None where nothing tells."""
+    """(probability of a valley, in words, whether it was read as in the atlas); the probability is
+    None where nothing tells."""
     entropy, sink = evidence.curve("prompt_entropy"), evidence.curve("sink_ratio")
-    valley = None if entropy is None else find_valley(entropy.value, low=entropy.low, high=entropy.high)
+    valley = (
+        None if entropy is None else find_valley(entropy.value, low=entropy.low, high=entropy.high)
+    )
     if valley is not None and evidence.sink_visible:
-        return valley.probability, f"prompt entropy dips by {valley.share:.0%} of its shoulder", True
+        return (
+            valley.probability,
+            f"prompt entropy dips by {valley.share:.0%} of its shoulder",
+            True,
+        )
     if sink is not None:
         # the layers between: the embedding's and the last layer's norms have other causes
         largest = float(sink.value[1:-1].max()) if len(sink.value) > 2 else 1.0
-        # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at twice, 1/9 at half of it
+        # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at
+        # twice, 1/9 at half of it
         odds = (largest / SINK_RATIO) ** np.log2(9)
         return float(odds / (1 + odds)), f"one token reaches {largest:.0f} × the median norm", False
     if valley is not None:
         seen = "prompt entropy was measured behind the final norm, which hides its valley, and the sink was not measured"
-        return None, f"{seen} (profile with final_norm=hf, or with metrics=prompt_entropy,sink_ratio)", False
+        return (
+            None,
+            f"{seen} (profile with final_norm=hf, or with metrics=prompt_entropy,sink_ratio)",
+            False,
+        )
     if "prompt_entropy" in evidence.curves:
-        return None, "prompt entropy was not measured at every layer, and the sink not at all", False
+        return (
+            None,
+            "prompt entropy was not measured at every layer, and the sink not at all",
+            False,
+        )
     return None, "neither prompt entropy nor the sink was measured at every layer", False

@@ -1,7 +1,9 @@
-"""The choice from an evaluation's scores, honest about what picking the best of many does to the promise.
+"""The choice from an evaluation's scores, honest about what picking the best of many does to the
+promise.
 
-Every candidate (readout, layer) is scored on the same resamples of each task's items. `core.picking` chooses, keeps the last
-layer where the evidence is weak, and says what a choice gains that was made on the same items.
+Every candidate (readout, layer) is scored on the same resamples of each task's items.
+`core.picking` chooses, keeps the last layer where the evidence is weak, and says what a choice
+gains that was made on the same items.
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ WhyNot = Callable[[Readout], str | None]
 """Why a readout cannot be used; None where it can."""
 
 
-def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int = 0) -> ScoredCandidates:
-    """Means over tasks in points, each task with equal weight, for the candidates that every task has.
+def measure(
+    evaluation: Evaluation, readouts: set[str] | None = None, seed: int = 0
+) -> ScoredCandidates:
+    """Means over tasks in points, each task with equal weight, for the candidates that every task
+    has.
 
-    `facts` has the `tasks`, whether all candidates are `paired` (scored on the same items), and how many were `left_out`. Where
-    nothing is known of a task's items, draws are over tasks (`by_tasks`) if there are enough of them, and otherwise None.
+    `facts` has the `tasks`, whether all candidates are `paired` (scored on the same items), and how
+    many were `left_out`. Where nothing is known of a task's items, draws are over tasks
+    (`by_tasks`) if there are enough of them, and otherwise None.
     """
     table = with_readout(evaluation.gains.dropna(subset=["score"]))
     if readouts is not None:
@@ -52,12 +58,23 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
     complete = counts[counts == len(entries)].index.to_list()
     everywhere = sorted((str(name), int(layer)) for name, layer in complete)
     if not everywhere:
-        raise LayerscopeError("no layer was scored on every task of the evaluation, so layers cannot be compared.")
+        raise LayerscopeError(
+            "no layer was scored on every task of the evaluation, so layers cannot be compared."
+        )
     items = evaluation.items()
-    weight = {task: 1 / sum(str(key[0]) == task for key, _ in entries) for task in {str(key[0]) for key, _ in entries}}
-    names, layers = sorted({name for name, _ in everywhere}), sorted({layer for _, layer in everywhere})
+    weight = {
+        task: 1 / sum(str(key[0]) == task for key, _ in entries)
+        for task in {str(key[0]) for key, _ in entries}
+    }
+    names, layers = (
+        sorted({name for name, _ in everywhere}),
+        sorted({layer for _, layer in everywhere}),
+    )
     at = tuple(np.array([(names.index(name), layers.index(layer)) for name, layer in everywhere]).T)
-    score, draws = np.full((len(names), len(layers)), np.nan), np.full((len(names), len(layers), DRAWS), np.nan)
+    score, draws = (
+        np.full((len(names), len(layers)), np.nan),
+        np.full((len(names), len(layers), DRAWS), np.nan),
+    )
     score[at], draws[at] = 0.0, 0.0
     paired, by_tasks = True, False
     each = {task: np.zeros(len(everywhere)) for task in weight}
@@ -73,7 +90,12 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
         each[entry[0]] += 100 * weight[entry[0]] * own
         draws[at] += share * own[:, None] + (0 if moved is None else share * moved[:, order])
         paired, by_tasks = paired and in_pairs, by_tasks or moved is None
-    facts = {"paired": paired, "by_tasks": by_tasks, "tasks": sorted(weight), "left_out": len(counts) - len(everywhere)}
+    facts = {
+        "paired": paired,
+        "by_tasks": by_tasks,
+        "tasks": sorted(weight),
+        "left_out": len(counts) - len(everywhere),
+    }
     if by_tasks and len(weight) >= _TASKS:
         draws[at] = score[at][:, None] + _spread(np.stack(list(each.values())), seed)
     known = not by_tasks or len(weight) >= _TASKS
@@ -81,10 +103,14 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
 
 
 def _spread(points: np.ndarray, seed: int) -> np.ndarray:
-    """Deviations (candidates, draws) of the means of points (tasks, candidates) over tasks drawn anew, as wide as Student's t."""
+    """Deviations (candidates, draws) of the means of points (tasks, candidates) over tasks drawn
+    anew, as wide as Student's t."""
     count = len(points)
     wider = math.sqrt(count / (count - 1)) * student_quantile(0.975, count - 1) / Z95
-    return wider * (bootstrap_weights(count, DRAWS, [seed, count]) / count @ (points - points.mean(0))).T
+    return (
+        wider
+        * (bootstrap_weights(count, DRAWS, [seed, count]) / count @ (points - points.mean(0))).T
+    )
 
 
 def last_of(scored: ScoredCandidates, row: int) -> Place:
@@ -104,41 +130,65 @@ def choose_measured(
 ) -> Choice:
     """The answer from measured scores, over the last layer under the default readout.
 
-    `readouts` and `layer` restrict the choice; a layer that was asked for is not abstained from. `usable` says why a readout
-    cannot be used: better candidates that cannot be are named in `passed_over`.
+    `readouts` and `layer` restrict the choice; a layer that was asked for is not abstained from.
+    `usable` says why a readout cannot be used: better candidates that cannot be are named in
+    `passed_over`.
     """
     blocks = int(evaluation.manifest["model"]["n_blocks"])
     known = {name: Readout.from_row(row) for name, row in _readouts(evaluation).items()}
-    refused = {name: why for name, value in known.items() if usable is not None and (why := usable(value)) is not None}
+    refused = {
+        name: why
+        for name, value in known.items()
+        if usable is not None and (why := usable(value)) is not None
+    }
     wanted = {name for name in known if readouts is None or name in readouts}
     if not wanted:
         asked = (
-            f"did not measure {', '.join(readouts)}. It measured: {', '.join(sorted(known))}." if readouts else "has no scores."
+            f"did not measure {', '.join(readouts)}. It measured: {', '.join(sorted(known))}."
+            if readouts
+            else "has no scores."
         )
         raise LayerscopeError(f"the evaluation in {evaluation.path} {asked}")
-    every = measure(evaluation, None if readouts is None else wanted | ({DEFAULT_READOUT} & set(known)), seed)
+    every = measure(
+        evaluation, None if readouts is None else wanted | ({DEFAULT_READOUT} & set(known)), seed
+    )
     names, layers = list(every.readouts), list(every.layers)
-    fitting = every.defined & np.isin(names, list(wanted))[:, None] & np.array([layer in (None, at) for at in layers])
+    fitting = (
+        every.defined
+        & np.isin(names, list(wanted))[:, None]
+        & np.array([layer in (None, at) for at in layers])
+    )
     if not fitting.any():
         there = sorted({layers[k] for r, k in np.argwhere(every.defined) if names[r] in wanted})
-        raise LayerscopeError(f"the evaluation in {evaluation.path} did not measure layer {layer}; it measured {there}.")
+        raise LayerscopeError(
+            f"the evaluation in {evaluation.path} did not measure layer {layer}; it measured {there}."
+        )
     open_to = fitting & ~np.isin(names, list(refused))[:, None]
     if not open_to.any():
         name = names[int(np.argwhere(fitting)[0][0])]
-        raise LayerscopeError(f"no readout of the evaluation in {evaluation.path} can be used: {name}: {refused[name]}.")
+        raise LayerscopeError(
+            f"no readout of the evaluation in {evaluation.path} can be used: {name}: {refused[name]}."
+        )
     measured = every.where(open_to)
     best, tied = measured.best(), measured.tied()
     slack = cache(lambda place: measured.slack(place, measured.defined))
     default = last_of(every, names.index(DEFAULT_READOUT)) if DEFAULT_READOUT in names else None
-    stays = default if DEFAULT_READOUT in wanted - set(refused) else None  # else the last layer under the same readout
+    stays = (
+        default if DEFAULT_READOUT in wanted - set(refused) else None
+    )  # else the last layer under the same readout
 
     def shallower(values: np.ndarray) -> int:
         score = np.full(every.score.shape, np.nan)
         score[tuple(np.array(places).T)] = values[: len(places)]
         drawn = replace(measured, score=score)
         top = drawn.best()
-        # what is tied is told by the same scores: by those that were measured, the choice would know what the gain is judged by
-        return places.index(_shallower(drawn, top, score[top] - score <= slack(top), blocks, max_blocks, tolerance)[0])
+        # what is tied is told by the same scores: by those that were measured, the choice would
+        # know what the gain is judged by
+        return places.index(
+            _shallower(drawn, top, score[top] - score <= slack(top), blocks, max_blocks, tolerance)[
+                0
+            ]
+        )
 
     places: list[Place] = [tuple(int(i) for i in place) for place in np.argwhere(open_to)]
     lasts = tuple({last_of(every, r) for r in range(len(names)) if every.defined[r].any()})
@@ -156,26 +206,42 @@ def choose_measured(
     _, warning = _shallower(measured, best, tied, blocks, max_blocks, tolerance)
     warnings = [warning] if warning else []
     if every.draws is None:
-        warnings.append("neither items nor intervals are stored for every task: how certain the scores are is not known.")
+        warnings.append(
+            "neither items nor intervals are stored for every task: how certain the scores are is not known."
+        )
     elif every.facts["by_tasks"]:
-        warnings.append("items are not stored for every task: layers were compared by how they differ from task to task.")
+        warnings.append(
+            "items are not stored for every task: layers were compared by how they differ from task to task."
+        )
     elif not every.facts["paired"]:
         warnings.append(
             "items are not stored for every task: layers were compared by their intervals, as if scored on different items."
         )
     if every.facts["left_out"]:
-        warnings.append(f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out.")
+        warnings.append(
+            f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out."
+        )
     tasks, candidates = every.facts["tasks"], int(open_to.sum())
     abstained = not picking.moved and best != at and max_blocks is None and layer is None
     on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
     many = f"best of {candidates} on {on}"
     if abstained:
-        luck = "equal candidates can differ as much" if every.draws is not None else "how certain that is is not known"
+        luck = (
+            "equal candidates can differ as much"
+            if every.draws is not None
+            else "how certain that is is not known"
+        )
         reason = f"layer {layers[best[1]]} is {many}, but {luck}: the last layer is kept."
     elif layer is not None:
         reason = f"layer {layer} was asked for; its gain was measured on {on}."
     else:
-        how = "" if at == best else "near the " if max_blocks is None and tolerance is None else "earliest layer near the "
+        how = (
+            ""
+            if at == best
+            else "near the "
+            if max_blocks is None and tolerance is None
+            else "earliest layer near the "
+        )
         reason = f"{how}{many}; the gain leaves out what picking it on the same items is worth."
     name, number = names[at[0]], layers[at[1]]
     conventions = evaluation.manifest.get("conventions", {})
@@ -207,15 +273,20 @@ def choose_measured(
             "score": float(every.score[at]),
             "reference_score": float(every.score[reference]),
             "gain_same_readout": float(every.score[at] - every.score[same_last]),
-            "optimism": float(every.score[at] - every.score[reference]) - picking.gain(at, reference).value,
+            "optimism": float(every.score[at] - every.score[reference])
+            - picking.gain(at, reference).value,
             "tasks": tasks,
             "candidates": candidates,
-            "tied_candidates": [{"readout": names[r], "layer": layers[k]} for r, k in np.argwhere(tied)],
+            "tied_candidates": [
+                {"readout": names[r], "layer": layers[k]} for r, k in np.argwhere(tied)
+            ],
         },
     )
 
 
-def _passed_over(every: ScoredCandidates, fitting: np.ndarray, at: Place, refused: dict[str, str]) -> tuple[str, ...]:
+def _passed_over(
+    every: ScoredCandidates, fitting: np.ndarray, at: Place, refused: dict[str, str]
+) -> tuple[str, ...]:
     """The best candidate that cannot be used, if it scored higher than the choice."""
     unusable = fitting & np.isin(every.readouts, list(refused))[:, None]
     best = every.best(unusable)
@@ -223,11 +294,18 @@ def _passed_over(every: ScoredCandidates, fitting: np.ndarray, at: Place, refuse
         return ()
     name = every.readouts[best[0]]
     scores = f"{every.score[best]:.2f} against {every.score[at]:.2f}"
-    return (f"{name} at layer {every.layers[best[1]]} scored higher ({scores}), but cannot be used: {refused[name]}.",)
+    return (
+        f"{name} at layer {every.layers[best[1]]} scored higher ({scores}), but cannot be used: {refused[name]}.",
+    )
 
 
 def _shallower(
-    measured: ScoredCandidates, best: Place, tied: np.ndarray, blocks: int, max_blocks: float | None, tolerance: float | None
+    measured: ScoredCandidates,
+    best: Place,
+    tied: np.ndarray,
+    blocks: int,
+    max_blocks: float | None,
+    tolerance: float | None,
 ) -> tuple[Place, str | None]:
     """The layer within `max_blocks`, under the best candidate's readout."""
     row, layers = best[0], list(measured.layers)
@@ -241,10 +319,14 @@ def _shallower(
 def _readouts(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     """The readouts that were measured, by name."""
     table = with_readout(evaluation.gains.dropna(subset=["score"])).drop_duplicates("readout")
-    return {str(row["readout"]): {str(k): v for k, v in row.items()} for row in table.to_dict(orient="records")}
+    return {
+        str(row["readout"]): {str(k): v for k, v in row.items()}
+        for row in table.to_dict(orient="records")
+    }
 
 
-# --- scores of every candidate on the same resamples of each task's items, from an evaluation's folder ------------------------
+# --- scores of every candidate on the same resamples of each task's items, from an evaluation's
+#   folder ------------------------
 
 
 def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
@@ -253,22 +335,31 @@ def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_draws(
-    entry: Entry, rows: pd.DataFrame, candidates: list[tuple[str, int]], items: Mapping[tuple[str, int], ItemScores], seed: int
+    entry: Entry,
+    rows: pd.DataFrame,
+    candidates: list[tuple[str, int]],
+    items: Mapping[tuple[str, int], ItemScores],
+    seed: int,
 ) -> tuple[np.ndarray | None, bool]:
-    """Deviations of each candidate's score from its own value (candidates × draws), and whether they are paired.
+    """Deviations of each candidate's score from its own value (candidates × draws), and whether
+    they are paired.
 
-    Without stored items they are drawn from the intervals of the gains, each candidate by itself; None where there are none
-    either. `rows` has a row per readout and layer.
+    Without stored items they are drawn from the intervals of the gains, each candidate by itself;
+    None where there are none either. `rows` has a row per readout and layer.
     """
     own = [items[candidate] for candidate in candidates if candidate in items]
     if len(own) == len(candidates) and same_items(own):
-        return np.nan_to_num(resampled(own, seed) - np.array([[item.score()] for item in own])), True
+        return np.nan_to_num(
+            resampled(own, seed) - np.array([[item.score()] for item in own])
+        ), True
     for names in (DEFAULT_GAIN[1:], list(INTERVAL)):
         low, high = rows.reindex(candidates).reindex(columns=names).to_numpy(dtype=float).T
         sd = (high - low) / (2 * Z95)
         if np.isfinite(sd).all() and sd.max() > 0:
             # a layer has no error against itself, which does not say that its score has none
             sd = np.where(sd > 0, sd, sd.max())
-            noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal((DRAWS, len(candidates)))
+            noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal(
+                (DRAWS, len(candidates))
+            )
             return (noise * sd).T, False
     return None, False

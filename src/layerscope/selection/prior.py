@@ -1,5 +1,5 @@
-"""What the published results say about depth: how much each layer gains over the last one, for models with and without a valley,
-and how well that carries over to a new family.
+"""What the published results say about depth: how much each layer gains over the last one, for
+models with and without a valley, and how well that carries over to a new family.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Gains of every layer over the last, in points; a gain is off by `scale` times a t variable with `df` degrees of freedom."""
+    """Gains of every layer over the last, in points; a gain is off by `scale` times a t variable
+    with `df` degrees of freedom."""
 
     gain: np.ndarray
     scale: float
@@ -51,13 +52,15 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Prior:
-    """Depth curves by group and family (share of the headroom, on `DEPTHS`), and the outcomes on families left out."""
+    """Depth curves by group and family (share of the headroom, on `DEPTHS`), and the outcomes on
+    families left out."""
 
     curves: dict[str, dict[str, np.ndarray]]
     outcomes: tuple[Outcome, ...] = ()
 
     def family_shares(self, probability: float, n_blocks: int) -> np.ndarray:
-        """Expected share of the headroom by family (rows) and layer, for a model that has a valley with this probability."""
+        """Expected share of the headroom by family (rows) and layer, for a model that has a valley
+        with this probability."""
         depth = np.arange(n_blocks + 1) / n_blocks
         names = sorted({family for group in self.curves.values() for family in group})
         rows = []
@@ -69,17 +72,27 @@ class Prior:
             ]
             total = sum(weight for weight, _ in weighted)
             if total > 0:
-                mixed = sum((weight * curve for weight, curve in weighted), np.zeros_like(DEPTHS)) / total
-                rows.append(np.interp(depth, DEPTHS, np.convolve(np.pad(mixed, 2, mode="edge"), _SMOOTH, "valid")))
+                mixed = (
+                    sum((weight * curve for weight, curve in weighted), np.zeros_like(DEPTHS))
+                    / total
+                )
+                rows.append(
+                    np.interp(
+                        depth, DEPTHS, np.convolve(np.pad(mixed, 2, mode="edge"), _SMOOTH, "valid")
+                    )
+                )
         out = np.array(rows).reshape(len(rows), n_blocks + 1)
         out[:, -1] = 0.0
         return out
 
     def shares(self, probability: float, n_blocks: int) -> np.ndarray:
-        """The mean over families within each group, mixed by the probability of a valley. The embedding layer is never chosen."""
+        """The mean over families within each group, mixed by the probability of a valley. The
+        embedding layer is never chosen."""
         mixed = np.zeros(n_blocks + 1)
         for weight, certain in ((probability, 1.0), (1 - probability, 0.0)):
-            rows = self.family_shares(certain, n_blocks) if weight > 0 else np.zeros((0, n_blocks + 1))
+            rows = (
+                self.family_shares(certain, n_blocks) if weight > 0 else np.zeros((0, n_blocks + 1))
+            )
             mixed += weight * (rows.mean(axis=0) if len(rows) else 0.0)
         mixed[0] = -math.inf
         mixed[-1] = 0.0
@@ -93,14 +106,28 @@ class Prior:
         families = sorted({o.family for o in self.outcomes})
         if len(families) < 2:
             return Forecast(np.where(np.isfinite(shares), 0.0, -math.inf), 1.0 * widen, 1)
-        capped = {f: [float(np.clip(o.gain, -WINSOR, WINSOR)) for o in self.outcomes if o.family == f] for f in families}
+        capped = {
+            f: [float(np.clip(o.gain, -WINSOR, WINSOR)) for o in self.outcomes if o.family == f]
+            for f in families
+        }
         means = np.array([*(np.mean(values) for values in capped.values()), 0.0])
         within = [float(np.var(values, ddof=1)) for values in capped.values() if len(values) > 1]
-        variance = float(means.var(ddof=1)) * (1 + 1 / len(means)) + (float(np.mean(within)) if within else 0.0)
-        typical = float(np.mean([np.mean([o.predicted_share for o in self.outcomes if o.family == f]) for f in families]))
+        variance = float(means.var(ddof=1)) * (1 + 1 / len(means)) + (
+            float(np.mean(within)) if within else 0.0
+        )
+        typical = float(
+            np.mean(
+                [
+                    np.mean([o.predicted_share for o in self.outcomes if o.family == f])
+                    for f in families
+                ]
+            )
+        )
         # no layer is promised more than the rule has delivered on families it had not seen
         ratio = np.minimum(shares / max(typical, 1e-9), 1.0)
-        gain = np.where(np.isfinite(ratio), np.nan_to_num(ratio, neginf=0.0) * float(means.mean()), -math.inf)
+        gain = np.where(
+            np.isfinite(ratio), np.nan_to_num(ratio, neginf=0.0) * float(means.mean()), -math.inf
+        )
         return Forecast(gain, widen * math.sqrt(variance), len(families))
 
 
@@ -112,7 +139,10 @@ def best_layer(shares: np.ndarray) -> int:
 
 @lru_cache(maxsize=1)
 def shipped_prior() -> Prior:
-    """The prior that comes with the package, fitted on every family of the atlas (`python benchmarks/fit_depth_curves.py`)."""
-    stored = json.loads(resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8"))
+    """The prior that comes with the package, fitted on every family of the atlas (`python
+    benchmarks/fit_depth_curves.py`)."""
+    stored = json.loads(
+        resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8")
+    )
     curves = {g: {f: np.array(c) for f, c in by.items()} for g, by in stored["curves"].items()}
     return Prior(curves, tuple(Outcome(**o) for o in stored["outcomes"]))

@@ -2,9 +2,10 @@
 
 Other packages add theirs through the entry points `layerscope.rules`, each a `RuleInfo`.
 
-Ours, `evidence`: whether prompt entropy has a valley decides which of the atlas's depth curves applies; weak evidence abstains.
-Models whose prompt entropy has a valley hold their best vectors late (about 80 % depth), models without one early. The curves,
-how they carry over to families that were left out, and what that does not cover are in docs/label-free.md.
+Ours, `evidence`: whether prompt entropy has a valley decides which of the atlas's depth curves
+applies; weak evidence abstains. Models whose prompt entropy has a valley hold their best vectors
+late (about 80 % depth), models without one early. The curves, how they carry over to families that
+were left out, and what that does not cover are in docs/label-free.md.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ _NEAR = 0.1  # share of the headroom within which one family alone cannot tell l
 
 
 Rule = Callable[[Evidence], Choice]
-"""A rule names the layer, the reason and, where it can, what is near it and a forecast; the rest is filled in."""
+"""A rule names the layer, the reason and, where it can, what is near it and a forecast; the rest is
+filled in."""
 
 
 @dataclass(frozen=True)
 class RuleInfo:
-    """A rule with its name and what it does in a line. Rules with a `parameter` are also known as `name:number`."""
+    """A rule with its name and what it does in a line. Rules with a `parameter` are also known as
+    `name:number`."""
 
     name: str
     summary: str
@@ -61,25 +64,42 @@ def get_rule(name: str) -> Rule:
     try:
         value = float(number)
     except ValueError:
-        raise InvalidValueError(f"{name!r}: after the colon comes a number, such as {base}:0.7.") from None
+        raise InvalidValueError(
+            f"{name!r}: after the colon comes a number, such as {base}:0.7."
+        ) from None
     return rule.make(value)
 
 
-# --- evidence ------------------------------------------------------------------------------------------------------------------
+# --- evidence
+#   ------------------------------------------------------------------------------------------------------------------
 
 
 def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     """The answer under some prior: benchmarks give one that has not seen the model's family."""
     last = evidence.n_blocks
     if evidence.untrained:  # its vectors are spread out, too, and mean nothing
-        return _abstain(last, "the model's weights are as before any training, so no layer holds anything.", evidence.warnings)
+        return _abstain(
+            last,
+            "the model's weights are as before any training, so no layer holds anything.",
+            evidence.warnings,
+        )
     if evidence.wordless:
-        return _abstain(last, "most texts are hardly made of words, and the rule is about language.", evidence.warnings)
+        return _abstain(
+            last,
+            "most texts are hardly made of words, and the rule is about language.",
+            evidence.warnings,
+        )
     if evidence.tuned:
-        return _abstain(last, f"{evidence.tuned}, so the model seems made for embedding at its last layer.", evidence.warnings)
+        return _abstain(
+            last,
+            f"{evidence.tuned}, so the model seems made for embedding at its last layer.",
+            evidence.warnings,
+        )
     probability, seen, as_fitted = read_valley(evidence)
     if probability is None:
-        return _abstain(last, f"{seen}, so nothing says where in the model to look.", evidence.warnings)
+        return _abstain(
+            last, f"{seen}, so nothing says where in the model to look.", evidence.warnings
+        )
     warnings = list(evidence.warnings)
     if not as_fitted:
         warnings.append(
@@ -94,7 +114,11 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
         return _abstain(last, f"{sure}; no layer is expected to gain.", tuple(warnings))
     risk = forecast.risk(layer)
     if risk > MOST_RISK:
-        return _abstain(last, f"{sure}; layer {layer} looks best but would lose in {risk:.0%} of cases.", tuple(warnings))
+        return _abstain(
+            last,
+            f"{sure}; layer {layer} looks best but would lose in {risk:.0%} of cases.",
+            tuple(warnings),
+        )
     if not evidence.tuning_known:
         unseen = "whether the last layer was trained for embedding cannot be seen without anisotropy or under final_norm=raw"
         if probability < 0.5:
@@ -108,7 +132,8 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
 
 
 def _near(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[int, ...]:
-    """Layers whose lag behind the chosen one is within a standard error over the families, or a tenth of the headroom."""
+    """Layers whose lag behind the chosen one is within a standard error over the families, or a
+    tenth of the headroom."""
     families = prior.family_shares(float(probability >= 0.5), n_blocks)
     lag = families[:, [layer]] - families
     error = lag.std(axis=0, ddof=1) / np.sqrt(len(lag)) if len(lag) > 1 else np.zeros(n_blocks + 1)
@@ -123,7 +148,8 @@ def _abstain(last: int, why: str, warnings: tuple[str, ...]) -> Choice:
     return Choice(last, reason=reason, tied=(last,), warnings=warnings, abstained=True)
 
 
-# --- rules that look at nothing, and the paper's -------------------------------------------------------------------------------
+# --- rules that look at nothing, and the paper's
+#   -------------------------------------------------------------------------------
 
 
 def nearest(depth: float, n_blocks: int) -> int:
@@ -138,7 +164,9 @@ def nearest(depth: float, n_blocks: int) -> int:
 def _fixed_depth(depth: float | None) -> Rule:
     wanted = DEFAULT_DEPTH if depth is None else depth
     if not 0 <= wanted <= 1:
-        raise InvalidValueError(f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}.")
+        raise InvalidValueError(
+            f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}."
+        )
     reason = f"the layer at {wanted:.0%} depth; nothing was looked at."
     return lambda evidence: Choice(nearest(wanted, evidence.n_blocks), reason=reason)
 
@@ -148,12 +176,22 @@ def _lowest(metric: str) -> Rule:
         curve = evidence.curve(metric)
         if curve is None:
             measured = ", ".join(sorted(evidence.curves)) or "none"
-            raise LayerscopeError(f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: {measured}.")
+            raise LayerscopeError(
+                f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: {measured}."
+            )
         layer = int(np.argmin(curve.value))
         # layers whose interval reaches below the upper end of the lowest one's
-        near = np.flatnonzero(np.nan_to_num(curve.low, nan=np.inf) <= np.nan_to_num(curve.high[layer], nan=curve.value[layer]))
+        near = np.flatnonzero(
+            np.nan_to_num(curve.low, nan=np.inf)
+            <= np.nan_to_num(curve.high[layer], nan=curve.value[layer])
+        )
         warning = "on the published results this rule loses to the last layer on some families: docs/label-free.md has the table."
-        return Choice(layer, reason=f"{metric} is lowest there.", near=tuple(int(k) for k in near), warnings=(warning,))
+        return Choice(
+            layer,
+            reason=f"{metric} is lowest there.",
+            near=tuple(int(k) for k in near),
+            warnings=(warning,),
+        )
 
     return choose
 
@@ -164,10 +202,23 @@ for _rule in (
         "ours: depth curves of the atlas, chosen by the valley of prompt entropy; abstains where evidence is weak",
         lambda _: lambda evidence: choose_by_evidence(evidence, shipped_prior()),
     ),
-    RuleInfo("last", "the last layer", lambda _: lambda evidence: Choice(evidence.n_blocks, reason="the last layer, as asked.")),
-    RuleInfo("fixed_depth", "the layer at 80 % depth, or at another: fixed_depth:0.7", _fixed_depth, parameter=True),
+    RuleInfo(
+        "last",
+        "the last layer",
+        lambda _: lambda evidence: Choice(evidence.n_blocks, reason="the last layer, as asked."),
+    ),
+    RuleInfo(
+        "fixed_depth",
+        "the layer at 80 % depth, or at another: fixed_depth:0.7",
+        _fixed_depth,
+        parameter=True,
+    ),
     *(
-        RuleInfo(f"lowest_{metric}", f"the layer at which {metric} is lowest", lambda _, metric=metric: _lowest(metric))  # type: ignore[misc]
+        RuleInfo(
+            f"lowest_{metric}",
+            f"the layer at which {metric} is lowest",
+            lambda _, metric=metric: _lowest(metric),  # type: ignore[misc]
+        )
         for metric in ATLAS_METRICS
     ),
 ):

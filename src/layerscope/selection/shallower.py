@@ -1,4 +1,5 @@
-"""Giving up a little for a shallower model: the earliest layer near the best one among those allowed."""
+"""Giving up a little for a shallower model: the earliest layer near the best one among those
+allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ TOLERANCE = 1.0  # points
 def check(max_blocks: float | None, tolerance: float | None) -> None:
     """Refuse what makes no sense."""
     if max_blocks is not None and not 0 < max_blocks <= 1:
-        raise InvalidValueError(f"max_blocks is a share of the blocks above 0 and at most 1, such as 0.5, not {max_blocks:g}.")
+        raise InvalidValueError(
+            f"max_blocks is a share of the blocks above 0 and at most 1, such as 0.5, not {max_blocks:g}."
+        )
     if tolerance is not None and not tolerance >= 0:
         raise InvalidValueError(f"a tolerance is 0 points or more, not {tolerance:g}.")
 
@@ -29,9 +32,14 @@ def allowed_blocks(max_blocks: float | None, n_blocks: int) -> int:
 
 
 def earliest(
-    gain: np.ndarray, best: int, tied: tuple[int, ...], max_blocks: float | None, tolerance: float | None
+    gain: np.ndarray,
+    best: int,
+    tied: tuple[int, ...],
+    max_blocks: float | None,
+    tolerance: float | None,
 ) -> tuple[int, str | None]:
-    """The earliest layer within the tolerance of the best (or tied with it) and within the max_blocks, and a warning if none is.
+    """The earliest layer within the tolerance of the best (or tied with it) and within the
+    max_blocks, and a warning if none is.
 
     Layers without a known gain (−inf, not a number) are never taken.
     """
@@ -47,7 +55,9 @@ def earliest(
         return min(inside), None
     possible = [k for k in known if k <= most]
     if not possible:
-        raise LayerscopeError(f"no layer that was looked at is within {most} blocks (max_blocks=). The earliest is {min(known)}.")
+        raise LayerscopeError(
+            f"no layer that was looked at is within {most} blocks (max_blocks=). The earliest is {min(known)}."
+        )
     layer = max(possible, key=lambda k: (gain[k], -k))
     lost = gain[best] - gain[layer]
     return (

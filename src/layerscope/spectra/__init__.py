@@ -1,6 +1,16 @@
-"""Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they are computed."""
+"""Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they
+are computed."""
 
 from layerscope.spectra.execution import Sent, full_precision, map_concurrently, to_device
 from layerscope.spectra.solve import eigvalsh, joined, solvers_used, usable_solvers
 
-__all__ = ["Sent", "eigvalsh", "full_precision", "joined", "map_concurrently", "solvers_used", "to_device", "usable_solvers"]
+__all__ = [
+    "Sent",
+    "eigvalsh",
+    "full_precision",
+    "joined",
+    "map_concurrently",
+    "solvers_used",
+    "to_device",
+    "usable_solvers",
+]

@@ -1,4 +1,5 @@
-"""How matrices are computed: precision, threads, transfers, and how much of a GPU's memory a run may use."""
+"""How matrices are computed: precision, threads, transfers, and how much of a GPU's memory a run
+may use."""
 
 from __future__ import annotations
 
@@ -30,18 +31,22 @@ def _switched(**wanted: Any) -> Iterator[None]:
 
 
 def full_precision(full: bool = True) -> AbstractContextManager[None]:
-    """Products of float32 matrices with all their digits (or, with `full=False`, through TF32) inside a block."""
+    """Products of float32 matrices with all their digits (or, with `full=False`, through TF32)
+    inside a block."""
     if not torch.cuda.is_available():
         return nullcontext()
     try:
         set_already = torch.backends.cuda.matmul.allow_tf32 is not full
-    except RuntimeError:  # torch has two ways to say it, and refuses this one where the user has used the other
+    except (
+        RuntimeError
+    ):  # torch has two ways to say it, and refuses this one where the user has used the other
         return _switched(fp32_precision="ieee" if full else "tf32")
     return nullcontext() if set_already else _switched(allow_tf32=not full)
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A tensor of the host on a device; a GPU copies from pinned memory, so that the host does not wait for the transfer.
+    """A tensor of the host on a device; a GPU copies from pinned memory, so that the host does not
+    wait for the transfer.
 
     >>> to_device(torch.tensor([1, 2]), "cpu").tolist()
     [1, 2]
@@ -52,7 +57,8 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 class Sent:
-    """A tensor on its way to the host, behind the work that makes it: the host waits only when it asks for it.
+    """A tensor on its way to the host, behind the work that makes it: the host waits only when it
+    asks for it.
 
     A plain copy to the host would wait for all that a GPU has been given since.
 
@@ -84,31 +90,45 @@ _pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
 
 
 def workers_pool(purpose: str, workers: int | None = None) -> ThreadPoolExecutor:
-    """Workers that use one thread each. `purpose` separates work that waits for other work: a single pool would deadlock."""
+    """Workers that use one thread each. `purpose` separates work that waits for other work: a
+    single pool would deadlock."""
     count = workers or torch.get_num_threads()
     with _lock:
         if (purpose, count) not in _pools:
-            # `set_num_threads` is per thread under OpenMP: the workers' setting leaves the caller's alone.
+            # `set_num_threads` is per thread under OpenMP: the workers' setting leaves the caller's
+            # alone.
             _pools[purpose, count] = ThreadPoolExecutor(
-                count, thread_name_prefix=f"layerscope-{purpose}", initializer=torch.set_num_threads, initargs=(1,)
+                count,
+                thread_name_prefix=f"layerscope-{purpose}",
+                initializer=torch.set_num_threads,
+                initargs=(1,),
             )
         return _pools[purpose, count]
 
 
-def map_concurrently(purpose: str, function: Callable[[T], R], items: Iterable[T], most: int | None = None) -> Iterator[R]:
-    """Results in order, computed by as many single-threaded workers as the caller has threads, `most` at most."""
+def map_concurrently(
+    purpose: str, function: Callable[[T], R], items: Iterable[T], most: int | None = None
+) -> Iterator[R]:
+    """Results in order, computed by as many single-threaded workers as the caller has threads,
+    `most` at most."""
     threads = torch.get_num_threads()
-    return workers_pool(purpose, threads if most is None else min(threads, most)).map(function, items)
+    return workers_pool(purpose, threads if most is None else min(threads, most)).map(
+        function, items
+    )
 
 
-_allowed: int | None = None  # bytes, of every GPU; torch has one allocator per process, so there is one bound
+_allowed: int | None = (
+    None  # bytes, of every GPU; torch has one allocator per process, so there is one bound
+)
 
 
 @contextmanager
 def memory_bound(most: int | None) -> Iterator[None]:
-    """Inside this block torch takes at most `most` bytes of a GPU (weights included; the driver's own share comes on top).
+    """Inside this block torch takes at most `most` bytes of a GPU (weights included; the driver's
+    own share comes on top).
 
-    What is done in parts, such as batches and layers that are solved together, is sized by what is left.
+    What is done in parts, such as batches and layers that are solved together, is sized by what is
+    left.
     """
     global _allowed
     before = _allowed
@@ -116,10 +136,14 @@ def memory_bound(most: int | None) -> Iterator[None]:
         yield
         return
     if not torch.cuda.is_available():
-        raise LayerscopeError("memory= bounds the memory of a GPU, and none can be used here: leave it out.")
+        raise LayerscopeError(
+            "memory= bounds the memory of a GPU, and none can be used here: leave it out."
+        )
     taken = max(torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count()))
     if most <= taken:
-        raise LayerscopeError(f"memory= allows {describe_size(most)}, and {describe_size(taken)} are in use: allow more.")
+        raise LayerscopeError(
+            f"memory= allows {describe_size(most)}, and {describe_size(taken)} are in use: allow more."
+        )
     _set(most)
     try:
         yield
@@ -136,7 +160,8 @@ def _set(limit: int | None) -> None:
 
 
 def free_memory(device: torch.device | None) -> int:
-    """Bytes that are left on a GPU for this process; under a bound, with those that torch holds and does not use."""
+    """Bytes that are left on a GPU for this process; under a bound, with those that torch holds and
+    does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     taken = torch.cuda.memory_allocated(device)
     unused = torch.cuda.memory_reserved(device) - taken

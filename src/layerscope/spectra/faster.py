@@ -1,7 +1,8 @@
-"""Is there something faster? The one place that knows whether layerscope-gpu, a package of CUDA kernels, is there and fits.
+"""Is there something faster? The one place that knows whether layerscope-gpu, a package of CUDA
+kernels, is there and fits.
 
-Everything works without it, through torch's own operators. With it, callers ask here for the device that their tensors are on,
-and each of its functions says where it cannot do what is asked.
+Everything works without it, through torch's own operators. With it, callers ask here for the device
+that their tensors are on, and each of its functions says where it cannot do what is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ INTERFACE = 3
 
 
 def on(device: torch.device) -> ModuleType | None:
-    """The package `layerscope_gpu` for tensors on a GPU, where it is installed; None on other devices and without it.
+    """The package `layerscope_gpu` for tensors on a GPU, where it is installed; None on other
+    devices and without it.
 
     >>> on(torch.device("cpu")) is None
     True
@@ -29,7 +31,8 @@ def on(device: torch.device) -> ModuleType | None:
 
 
 def require_scoring() -> None:
-    """An error unless its arithmetic, which scores on a device, is there; it fits this version, or that is an error too."""
+    """An error unless its arithmetic, which scores on a device, is there; it fits this version, or
+    that is an error too."""
     require("scoring on a device", "gpu", "layerscope_gpu.scoring")
     _package()
 

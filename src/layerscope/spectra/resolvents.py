@@ -1,15 +1,18 @@
-"""Sums over the spectrum of a Gram matrix, and over its spectra without some rows, none of which is solved.
+"""Sums over the spectrum of a Gram matrix, and over its spectra without some rows, none of which is
+solved.
 
-For K (n×n) and t > 0 let φ(t) = Σ log(1 + λ/t) = log det(1 + K/t). Without the rows f, Jacobi's identity for minors says
-φ_f(t) = φ(t) + log det (t (K + t)⁻¹)[f, f]: one inverse serves every f, and a determinant is as small as what is left out. The
-sums that entropies are made of are integrals of φ:
+For K (n×n) and t > 0 let φ(t) = Σ log(1 + λ/t) = log det(1 + K/t). Without the rows f, Jacobi's
+identity for minors says φ_f(t) = φ(t) + log det (t (K + t)⁻¹)[f, f]: one inverse serves every f,
+and a determinant is as small as what is left out. The sums that entropies are made of are integrals
+of φ:
 
     Σ x log(x/c) = ∫ (Σx/c · log(1 + c/t) − φ(t)) dt
     Σ √x         = 1/2π ∫ t^(−1/2) φ(t) dt
     Σ √x log x   = 2 Σ√x + 1/2π ∫ t^(−1/2) log t φ(t) dt
 
-With t = eᵘ the integrands are analytic for |Im u| < π, so the trapezoid rule with step h misses by the order of e^(−2π²/h):
-7e-7 for h = 1.4, 3e-9 for h = 1. c = Σx² / Σx makes what is summed fall like t⁻³ for large t. All in float64.
+With t = eᵘ the integrands are analytic for |Im u| < π, so the trapezoid rule with step h misses by
+the order of e^(−2π²/h): 7e-7 for h = 1.4, 3e-9 for h = 1. c = Σx² / Σx makes what is summed fall
+like t⁻³ for large t. All in float64.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from torch import Tensor
 from layerscope.spectra import faster
 from layerscope.spectra.execution import free_memory
 
-# compute capabilities with float64 at half the rate of float32 or better; on others it is 32 to 64 times slower
+# compute capabilities with float64 at half the rate of float32 or better; on others it is 32 to 64
+# times slower
 _FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 
 
@@ -34,7 +38,8 @@ def fast_doubles(device: torch.device) -> bool:
 
 
 class Grid(NamedTuple):
-    """Where φ is taken: nodes of u, `step` apart, from `lowest` of the mean eigenvalue to `highest` of the largest or more."""
+    """Where φ is taken: nodes of u, `step` apart, from `lowest` of the mean eigenvalue to `highest`
+    of the largest or more."""
 
     step: float
     highest: float
@@ -54,17 +59,24 @@ def power_sums(eigenvalues: Tensor) -> Tensor:
     >>> [round(v, 4) for v in power_sums(torch.tensor([0.0, 4.0])).tolist()]
     [4.0, 5.5452, 2.0, 2.7726]
     """
-    present = eigenvalues > eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues.amax(-1, keepdim=True)
+    present = eigenvalues > eigenvalues.shape[-1] * torch.finfo(
+        eigenvalues.dtype
+    ).eps * eigenvalues.amax(-1, keepdim=True)
     x = torch.where(present, eigenvalues, 0.0)
     logs, roots = torch.where(present, eigenvalues, 1.0).log(), x.sqrt()
-    return torch.stack([x.sum(-1), (x * logs).sum(-1), roots.sum(-1), (roots * logs).sum(-1)], dim=-1)
+    return torch.stack(
+        [x.sum(-1), (x * logs).sum(-1), roots.sum(-1), (roots * logs).sum(-1)], dim=-1
+    )
 
 
-def sums_without(grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL) -> tuple[Tensor, Tensor]:
-    """The `power_sums` of positive semidefinite matrices (B, n, n), and of each without some rows: (B, 4), (B, sets, 4).
+def sums_without(
+    grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL
+) -> tuple[Tensor, Tensor]:
+    """The `power_sums` of positive semidefinite matrices (B, n, n), and of each without some rows:
+    (B, 4), (B, sets, 4).
 
-    `members` says which rows: one tensor (sets, size) for each size. Every row may be in one set only. A matrix of zeros gives
-    NaN. `grid` says how well.
+    `members` says which rows: one tensor (sets, size) for each size. Every row may be in one set
+    only. A matrix of zeros gives NaN. `grid` says how well.
     """
     grams = grams.double()
     gpu = faster.on(grams.device)
@@ -72,14 +84,19 @@ def sums_without(grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL) -
         first, second = _moments(grams, members)
         u = _nodes(grams, grid)
         phi = gpu.resolvents.log_determinants(grams, members, u.exp(), free_memory(grams.device))
-        sums = _integrate(first, second, u.unsqueeze(1).expand(-1, first.shape[1], -1), phi, grid.step)
+        sums = _integrate(
+            first, second, u.unsqueeze(1).expand(-1, first.shape[1], -1), phi, grid.step
+        )
         return sums[:, 0], sums[:, 1:]
     solved = [_by_eigenvectors(gram, members, grid) for gram in grams]
-    return torch.stack([whole for whole, _ in solved]), torch.stack([without for _, without in solved])
+    return torch.stack([whole for whole, _ in solved]), torch.stack(
+        [without for _, without in solved]
+    )
 
 
 def _nodes(grams: Tensor, grid: Grid) -> Tensor:
-    """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above its largest."""
+    """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above
+    its largest."""
     mean = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
     start = (grid.lowest * mean).log()
     if grams.is_cuda:  # the norm is n means at most: the host need not wait for it
@@ -103,7 +120,8 @@ def _moments(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: float) -> Tensor:
-    """Power sums (..., 4) from Σx, Σx² (...) and φ (..., m) at the nodes u (..., m), which are `step` apart."""
+    """Power sums (..., 4) from Σx, Σx² (...) and φ (..., m) at the nodes u (..., m), which are
+    `step` apart."""
     c = (second / first).unsqueeze(-1)
     rest = (first.unsqueeze(-1) / c) * torch.log1p(c * torch.exp(-u)) - phi
     back = torch.arange(_BELOW, 0, -1, dtype=u.dtype, device=u.device)
@@ -122,7 +140,8 @@ def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: floa
 
 
 def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tuple[Tensor, Tensor]:
-    """Without layerscope-gpu; on a CPU eigenvectors cost about two solutions without them: t (K + t)⁻¹ = Q t/(λ + t) Qᵀ."""
+    """Without layerscope-gpu; on a CPU eigenvectors cost about two solutions without them: t (K +
+    t)⁻¹ = Q t/(λ + t) Qᵀ."""
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp(min=0)
     first, second = (moment[0] for moment in _moments(gram.unsqueeze(0), members))
@@ -137,8 +156,12 @@ def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tup
         else:
             blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
         left.append(phi + torch.stack(blocks, dim=-1))
-    without = torch.cat(left) if left else u.new_empty(0, len(u))  # nothing is to be left out where no interval is asked for
-    return power_sums(values), _integrate(first[1:], second[1:], u.expand(len(first) - 1, -1), without, grid.step)
+    without = (
+        torch.cat(left) if left else u.new_empty(0, len(u))
+    )  # nothing is to be left out where no interval is asked for
+    return power_sums(values), _integrate(
+        first[1:], second[1:], u.expand(len(first) - 1, -1), without, grid.step
+    )
 
 
 def _log_det(matrices: Tensor) -> Tensor:

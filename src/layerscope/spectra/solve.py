@@ -1,8 +1,8 @@
 """Choose a solver for a batch of symmetric matrices.
 
-On the CPU, LAPACK threads inside one small matrix slow each other down: a batch is split over workers that use one thread
-each (2 x faster at n = 128 on two cores). On CUDA: the solvers of layerscope-gpu where it is installed, else torch's own call;
-a run's manifest names the solver.
+On the CPU, LAPACK threads inside one small matrix slow each other down: a batch is split over
+workers that use one thread each (2 x faster at n = 128 on two cores). On CUDA: the solvers of
+layerscope-gpu where it is installed, else torch's own call; a run's manifest names the solver.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from torch import Tensor
 from layerscope.spectra import faster
 from layerscope.spectra.execution import map_concurrently
 
-# Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.
+# Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer
+# pays.
 _LARGEST_SPLIT = 1536
 _LAPACK = "lapack-syevd, one thread per matrix"
 
 
 def solvers_used(device: torch.device | str = "cpu") -> str:
-    """The solvers that `eigvalsh` has used on a device since this was last asked, for a run's manifest. It compiles nothing."""
+    """The solvers that `eigvalsh` has used on a device since this was last asked, for a run's
+    manifest. It compiles nothing."""
     where = torch.device(device)
     gpu = faster.on(where)
     return _without_package(where) if gpu is None else gpu.solvers_used(_index_of(where))
 
 
 def usable_solvers(device: torch.device | str = "cpu") -> str:
-    """The solvers that work on a device. All of them are tried, which takes seconds where a kernel has not been compiled yet."""
+    """The solvers that work on a device. All of them are tried, which takes seconds where a kernel
+    has not been compiled yet."""
     where = torch.device(device)
     gpu = faster.on(where) if torch.cuda.is_available() else None
     return _without_package(where) if gpu is None else gpu.usable_solvers(_index_of(where))
@@ -55,7 +58,9 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     n = matrices.shape[-1]
     if n == 0 or matrices.numel() == 0:
         return matrices.new_zeros(matrices.shape[:-1])
-    if matrices.device.type == "mps":  # no eigen-solver there: the small matrices go to the CPU and back
+    if (
+        matrices.device.type == "mps"
+    ):  # no eigen-solver there: the small matrices go to the CPU and back
         return eigvalsh(matrices.cpu()).to(matrices.device)
     flat = matrices.reshape(-1, n, n)
     gpu = faster.on(matrices.device)
@@ -66,18 +71,23 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     if matrices.device.type != "cpu" or workers == 1 or len(flat) == 1 or n > _LARGEST_SPLIT:
         return torch.linalg.eigvalsh(matrices)
     parts = flat.chunk(min(workers, len(flat)))
-    return torch.cat(list(map_concurrently("eigenvalues", _solve_single_threaded, parts))).reshape(matrices.shape[:-1])
+    return torch.cat(list(map_concurrently("eigenvalues", _solve_single_threaded, parts))).reshape(
+        matrices.shape[:-1]
+    )
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """`torch.cat` along the first dimension; parts that lie in memory one after the other are joined as they are.
+    """`torch.cat` along the first dimension; parts that lie in memory one after the other are
+    joined as they are.
 
     On a GPU others go through plain copies (cat's kernel is far below memory speed).
     """
     if len(parts) == 1:
         return parts[0]
     if all(_follows(part, after) for part, after in pairwise(parts)):
-        return parts[0].as_strided((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].stride())
+        return parts[0].as_strided(
+            (sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].stride()
+        )
     if not parts[0].is_cuda:
         return torch.cat(list(parts))
     out = parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])

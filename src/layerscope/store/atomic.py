@@ -40,9 +40,13 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if advice := os_advice(error):
-            raise RunFolderError(f"cannot write {path}: {advice} What was finished before is kept.") from error
+            raise RunFolderError(
+                f"cannot write {path}: {advice} What was finished before is kept."
+            ) from error
         if error.errno in _REFUSED:
-            raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another folder.") from error
+            raise RunFolderError(
+                f"cannot write {path}: {error.strerror}. Choose another folder."
+            ) from error
         raise
 
 
@@ -72,10 +76,14 @@ def part_of(path: Path) -> Path:
 
 @cache
 def _machine() -> str:
-    """What tells this machine, since it was started, and this container from others that share a disk."""
+    """What tells this machine, since it was started, and this container from others that share a
+    disk."""
     facts = [socket.gethostname()]
     with contextlib.suppress(OSError):
-        facts += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")]
+        facts += [
+            os.readlink("/proc/self/ns/pid"),
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
+        ]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:8]
 
 
@@ -95,7 +103,8 @@ def is_running(pid: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """See that names in a folder survive a power failure: a file that was synced is lost where its name is not."""
+    """See that names in a folder survive a power failure: a file that was synced is lost where its
+    name is not."""
     if os.name == "nt":
         return  # folders cannot be opened there
     try:
@@ -105,7 +114,12 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS):  # some network disks cannot
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+            errno.EBADF,
+            errno.ENOSYS,
+        ):  # some network disks cannot
             raise
     finally:
         os.close(descriptor)
@@ -135,17 +149,24 @@ def _parts(folder: Path, of: tuple[str, ...]) -> Iterator[tuple[Path, re.Match[s
             yield path, found
 
 
-def remove_parts(folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = False) -> list[Path]:
+def remove_parts(
+    folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = False
+) -> list[Path]:
     """Remove what killed writers left in a folder, files or whole folders; returns what went.
 
-    `of` are the endings of what was being written. A writer is known to be gone where it was of this machine and its process
-    has ended; what others left goes after a day. `all_of_them`: the caller knows that no other process writes here.
+    `of` are the endings of what was being written. A writer is known to be gone where it was of
+    this machine and its process has ended; what others left goes after a day. `all_of_them`: the
+    caller knows that no other process writes here.
     """
     gone = []
     for path, found in _parts(folder, of):
         with contextlib.suppress(OSError):
             here = found["machine"] == _machine()
-            left = not is_running(int(found["pid"])) if here else path.lstat().st_mtime < time.time() - _DAY
+            left = (
+                not is_running(int(found["pid"]))
+                if here
+                else path.lstat().st_mtime < time.time() - _DAY
+            )
             if all_of_them or left:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
                 gone.append(path)
@@ -190,7 +211,8 @@ def plain(value: Any) -> Any:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Make a file of `size` bytes whose space on the disk is taken: writing to a map of a full disk ends the process."""
+    """Make a file of `size` bytes whose space on the disk is taken: writing to a map of a full disk
+    ends the process."""
     with open(path, "ab") as stream:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(stream.fileno(), 0, size)

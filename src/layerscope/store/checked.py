@@ -1,6 +1,8 @@
-"""Arrays and JSON that carry a checksum: written with it, checked when they are read, set aside where they are damaged.
+"""Arrays and JSON that carry a checksum: written with it, checked when they are read, set aside
+where they are damaged.
 
-- `.npy`: a trailer behind the data, which numpy does not read, has a CRC-32 of the header and of each part of the data;
+- `.npy`: a trailer behind the data, which numpy does not read, has a CRC-32 of the header and of
+  each part of the data;
 - `.npz`: a trailer with the CRC-32 of the whole, besides the one that a zip file has per member;
 - `.json`: a sha256 of the content, in the object itself;
 - other bytes: a trailer with their CRC-32.
@@ -53,20 +55,25 @@ class DamagedFileError(RunFolderError):
 
 
 class UnreadableFileError(RunFolderError):
-    """A file that could not be read for a reason that says nothing about its content: it must not be discarded."""
+    """A file that could not be read for a reason that says nothing about its content: it must not
+    be discarded."""
 
 
 def _refuse_circumstances(path: Path, error: BaseException | None) -> None:
-    """Raise `UnreadableFileError` where a file could not be read because of the process or its rights."""
+    """Raise `UnreadableFileError` where a file could not be read because of the process or its
+    rights."""
     while error is not None:
         advice = os_advice(error)
         if advice or (isinstance(error, OSError) and error.errno in _NOT_DAMAGE):
-            raise UnreadableFileError(f"cannot read {path}: {advice or getattr(error, 'strerror', error)}") from error
+            raise UnreadableFileError(
+                f"cannot read {path}: {advice or getattr(error, 'strerror', error)}"
+            ) from error
         error = error.__cause__
 
 
 def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
-    """What `read(path)` gives; None where there is no such file, or a damaged one, which is named and set aside."""
+    """What `read(path)` gives; None where there is no such file, or a damaged one, which is named
+    and set aside."""
     if not path.exists():
         return None
     try:
@@ -77,7 +84,8 @@ def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
 
 
 def discard(error: DamagedFileError) -> None:
-    """Say that a file is damaged, and give it another name: what does not match its checksum may be the user's by now."""
+    """Say that a file is damaged, and give it another name: what does not match its checksum may be
+    the user's by now."""
     aside = atomic.free_name(error.path.with_name(error.path.name + DISCARDED), DISCARDED)
     log.warning("%s is damaged (%s): it is computed again", error.path, error.reason)
     with atomic.explained(error.path), contextlib.suppress(FileNotFoundError):
@@ -118,7 +126,8 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CheckedArray:
-    """An .npy file on disk. `sums` are the CRC-32s of its parts: of every item of the first axis, or of all of it.
+    """An .npy file on disk. `sums` are the CRC-32s of its parts: of every item of the first axis,
+    or of all of it.
 
     Without `sums` the file is of an earlier version and cannot be checked.
     """
@@ -135,11 +144,17 @@ class CheckedArray:
         try:
             with path.open("rb") as stream:
                 major = np.lib.format.read_magic(stream)[0]
-                read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+                read = (
+                    np.lib.format.read_array_header_1_0
+                    if major == 1
+                    else np.lib.format.read_array_header_2_0
+                )
                 shape, fortran, dtype = read(stream, max_header_size=_MOST_HEADER)
                 offset = stream.tell()
                 if dtype.hasobject or fortran:
-                    raise ValueError("it holds Python objects, or columns in the place of rows: layerscope writes neither")
+                    raise ValueError(
+                        "it holds Python objects, or columns in the place of rows: layerscope writes neither"
+                    )
                 sums = _read_trailer(stream, offset, math.prod(shape) * dtype.itemsize)
         except Exception as error:  # of many kinds, from a header that can say anything
             _refuse_circumstances(path, error)
@@ -168,10 +183,14 @@ class CheckedArray:
         count = math.prod(shape)
         place = self.offset + i * count * self.dtype.itemsize
         try:
-            return np.fromfile(self.path, dtype=self.dtype, offset=place, count=count).reshape(shape)
+            return np.fromfile(self.path, dtype=self.dtype, offset=place, count=count).reshape(
+                shape
+            )
         except (OSError, ValueError) as error:
             _refuse_circumstances(self.path, error)
-            raise DamagedFileError(self.path, f"it was removed or changed while in use: {error}") from error
+            raise DamagedFileError(
+                self.path, f"it was removed or changed while in use: {error}"
+            ) from error
 
     def _check(self, i: int, part: np.ndarray) -> None:
         assert self.sums is not None
@@ -228,7 +247,8 @@ def _read_trailer(stream: BinaryIO, header: int, data: int) -> tuple[int, ...] |
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write several arrays (.npz), and the checksum of all behind them; numpy reads the file as any other."""
+    """Write several arrays (.npz), and the checksum of all behind them; numpy reads the file as any
+    other."""
     archive = io.BytesIO()
     np.savez(archive, **arrays)  # type: ignore[arg-type]
     write_bytes(path, archive.getvalue())
@@ -240,9 +260,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raw = read_bytes(path) if has_checksum(path) else path.read_bytes()
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             check_unpacked(
-                sum(max(_declared(archive, one), one.file_size) for one in archive.infolist()), len(raw), "it", ValueError
+                sum(max(_declared(archive, one), one.file_size) for one in archive.infolist()),
+                len(raw),
+                "it",
+                ValueError,
             )
-            bad = archive.testzip()  # before numpy believes a header: every member of a zip file has a CRC-32
+            bad = (
+                archive.testzip()
+            )  # before numpy believes a header: every member of a zip file has a CRC-32
             if bad is not None:
                 raise ValueError(f"the checksum of {bad} does not match")
         with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
@@ -255,10 +280,15 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _declared(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """How many bytes an array in an archive has by its own header, for which numpy makes room before it reads."""
+    """How many bytes an array in an archive has by its own header, for which numpy makes room
+    before it reads."""
     with archive.open(member) as stream:
         major = np.lib.format.read_magic(stream)[0]
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0
+            if major == 1
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read(stream, max_header_size=_MOST_HEADER)
         return math.prod(shape) * dtype.itemsize
 
@@ -291,7 +321,8 @@ def has_checksum(path: Path) -> bool:
 
 
 def is_checked(path: Path) -> bool:
-    """Whether a file carries a checksum of its own; raises where it is damaged. Without one, what can be read is enough."""
+    """Whether a file carries a checksum of its own; raises where it is damaged. Without one, what
+    can be read is enough."""
     if path.suffix == ".json":
         read_checked_json(path)
         return CHECKSUM in read_json(path, error=RunFolderError)

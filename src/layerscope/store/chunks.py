@@ -1,7 +1,9 @@
-"""The chunks of an embedding store: their files, and the index in memory that says which chunk and row hold which text.
+"""The chunks of an embedding store: their files, and the index in memory that says which chunk and
+row hold which text.
 
-A chunk is some texts with all that was computed for them at once: per kind of vector one array (sites, texts, D), so that
-one site's rows lie together, and per-text numbers. Its index names the texts and is written last: no index, no chunk.
+A chunk is some texts with all that was computed for them at once: per kind of vector one array
+(sites, texts, D), so that one site's rows lie together, and per-text numbers. Its index names the
+texts and is written last: no index, no chunk.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ INDEX = ".index.json"
 _ALIGN = 64
 
 Column = tuple[str, str, str | None]
-"""What one lookup is about: ("vector", kind, site) or ("number", name, site), a site of None meaning all of them."""
+"""What one lookup is about: ("vector", kind, site) or ("number", name, site), a site of None
+meaning all of them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One finished chunk: `kinds` maps a kind of vector to its width, `numbers` a number's name to its place."""
+    """One finished chunk: `kinds` maps a kind of vector to its width, `numbers` a number's name to
+    its place."""
 
     name: str
     rows: int
@@ -51,23 +55,31 @@ class Chunk:
     numbers: dict[str, Number]
     sizes: tuple[int, ...]
     sums: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """CRC-32s: of each kind's vectors by site, and under "" of the numbers. Empty: an earlier version wrote the chunk."""
+    """CRC-32s: of each kind's vectors by site, and under "" of the numbers. Empty: an earlier
+    version wrote the chunk."""
 
     @property
     def files(self) -> list[str]:
         """Names of the data files: one per kind, in order, then the numbers where there are any."""
-        return [f"{self.name}.{i}.npy" for i in range(len(self.kinds))] + ([f"{self.name}.numbers"] if self.numbers else [])
+        return [f"{self.name}.{i}.npy" for i in range(len(self.kinds))] + (
+            [f"{self.name}.numbers"] if self.numbers else []
+        )
 
     def columns(self) -> frozenset[Column]:
         """All that this chunk can answer."""
-        return _columns(self.sites, tuple(self.kinds), tuple((name, number.per_site) for name, number in self.numbers.items()))
+        return _columns(
+            self.sites,
+            tuple(self.kinds),
+            tuple((name, number.per_site) for name, number in self.numbers.items()),
+        )
 
     def read(self, folder: Path, kind: str, site: str, check: bool = True) -> np.ndarray:
-        """The vectors (texts, D) of one kind at one site. Raises ValueError where they are not what was written."""
+        """The vectors (texts, D) of one kind at one site. Raises ValueError where they are not what
+        was written."""
         number, at, width = list(self.kinds).index(kind), self.sites.index(site), self.kinds[kind]
         size = self.rows * width * np.dtype(self.dtype).itemsize
-        # The index says all that the file's header does, so the header is skipped: reading many small chunks stays quick.
-        # So does a plain name: a Path takes as long as the reading.
+        # The index says all that the file's header does, so the header is skipped: reading many
+        # small chunks stays quick. So does a plain name: a Path takes as long as the reading.
         with open(f"{folder}/{self.name}.{number}.npy", "rb", buffering=0) as file:
             file.seek(self.sizes[number] - (len(self.sites) - at) * size)
             raw = _read(file, size)
@@ -76,7 +88,8 @@ class Chunk:
         return np.frombuffer(raw, self.dtype).reshape(self.rows, width)
 
     def read_numbers(self, folder: Path, check: bool = True) -> dict[str, np.ndarray]:
-        """All numbers, (texts,) or (sites, texts). Raises ValueError where they are not what was written."""
+        """All numbers, (texts,) or (sites, texts). Raises ValueError where they are not what was
+        written."""
         if not self.numbers:
             return {}
         raw = (folder / self.files[-1]).read_bytes()
@@ -85,7 +98,9 @@ class Chunk:
         arrays = {}
         for name, number in self.numbers.items():
             shape = (len(self.sites), self.rows) if number.per_site else (self.rows,)
-            arrays[name] = np.frombuffer(raw, number.dtype, int(np.prod(shape)), number.offset).reshape(shape)
+            arrays[name] = np.frombuffer(
+                raw, number.dtype, int(np.prod(shape)), number.offset
+            ).reshape(shape)
         return arrays
 
     def check(self, folder: Path) -> None:
@@ -96,10 +111,17 @@ class Chunk:
 
 
 @lru_cache(maxsize=256)  # almost all chunks of a space are alike
-def _columns(sites: tuple[str, ...], kinds: tuple[str, ...], numbers: tuple[tuple[str, bool], ...]) -> frozenset[Column]:
+def _columns(
+    sites: tuple[str, ...], kinds: tuple[str, ...], numbers: tuple[tuple[str, bool], ...]
+) -> frozenset[Column]:
     vectors = {("vector", kind, site) for kind in kinds for site in sites}
     return frozenset(
-        vectors | {("number", name, site) for name, per_site in numbers for site in (sites if per_site else (None,))}
+        vectors
+        | {
+            ("number", name, site)
+            for name, per_site in numbers
+            for site in (sites if per_site else (None,))
+        }
     )
 
 
@@ -121,12 +143,21 @@ def write_chunk(
     numbers: Mapping[str, np.ndarray],
     dtype: str,
 ) -> tuple[Chunk, int]:
-    """Write a chunk, its index last; returns it and the bytes that it takes. Leaves nothing behind where it fails."""
+    """Write a chunk, its index last; returns it and the bytes that it takes. Leaves nothing behind
+    where it fails."""
     places, offset = {}, 0
     for number, array in numbers.items():
         places[number] = Number(array.ndim == 2, array.dtype.str, offset)
         offset += -(-array.nbytes // _ALIGN) * _ALIGN
-    chunk = Chunk(name, len(keys), dtype, tuple(sites), {k: v.shape[2] for k, v in vectors.items()}, places, ())
+    chunk = Chunk(
+        name,
+        len(keys),
+        dtype,
+        tuple(sites),
+        {k: v.shape[2] for k, v in vectors.items()},
+        places,
+        (),
+    )
     paths = [folder / file for file in chunk.files]
     index = folder / (name + INDEX)
     sums: dict[str, list[int]] = {}
@@ -143,7 +174,10 @@ def write_chunk(
             "kinds": list(chunk.kinds.items()),
             "numbers": [[n, p.per_site, p.dtype, p.offset] for n, p in places.items()],
             "sizes": list(sizes),
-            "sums": struct.pack(f"<{sum(map(len, sums.values()))}I", *(crc for kind in sums.values() for crc in kind)).hex(),
+            "sums": struct.pack(
+                f"<{sum(map(len, sums.values()))}I",
+                *(crc for kind in sums.values() for crc in kind),
+            ).hex(),
             "keys": b"".join(keys).hex(),
         }
         atomic.write_text(index, json.dumps({"crc32": _checksum(content), "content": content}))
@@ -151,7 +185,9 @@ def write_chunk(
         for path in paths:
             path.unlink(missing_ok=True)
         raise
-    written = replace(chunk, sizes=sizes, sums={kind: tuple(values) for kind, values in sums.items()})
+    written = replace(
+        chunk, sizes=sizes, sums={kind: tuple(values) for kind, values in sums.items()}
+    )
     return written, sum(sizes) + index.stat().st_size
 
 
@@ -163,8 +199,14 @@ def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:
         if index["crc32"] != _checksum(content):
             raise ValueError("the checksum does not match")
         keys = bytes.fromhex(content["keys"])
-        numbers = {n: Number(per_site, dtype, offset) for n, per_site, dtype, offset in content["numbers"]}
-        sites, kinds, sizes = tuple(content["sites"]), dict(content["kinds"]), tuple(content["sizes"])
+        numbers = {
+            n: Number(per_site, dtype, offset) for n, per_site, dtype, offset in content["numbers"]
+        }
+        sites, kinds, sizes = (
+            tuple(content["sites"]),
+            dict(content["kinds"]),
+            tuple(content["sizes"]),
+        )
         sums = _sums_of(content.get("sums"), kinds, len(sites), bool(numbers))
         chunk = Chunk(name, content["rows"], content["dtype"], sites, kinds, numbers, sizes, sums)
         for file, size in zip(chunk.files, sizes, strict=True):
@@ -179,8 +221,11 @@ def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:
     return chunk, [keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)]
 
 
-def _sums_of(stored: str | None, kinds: Iterable[str], sites: int, numbers: bool) -> dict[str, tuple[int, ...]]:
-    """The checksums of a chunk by kind, as they follow each other in its index; none in one of an earlier version."""
+def _sums_of(
+    stored: str | None, kinds: Iterable[str], sites: int, numbers: bool
+) -> dict[str, tuple[int, ...]]:
+    """The checksums of a chunk by kind, as they follow each other in its index; none in one of an
+    earlier version."""
     if stored is None:
         return {}
     listed = iter(np.frombuffer(bytes.fromhex(stored), dtype="<u4").tolist())
@@ -192,8 +237,11 @@ def _checksum(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _vector_writer(kind: str, array: np.ndarray, sites: Sequence[str], dtype: str, sums: list[int]) -> Callable[[BinaryIO], None]:
-    """Writes an .npy file site by site, so that a conversion never needs a second copy of the whole; notes the checksums."""
+def _vector_writer(
+    kind: str, array: np.ndarray, sites: Sequence[str], dtype: str, sums: list[int]
+) -> Callable[[BinaryIO], None]:
+    """Writes an .npy file site by site, so that a conversion never needs a second copy of the
+    whole; notes the checksums."""
 
     def fill(stream: BinaryIO) -> None:
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": array.shape}
@@ -242,22 +290,29 @@ def _number_writer(arrays: Iterable[np.ndarray], sums: list[int]) -> Callable[[B
 
 
 class ChunkIndex:
-    """All chunks of a space and where each text lies, in memory: for each set of columns, the place of every text."""
+    """All chunks of a space and where each text lies, in memory: for each set of columns, the place
+    of every text."""
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
-        self._tables: dict[frozenset[Column], dict[Key, int]] = {}  # a place is the chunk's number and, in 32 bits, the row
+        self._tables: dict[
+            frozenset[Column], dict[Key, int]
+        ] = {}  # a place is the chunk's number and, in 32 bits, the row
 
     def add(self, chunk: Chunk, keys: Sequence[Key]) -> None:
         """Take a finished chunk into the index."""
         first = len(self.chunks) << 32
         self.chunks.append(chunk)
-        self._tables.setdefault(chunk.columns(), {}).update(zip(keys, range(first, first + len(keys)), strict=True))
+        self._tables.setdefault(chunk.columns(), {}).update(
+            zip(keys, range(first, first + len(keys)), strict=True)
+        )
 
     def holds(self, keys: Sequence[Key], columns: Iterable[Column]) -> np.ndarray:
         """Whether each text has all of these columns, be it from several chunks."""
         everywhere = np.ones(len(keys), dtype=bool)
-        for sources in {frozenset(table for table in self._tables if column in table) for column in columns}:
+        for sources in {
+            frozenset(table for table in self._tables if column in table) for column in columns
+        }:
             everywhere &= self._places(keys, [self._tables[source] for source in sources]) >= 0
         return everywhere
 
@@ -265,11 +320,17 @@ class ChunkIndex:
         """The chunks that hold something of these columns for any of the texts."""
         wanted = set(columns)
         found = [self._places(keys, [table]) for has, table in self._tables.items() if wanted & has]
-        return [int(i) for i in np.unique(np.concatenate([*found, np.empty(0, np.int64)]) >> 32) if i >= 0]
+        return [
+            int(i)
+            for i in np.unique(np.concatenate([*found, np.empty(0, np.int64)]) >> 32)
+            if i >= 0
+        ]
 
     def locate(self, keys: Sequence[Key], column: Column) -> tuple[np.ndarray, np.ndarray]:
         """The chunk (-1 where there is none) and row that hold a column of each text."""
-        places = self._places(keys, [table for columns, table in self._tables.items() if column in columns])
+        places = self._places(
+            keys, [table for columns, table in self._tables.items() if column in columns]
+        )
         return places >> 32, places & 0xFFFFFFFF
 
     @staticmethod
@@ -277,7 +338,9 @@ class ChunkIndex:
         """Where each text lies in one of the tables; -1 where it is in none."""
         places = np.full(len(keys), -1)
         for table in tables:  # usually one; looked up without a loop of Python's
-            places = np.maximum(places, np.fromiter(map(table.get, keys, itertools.repeat(-1)), np.int64, len(keys)))
+            places = np.maximum(
+                places, np.fromiter(map(table.get, keys, itertools.repeat(-1)), np.int64, len(keys))
+            )
         return places
 
     def texts(self) -> int:

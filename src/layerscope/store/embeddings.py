@@ -1,8 +1,10 @@
-"""Embeddings on disk: each text is encoded once, and later tasks, layers, readouts and runs read it back.
+"""Embeddings on disk: each text is encoded once, and later tasks, layers, readouts and runs read it
+back.
 
-A store is a folder of spaces. A space is what one model yields under one set of circumstances (weights, revision, template,
-length, precision…): two descriptions that differ in anything are two spaces. Within a space, vectors are found by kind, site and
-text. Several processes may read and write a store at once, and may be killed at any time.
+A store is a folder of spaces. A space is what one model yields under one set of circumstances
+(weights, revision, template, length, precision…): two descriptions that differ in anything are two
+spaces. Within a space, vectors are found by kind, site and text. Several processes may read and
+write a store at once, and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -26,10 +28,24 @@ from layerscope.core.formatting import describe_size, shorten
 from layerscope.errors import RunFolderError
 from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
 from layerscope.store.locks import USED, bytes_in, in_use
-from layerscope.store.space import DESCRIPTION, MissingVectorsError, Space, describe, remove_leftovers, space_key
+from layerscope.store.space import (
+    DESCRIPTION,
+    MissingVectorsError,
+    Space,
+    describe,
+    remove_leftovers,
+    space_key,
+)
 from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
-__all__ = ["DEFAULT_SIZE", "EmbeddingStore", "MissingVectorsError", "Space", "SpaceInfo", "text_key"]
+__all__ = [
+    "DEFAULT_SIZE",
+    "EmbeddingStore",
+    "MissingVectorsError",
+    "Space",
+    "SpaceInfo",
+    "text_key",
+]
 
 log = logging.getLogger("layerscope")
 
@@ -65,7 +81,9 @@ class EmbeddingStore:
 
     def __init__(self, root: Path, size_limit: int | None = DEFAULT_SIZE) -> None:
         if size_limit is not None and size_limit < 0:
-            raise ValueError(f"size_limit is a number of bytes >= 0, or None for no limit, not {size_limit}")
+            raise ValueError(
+                f"size_limit is a number of bytes >= 0, or None for no limit, not {size_limit}"
+            )
         self.root, self.size_limit = Path(root), size_limit
         self._open: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
         self._total, self._counted = 0, -math.inf
@@ -73,7 +91,8 @@ class EmbeddingStore:
             shutil.rmtree(gone, ignore_errors=True)
 
     def space(self, description: Mapping[str, Any], dtype: str = "float32") -> Space:
-        """The space of a description, made where there is none. `dtype` is how its vectors are stored, and part of it."""
+        """The space of a description, made where there is none. `dtype` is how its vectors are
+        stored, and part of it."""
         if dtype not in DTYPES:
             raise ValueError(f"vectors are stored as {' or '.join(DTYPES)}, not {dtype!r}")
         full = {**description, "storage_dtype": dtype}
@@ -95,11 +114,13 @@ class EmbeddingStore:
         """All spaces, least recently used first."""
         return self._infos(_count_texts)
 
-    def prune(self, keep_bytes: int | None = None, older_than: float | None = None) -> list[SpaceInfo]:
+    def prune(
+        self, keep_bytes: int | None = None, older_than: float | None = None
+    ) -> list[SpaceInfo]:
         """Remove whole spaces, least recently used first, and say which.
 
-        Only spaces go that were not used for `older_than` seconds, and only until the store is `keep_bytes` small. A space that
-        another process has open stays.
+        Only spaces go that were not used for `older_than` seconds, and only until the store is
+        `keep_bytes` small. A space that another process has open stays.
         """
         excess: float = math.inf if keep_bytes is None else self.size() - keep_bytes
         before = math.inf if older_than is None else time.time() - older_than
@@ -127,21 +148,27 @@ class EmbeddingStore:
                     yield Check(index, OK if chunk.sums else UNKNOWN)
 
     def remove_leftovers(self) -> int:
-        """Remove what killed processes left anywhere in the store; returns how many bytes that were."""
+        """Remove what killed processes left anywhere in the store; returns how many bytes that
+        were."""
         before = self.size()
         for folder in self._folders("??/*"):
-            remove_leftovers(folder, {index.name[: -len(INDEX)] for index in folder.glob(f"*{INDEX}")})
+            remove_leftovers(
+                folder, {index.name[: -len(INDEX)] for index in folder.glob(f"*{INDEX}")}
+            )
         return before - self.size()
 
     def folder(self, key: str) -> Path:
         """Where a space lies."""
         folder = self.root / key[:2] / key
         if _is_link(folder):
-            raise RunFolderError(f"{folder} is a link, and the embedding store follows none. Remove the link.")
+            raise RunFolderError(
+                f"{folder} is a link, and the embedding store follows none. Remove the link."
+            )
         return folder
 
     def make_room(self, need: int, current: Space) -> None:
-        """See that `need` more bytes fit the limit; other spaces go for it, the least recently used first."""
+        """See that `need` more bytes fit the limit; other spaces go for it, the least recently used
+        first."""
         if self.size_limit is None:
             return
         if self._total + need > self.size_limit or time.monotonic() - self._counted > _RECOUNT_S:
@@ -149,12 +176,20 @@ class EmbeddingStore:
         excess = self._total + need - self.size_limit
         if excess <= 0:
             return
-        free = [info for info in self._infos() if info.key in self._open or not in_use(self.folder(info.key))]
+        free = [
+            info
+            for info in self._infos()
+            if info.key in self._open or not in_use(self.folder(info.key))
+        ]
         others = [info for info in free if info.key != current.key]
         if sum(info.bytes for info in others) >= excess:  # or else they would go for nothing
             for info in others:
                 if excess > 0 and self._remove(info):
-                    log.info("embedding store: removed %s of %s to make room", describe_size(info.bytes), info.label)
+                    log.info(
+                        "embedding store: removed %s of %s to make room",
+                        describe_size(info.bytes),
+                        info.label,
+                    )
                     excess -= info.bytes
         if excess > 0:
             raise RunFolderError(
@@ -176,18 +211,30 @@ class EmbeddingStore:
                 last_used = 0.0
                 with contextlib.suppress(OSError):
                     last_used = (folder / USED).stat().st_mtime
-                infos.append(SpaceInfo(folder.name, describe(folder) or {}, bytes_in(folder), texts(folder), last_used))
+                infos.append(
+                    SpaceInfo(
+                        folder.name,
+                        describe(folder) or {},
+                        bytes_in(folder),
+                        texts(folder),
+                        last_used,
+                    )
+                )
         return sorted(infos, key=lambda info: (info.last_used, info.key))
 
     def _folders(self, pattern: str) -> list[Path]:
         return [path for path in self.root.glob(pattern) if path.is_dir() and not _is_link(path)]
 
     def _remove(self, info: SpaceInfo) -> bool:
-        """Remove a space, unless another process has it open. It disappears at once, however long the deleting takes."""
+        """Remove a space, unless another process has it open. It disappears at once, however long
+        the deleting takes."""
         mine = self._open.get(info.key)
         if mine is not None:
             mine.close()
-        folder, away = self.folder(info.key), self.root / f"{_REMOVED}{info.key}-{secrets.token_hex(4)}"
+        folder, away = (
+            self.folder(info.key),
+            self.root / f"{_REMOVED}{info.key}-{secrets.token_hex(4)}",
+        )
         if in_use(folder, otherwise=lambda: os.rename(folder, away)):
             log.info("embedding store: %s is in use by another process and stays", info.label)
             return False

@@ -1,4 +1,5 @@
-"""A run's folder: its manifest, its tables, its state between interruptions, and the one process that may write there."""
+"""A run's folder: its manifest, its tables, its state between interruptions, and the one process
+that may write there."""
 
 from __future__ import annotations
 
@@ -33,14 +34,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("layerscope")
 
-# Endings of what only the run's own process writes; a report may be written by somebody else at any moment.
+# Endings of what only the run's own process writes; a report may be written by somebody else at any
+# moment.
 _WRITTEN = (".json", ".parquet", ".csv", ".png", ".svg")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet runs
 # Columns whose texts are shown as names; others may hold texts of the user, which stay as they are.
-_NAMES = frozenset(("task", "split", "subset", "model", "job", "corpus", "study", "setting", "probe", "metric", "site", "label"))
+_NAMES = frozenset(
+    (
+        "task",
+        "split",
+        "subset",
+        "model",
+        "job",
+        "corpus",
+        "study",
+        "setting",
+        "probe",
+        "metric",
+        "site",
+        "label",
+    )
+)
 
 # What runs of earlier versions, whose manifests do not say it, keep in their folders.
-_OWNED = {"profile": (SHARDS,), "probe": (SHARDS,), "evaluation": ("results", "texts", "mteb", "screen"), "study": ("parts",)}
+_OWNED = {
+    "profile": (SHARDS,),
+    "probe": (SHARDS,),
+    "evaluation": ("results", "texts", "mteb", "screen"),
+    "study": ("parts",),
+}
 
 
 def config_key(config: dict[str, Any]) -> str:
@@ -56,7 +78,8 @@ def is_complete(manifest: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """The right to write a run's folder. `earlier` is the manifest of this very run where it was started here before.
+    """The right to write a run's folder. `earlier` is the manifest of this very run where it was
+    started here before.
 
     Where the run is `finished` there is nothing to write, and others may write.
     """
@@ -78,7 +101,8 @@ class Session:
 
 
 class RunFolder:
-    """One folder for one run. The manifest says what the run is; the same configuration resumes it, another is refused.
+    """One folder for one run. The manifest says what the run is; the same configuration resumes it,
+    another is refused.
 
     with folder.session("profile", config, owned=["shards"]) as session:
         if session.finished:
@@ -94,7 +118,9 @@ class RunFolder:
         with atomic.explained(self.path):
             is_file = self.path.exists() and not self.path.is_dir()
         if is_file:
-            raise RunFolderError(f"{self.path} is a file; a run needs a folder. Choose another out=.")
+            raise RunFolderError(
+                f"{self.path} is a file; a run needs a folder. Choose another out=."
+            )
 
     @property
     def scratch(self) -> Path:
@@ -106,7 +132,8 @@ class RunFolder:
         return read_manifest(self.path)
 
     def write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Write the manifest, and return it as written: with its checksum and those of its tables and figures."""
+        """Write the manifest, and return it as written: with its checksum and those of its tables
+        and figures."""
         if self._digests:
             manifest = {**manifest, TABLES: {**manifest.get(TABLES, {}), **self._digests}}
         return checked.write_json(self.path / MANIFEST, manifest)
@@ -116,8 +143,11 @@ class RunFolder:
         return [check for check in check_run(self.path, self._owned()) if check.status == DAMAGED]
 
     def is_whole(self) -> bool:
-        """Whether nothing of the finished run in this folder is damaged, and nothing is left to be cleaned up."""
-        left = (SHARDS in self._owned() and self.scratch.exists()) or atomic.has_parts(self.path, _WRITTEN)
+        """Whether nothing of the finished run in this folder is damaged, and nothing is left to be
+        cleaned up."""
+        left = (SHARDS in self._owned() and self.scratch.exists()) or atomic.has_parts(
+            self.path, _WRITTEN
+        )
         return not left and not self.damaged()
 
     @contextmanager
@@ -131,13 +161,21 @@ class RunFolder:
         finished: Callable[[dict[str, Any]], bool] = is_complete,
         **facts: Any,
     ) -> Iterator[Session]:
-        """Write a run: one process at a time, started anew or resumed. `facts` go into the manifest from the start.
+        """Write a run: one process at a time, started anew or resumed. `facts` go into the manifest
+        from the start.
 
-        A folder that holds another run is refused with what differs, unless `overwrite`. `owned` names what the run keeps in
-        its folder besides tables. Of that, only files that were recorded with a checksum are ever removed (`store.ours`);
-        a user's folder of the same name is refused. `finished(manifest)` tells whether nothing is left to do.
+        A folder that holds another run is refused with what differs, unless `overwrite`. `owned`
+        names what the run keeps in its folder besides tables. Of that, only files that were
+        recorded with a checksum are ever removed (`store.ours`); a user's folder of the same name
+        is refused. `finished(manifest)` tells whether nothing is left to do.
         """
-        start = {"kind": kind, "key": config_key(config), "config": config, "layerscope": VERSION, **facts}
+        start = {
+            "kind": kind,
+            "key": config_key(config),
+            "config": config,
+            "layerscope": VERSION,
+            **facts,
+        }
         start["owned"] = list(owned)
 
         def is_done(manifest: dict[str, Any] | None) -> bool:
@@ -149,19 +187,27 @@ class RunFolder:
             yield Session(self, earlier, True, start)
             return
         with run_lock(self.path):
-            earlier = self.open(config, overwrite)  # another process may have finished it in between
+            earlier = self.open(
+                config, overwrite
+            )  # another process may have finished it in between
             if overwrite or earlier is None:
                 earlier, known = None, recorded_checksums(self.path)
                 for name in self._owned():
                     place = self.path / name
                     stays = remove_ours(place, known)
-                    if stays and name in owned and not place.is_symlink():  # the new run must not find anything of the old one
+                    if (
+                        stays and name in owned and not place.is_symlink()
+                    ):  # the new run must not find anything of the old one
                         aside = atomic.free_name(place, ".old")
                         os.rename(place, aside)
-                        told = "%s keeps files that layerscope did not record writing: %d, such as %s"
+                        told = (
+                            "%s keeps files that layerscope did not record writing: %d, such as %s"
+                        )
                         log.warning(told, aside, len(stays), stays[-1].relative_to(place))
                     elif stays:
-                        log.warning("%s is not a file that layerscope recorded writing: it stays", stays[-1])
+                        log.warning(
+                            "%s is not a file that layerscope recorded writing: it stays", stays[-1]
+                        )
             whole = self._mend()
             if earlier is not None and whole and finished(earlier):
                 self.finish()  # of a run that was killed at its last step
@@ -169,7 +215,9 @@ class RunFolder:
                 return
             kept = set(self._owned())
             for name in owned:
-                if (name not in kept and (self.path / name).exists()) or (self.path / name).is_symlink():
+                if (name not in kept and (self.path / name).exists()) or (
+                    self.path / name
+                ).is_symlink():
                     raise RunFolderError(
                         f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
                         "Move it, or choose another out=."
@@ -182,16 +230,21 @@ class RunFolder:
     def _mend(self) -> bool:
         """Remove what killed writers left and what is damaged; whether nothing was."""
         atomic.remove_parts(self.path, of=_WRITTEN, all_of_them=True)
-        for folder in (self.path / name for name in self._owned() if not (self.path / name).is_symlink()):
+        for folder in (
+            self.path / name for name in self._owned() if not (self.path / name).is_symlink()
+        ):
             inside = list(folder.rglob("*"))
             for path in inside:
                 facts = path.lstat()
-                # a run makes no links and pipes: it would write into somebody's file, or wait for ever
+                # a run makes no links and pipes: it would write into somebody's file, or wait for
+                # ever
                 if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
                     raise RunFolderError(
                         f"{path} is in the way: it is a link, a pipe or a device. Move it, or choose another out=."
                     )
-                if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:  # somebody else's file too: a copy is ours alone
+                if (
+                    stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1
+                ):  # somebody else's file too: a copy is ours alone
                     with path.open("rb") as source:
                         atomic.write(path, partial(shutil.copyfileobj, source))
             for inner in (folder, *(path for path in inside if path.is_dir())):
@@ -199,14 +252,19 @@ class RunFolder:
         found = {check.path: check for check in self.damaged()}
         for check in found.values():
             checked.discard(check.error)
-        for csv in [path for path in found if path.suffix == ".csv" and path.with_suffix(".parquet") not in found]:
+        for csv in [
+            path
+            for path in found
+            if path.suffix == ".csv" and path.with_suffix(".parquet") not in found
+        ]:
             self._write_csv(csv.stem, self.read_table(csv.stem))
             self.write_manifest(self.manifest() or {})
             del found[csv]
         return not found
 
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
-        """The manifest of this very run if it was started or finished here, else None for a fresh start.
+        """The manifest of this very run if it was started or finished here, else None for a fresh
+        start.
 
         A folder that holds another run is refused with what differs, unless `overwrite`.
         """
@@ -220,15 +278,24 @@ class RunFolder:
             if others:
                 raise RunFolderError(
                     f"{self.path} is not empty ({', '.join(others[:3])}) and holds no run"
-                    + (", and only runs are replaced. Choose another out=." if overwrite else ". Choose another out=.")
+                    + (
+                        ", and only runs are replaced. Choose another out=."
+                        if overwrite
+                        else ". Choose another out=."
+                    )
                 )
             return None
         told = manifest.get("config")
-        if manifest.get("key") == config_key(only_known(config, told) if isinstance(told, dict) else config):
+        if manifest.get("key") == config_key(
+            only_known(config, told) if isinstance(told, dict) else config
+        ):
             return manifest
         if overwrite:
             return None
-        changes = "; ".join(_differences(manifest.get("config", {}), atomic.plain(config))) or "its configuration"
+        changes = (
+            "; ".join(_differences(manifest.get("config", {}), atomic.plain(config)))
+            or "its configuration"
+        )
         raise RunFolderError(
             f"{self.path} holds another run, which differs in {changes}. Choose another out=, or overwrite=True to replace it."
         )
@@ -240,13 +307,19 @@ class RunFolder:
             self._write_csv(name, table)
 
     def _write_csv(self, name: str, table: pd.DataFrame) -> None:
-        # a text that begins as a formula does is one to a spreadsheet, and names and texts may be a stranger's
+        # a text that begins as a formula does is one to a spreadsheet, and names and texts may be a
+        # stranger's
         texts = table.select_dtypes(exclude=["number", "bool"]).columns
-        shown = table.assign(**{column: table[column].map(_as_text, na_action="ignore") for column in texts})
-        self.write_file(f"{name}.csv", lambda stream: stream.write(shown.to_csv(index=False).encode()))
+        shown = table.assign(
+            **{column: table[column].map(_as_text, na_action="ignore") for column in texts}
+        )
+        self.write_file(
+            f"{name}.csv", lambda stream: stream.write(shown.to_csv(index=False).encode())
+        )
 
     def write_file(self, name: str, fill: Callable[[BinaryIO], Any]) -> None:
-        """Write a table or a figure through `fill(stream)`; the manifest of the finished run will hold its sha256."""
+        """Write a table or a figure through `fill(stream)`; the manifest of the finished run will
+        hold its sha256."""
         atomic.write(self.path / name, fill)
         self._digests[name] = sha256_of(self.path / name)
 
@@ -257,7 +330,9 @@ class RunFolder:
 
         file = self.path / f"{name}.parquet"
         if not file.is_file():
-            raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with overwrite=True.")
+            raise RunFolderError(
+                f"{self.path} holds no {name} table. Run the same command again with overwrite=True."
+            )
         check_table(file, self.manifest() or {})
         try:
             with pq.ParquetFile(file) as stored:
@@ -268,7 +343,9 @@ class RunFolder:
         except Exception as error:  # of many kinds: a damaged file can say anything
             raise checked.DamagedFileError(file, f"{type(error).__name__}: {error}") from error
         for column in _NAMES.intersection(table.columns):
-            odd = {name: clean_name(name) for name in table[column].unique() if isinstance(name, str)}
+            odd = {
+                name: clean_name(name) for name in table[column].unique() if isinstance(name, str)
+            }
             odd = {name: shown for name, shown in odd.items() if shown != name}
             if odd:  # a folder that somebody else made: no run of ours holds such names
                 table[column] = table[column].replace(odd)
@@ -281,20 +358,29 @@ class RunFolder:
             remove_ours(self.scratch, {})
             manifest = self.manifest() or {}
             if "owned" in manifest:  # a folder of that name that comes later is the user's
-                checked.write_json(self.path / MANIFEST, {**manifest, "owned": [name for name in owned if name != SHARDS]})
+                checked.write_json(
+                    self.path / MANIFEST,
+                    {**manifest, "owned": [name for name in owned if name != SHARDS]},
+                )
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only writer of this folder, where there is no session: a folder of several runs."""
+        """Be the only writer of this folder, where there is no session: a folder of several
+        runs."""
         with run_lock(self.path):
             atomic.remove_parts(self.path, of=(*_WRITTEN, ".sweep"), all_of_them=True)
             yield
 
     def _owned(self) -> list[str]:
-        """The names in this folder that belong to the run that is here. An edited manifest must not reach out of its folder."""
+        """The names in this folder that belong to the run that is here. An edited manifest must not
+        reach out of its folder."""
         manifest = self.manifest() or {}
         told = manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
-        return [name for name in told if is_plain_name(name)] if isinstance(told, (list, tuple)) else []
+        return (
+            [name for name in told if is_plain_name(name)]
+            if isinstance(told, (list, tuple))
+            else []
+        )
 
 
 def _as_text(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Folders that several processes use: shared holds on a space of the embedding store, and the one writer of a run's folder."""
+"""Folders that several processes use: shared holds on a space of the embedding store, and the one
+writer of a run's folder."""
 
 from __future__ import annotations
 
@@ -18,19 +19,23 @@ from layerscope.store import atomic
 
 try:
     import fcntl
-except ImportError:  # not on Windows: spaces in use are then not protected, runs are by the lock file alone
+except (
+    ImportError
+):  # not on Windows: spaces in use are then not protected, runs are by the lock file alone
     fcntl = None  # type: ignore[assignment]
 
 USED = "used"
 """The file of a space that is locked; its modification time says when the space was last used."""
 
 RUN_LOCK = "run.lock"
-"""The file of a run's folder that says who writes there. It is there only while somebody does, or was killed doing it."""
+"""The file of a run's folder that says who writes there. It is there only while somebody does, or
+was killed doing it."""
 
 
 _FACTS = {"pid", "host", "since"}
 
-# A lock that is a link could stand for any file of the user's, and opening a pipe would wait for ever.
+# A lock that is a link could stand for any file of the user's, and opening a pipe would wait for
+# ever.
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -94,19 +99,23 @@ def bytes_in(folder: Path) -> int:
     total = 0
     for at, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # a file that another process has just renamed or removed
+            with contextlib.suppress(
+                OSError
+            ):  # a file that another process has just renamed or removed
                 total += os.lstat(os.path.join(at, name)).st_size
     return total
 
 
 @contextlib.contextmanager
 def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
-    """Be the only writer of a run's folder. A second one is refused with an error that says who the first is.
+    """Be the only writer of a run's folder. A second one is refused with an error that says who the
+    first is.
 
     `about` is the folder to name where the lock stands for another one than its own.
 
-    The kernel releases the lock however the process ends, so a killed run blocks nobody. On a disk without locks the file
-    itself is the lock, and one whose process is gone from this machine is taken over.
+    The kernel releases the lock however the process ends, so a killed run blocks nobody. On a disk
+    without locks the file itself is the lock, and one whose process is gone from this machine is
+    taken over.
     """
     path = folder / RUN_LOCK
     with atomic.explained(path):
@@ -135,23 +144,29 @@ def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_beside(out: Path, kind: str) -> Iterator[Path]:
-    """Be the only process that makes the folder `out`, which appears at the end; yields the lock's own hidden folder beside it.
+    """Be the only process that makes the folder `out`, which appears at the end; yields the lock's
+    own hidden folder beside it.
 
     The hidden folder goes with the block, unless something was left in it.
     """
     work = out.absolute().with_name(f".{out.name}.{kind}")
     if work.is_symlink():
-        raise RunFolderError(f"{work} is a link, and nothing is written through one. Remove it, or choose another out=.")
+        raise RunFolderError(
+            f"{work} is a link, and nothing is written through one. Remove it, or choose another out=."
+        )
     try:
         with run_lock(work, about=out):
             yield work
     finally:
-        with contextlib.suppress(OSError):  # another process is there, or a run was stopped that can go on
+        with contextlib.suppress(
+            OSError
+        ):  # another process is there, or a run was stopped that can go on
             os.rmdir(work)
 
 
 def _lock_run(path: Path, about: Path) -> tuple[int, bool]:
-    """The open lock, and whether a run of layerscope made it: an empty file may be another program's, and stays."""
+    """The open lock, and whether a run of layerscope made it: an empty file may be another
+    program's, and stays."""
     while True:
         created = True
         with atomic.explained(path):
@@ -169,12 +184,19 @@ def _lock_run(path: Path, about: Path) -> tuple[int, bool]:
         try:
             made = created or _refuse_foreign(descriptor, path)
             locked = _flock(descriptor)
-            if locked is False or (locked is None and not created and not _is_gone(_read_holder(path))):
+            if locked is False or (
+                locked is None and not created and not _is_gone(_read_holder(path))
+            ):
                 raise RunFolderError(_refusal(path, about, _read_holder(path), locked is None))
             if _is_file(descriptor, path):
                 since = datetime.now().astimezone().isoformat(" ", "seconds")
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
+                os.write(
+                    descriptor,
+                    json.dumps(
+                        {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+                    ).encode(),
+                )
                 return descriptor, made
         except BaseException:
             os.close(descriptor)
@@ -183,17 +205,23 @@ def _lock_run(path: Path, about: Path) -> tuple[int, bool]:
 
 
 def _refuse_foreign(descriptor: int, path: Path) -> bool:
-    """Whether a run of ours made a lock; False of an empty file. What holds anything else is refused."""
+    """Whether a run of ours made a lock; False of an empty file. What holds anything else is
+    refused."""
     facts = os.fstat(descriptor)
     ours = stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
-    content = os.pread(descriptor, 4096, 0).strip(b"\0") if ours and facts.st_size else b""  # a power failure may leave zeros
+    content = (
+        os.pread(descriptor, 4096, 0).strip(b"\0") if ours and facts.st_size else b""
+    )  # a power failure may leave zeros
     if not ours or (content and set(_parsed(content)) != _FACTS):
-        raise RunFolderError(f"{path} is in the way: it is not a lock of layerscope's. Move it, or choose another out=.")
+        raise RunFolderError(
+            f"{path} is in the way: it is not a lock of layerscope's. Move it, or choose another out=."
+        )
     return bool(content)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one at `path`: another process may have removed it before we had the lock."""
+    """Whether an open file is still the one at `path`: another process may have removed it before
+    we had the lock."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:

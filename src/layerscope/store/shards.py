@@ -1,7 +1,8 @@
-"""Finished parts of a run on disk, so that memory stays bounded and an interruption loses one part at most.
+"""Finished parts of a run on disk, so that memory stays bounded and an interruption loses one part
+at most.
 
-A shard is some prompts with all their views: pooled vectors (sites, prompts, views, D) in a file, and
-per-prompt numbers. Both carry checksums.
+A shard is some prompts with all their views: pooled vectors (sites, prompts, views, D) in a file,
+and per-prompt numbers. Both carry checksums.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from layerscope.store import checked
 
 @dataclass(frozen=True)
 class Shard:
-    """One finished part: which prompts (`prompts`), their pooled vectors and their numbers (sites, prompts).
+    """One finished part: which prompts (`prompts`), their pooled vectors and their numbers (sites,
+    prompts).
 
-    `pooled[site]` gives one site's vectors (prompts, views, D), whether they are in memory or on disk.
+    `pooled[site]` gives one site's vectors (prompts, views, D), whether they are in memory or on
+    disk.
     """
 
     prompts: np.ndarray
@@ -31,7 +34,8 @@ class Shard:
 class StoredVectors:
     """Vectors in a file, read and checked one site at a time.
 
-    The file is not mapped: pages of a map that stays open would pile up in memory until all of them are there.
+    The file is not mapped: pages of a map that stays open would pile up in memory until all of them
+    are there.
     """
 
     def __init__(self, file: Path) -> None:
@@ -54,7 +58,8 @@ class StoredVectors:
 
 
 class StoredRows:
-    """Vectors (prompts, D) in a file that are read whenever they are looked at, and never kept in memory."""
+    """Vectors (prompts, D) in a file that are read whenever they are looked at, and never kept in
+    memory."""
 
     ndim = 2
 

@@ -19,7 +19,16 @@ import numpy as np
 
 from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
-from layerscope.store.chunks import INDEX, KEY_BYTES, Chunk, ChunkIndex, Column, Key, read_chunk, write_chunk
+from layerscope.store.chunks import (
+    INDEX,
+    KEY_BYTES,
+    Chunk,
+    ChunkIndex,
+    Column,
+    Key,
+    read_chunk,
+    write_chunk,
+)
 from layerscope.store.locks import USED, Hold, bytes_in
 
 log = logging.getLogger("layerscope")
@@ -37,7 +46,8 @@ class MissingVectorsError(LayerscopeError, KeyError):
 
 
 class Space:
-    """Vectors and numbers of texts; made by `EmbeddingStore.space`. Several processes may read and write one at once."""
+    """Vectors and numbers of texts; made by `EmbeddingStore.space`. Several processes may read and
+    write one at once."""
 
     def __init__(
         self,
@@ -47,12 +57,15 @@ class Space:
         make_room: Callable[[int, Space], None],
         grew: Callable[[int], None],
     ) -> None:
-        """`make_room(need, space)` sees that so many bytes fit the store's limit; `grew(count)` is told what was written."""
+        """`make_room(need, space)` sees that so many bytes fit the store's limit; `grew(count)` is
+        told what was written."""
         self.folder, self.key, self.description = folder, key, description
         self._make_room, self._grew = make_room, grew
         self.dtype: str = description["storage_dtype"]
         self._index, self._known = ChunkIndex(), set[str]()
-        self._checked: set[tuple[str, str, str | None]] = set()  # (chunk, kind, site) whose checksums were compared
+        self._checked: set[tuple[str, str, str | None]] = (
+            set()
+        )  # (chunk, kind, site) whose checksums were compared
         self._damaged: set[str] = set()
         self._hold: Hold | None = None
         self._counter = itertools.count()
@@ -70,13 +83,18 @@ class Space:
         return bytes_in(self.folder)
 
     def open(self) -> None:
-        """See that the folder exists, is this space's and stays while it is in use; note the use."""
+        """See that the folder exists, is this space's and stays while it is in use; note the
+        use."""
         path = self.folder / DESCRIPTION
         if self._hold is None or not path.exists():
             self.close()
             self._hold = Hold(self.folder)
             if not path.exists():
-                content = json.dumps({"format": _FORMAT, "description": self.description}, indent=2, ensure_ascii=False)
+                content = json.dumps(
+                    {"format": _FORMAT, "description": self.description},
+                    indent=2,
+                    ensure_ascii=False,
+                )
                 raw = content.encode("utf-8", "surrogatepass")
                 atomic.write(path, lambda stream: stream.write(raw))
                 self._grew(len(raw))
@@ -90,7 +108,8 @@ class Space:
         self._touch()
 
     def close(self) -> None:
-        """Let go of the folder, so that others may remove it; it is opened again when it is next used."""
+        """Let go of the folder, so that others may remove it; it is opened again when it is next
+        used."""
         self._clear()
         if self._hold is not None:
             self._hold.release()
@@ -99,7 +118,11 @@ class Space:
     def refresh(self) -> None:
         """See what other processes have added (or removed) since."""
         try:
-            names = {entry.name[: -len(INDEX)] for entry in os.scandir(self.folder) if entry.name.endswith(INDEX)}
+            names = {
+                entry.name[: -len(INDEX)]
+                for entry in os.scandir(self.folder)
+                if entry.name.endswith(INDEX)
+            }
         except FileNotFoundError:
             names = set()
         if self._known - names:
@@ -111,19 +134,33 @@ class Space:
             except ValueError as error:
                 index = self.folder / (name + INDEX)
                 if index.exists():
-                    log.warning("embedding store: %s is damaged and ignored, its texts will be encoded again (%s)", index, error)
+                    log.warning(
+                        "embedding store: %s is damaged and ignored, its texts will be encoded again (%s)",
+                        index,
+                        error,
+                    )
 
-    def has(self, keys: Sequence[Key], kinds: Sequence[str], sites: Sequence[str], numbers: Sequence[str] = ()) -> np.ndarray:
-        """Per text, whether every kind is there at every site, and every one of `numbers` (one per text).
+    def has(
+        self,
+        keys: Sequence[Key],
+        kinds: Sequence[str],
+        sites: Sequence[str],
+        numbers: Sequence[str] = (),
+    ) -> np.ndarray:
+        """Per text, whether every kind is there at every site, and every one of `numbers` (one per
+        text).
 
-        What is there is compared with its checksums. A damaged chunk is discarded, so that its texts are encoded again.
+        What is there is compared with its checksums. A damaged chunk is discarded, so that its
+        texts are encoded again.
         """
         self._use(keys)
         columns: list[Column] = [("vector", kind, site) for kind in kinds for site in sites]
         columns += [("number", name, None) for name in numbers]
         damaged = False
         for chunk in [self._index.chunks[i] for i in self._index.serving(keys, columns)]:
-            held = itertools.product((k for k in kinds if k in chunk.kinds), (s for s in sites if s in chunk.sites))
+            held = itertools.product(
+                (k for k in kinds if k in chunk.kinds), (s for s in sites if s in chunk.sites)
+            )
             try:
                 for kind, site in [*held, ("", None)]:
                     if (chunk.name, kind, site) not in self._checked:
@@ -137,11 +174,16 @@ class Space:
         return self._index.holds(keys, columns)
 
     def _read(self, chunk: Chunk, kind: str, site: str | None) -> Any:
-        """One site's vectors of a chunk, or with no kind its numbers; compared with their checksums unless they were before."""
+        """One site's vectors of a chunk, or with no kind its numbers; compared with their checksums
+        unless they were before."""
         place = (chunk.name, kind, site)
         check = place not in self._checked
         try:
-            found = chunk.read(self.folder, kind, site, check) if site is not None else chunk.read_numbers(self.folder, check)
+            found = (
+                chunk.read(self.folder, kind, site, check)
+                if site is not None
+                else chunk.read_numbers(self.folder, check)
+            )
         except OSError as error:
             raise RunFolderError(
                 f"a part of the embedding store cannot be read: {os_advice(error) or f'it was removed while in use ({error}).'} "
@@ -151,10 +193,19 @@ class Space:
         return found
 
     def _discard(self, chunk: Chunk, error: Exception) -> None:
-        log.warning("embedding store: %s is damaged (%s): it is discarded, its texts are encoded again", chunk.name, error)
+        log.warning(
+            "embedding store: %s is damaged (%s): it is discarded, its texts are encoded again",
+            chunk.name,
+            error,
+        )
         self._damaged.add(chunk.name)
-        for name in (chunk.name + INDEX, *chunk.files):  # the index first: without it there is no chunk
-            with contextlib.suppress(OSError):  # a store that can only be read: the chunk is ignored
+        for name in (
+            chunk.name + INDEX,
+            *chunk.files,
+        ):  # the index first: without it there is no chunk
+            with contextlib.suppress(
+                OSError
+            ):  # a store that can only be read: the chunk is ignored
                 (self.folder / name).unlink(missing_ok=True)
 
     def add(
@@ -164,7 +215,8 @@ class Space:
         sites: Sequence[str],
         numbers: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Store one chunk: vectors[kind] is (sites, texts, D), numbers[name] is (texts,) or (sites, texts).
+        """Store one chunk: vectors[kind] is (sites, texts, D), numbers[name] is (texts,) or (sites,
+        texts).
 
         The whole chunk is there when this returns; where it is interrupted, none of it is.
         """
@@ -173,14 +225,17 @@ class Space:
         _check(keys, arrays, sites, per_text)
         if not keys:
             return
-        # Rather too much than too little for headers, padding and the index, whose keys are written as hexadecimal.
+        # Rather too much than too little for headers, padding and the index, whose keys are written
+        # as hexadecimal.
         need = 2 * KEY_BYTES * len(keys) + 64 * len(sites) + 4096
         need += sum(array.size * np.dtype(self.dtype).itemsize + 256 for array in arrays.values())
         need += sum(array.nbytes + 256 for array in per_text.values())
         self._make_room(need, self)
         self.open()
         name = f"{os.getpid()}-{next(self._counter):06d}-{secrets.token_hex(6)}"
-        chunk, written = write_chunk(self.folder, name, keys, list(sites), arrays, per_text, self.dtype)
+        chunk, written = write_chunk(
+            self.folder, name, keys, list(sites), arrays, per_text, self.dtype
+        )
         self._known.add(name)
         self._index.add(chunk, keys)
         self._grew(written)
@@ -188,7 +243,10 @@ class Space:
     def read(self, keys: Sequence[Key], kind: str, site: str) -> np.ndarray:
         """The vectors (texts, D) of one kind at one site, as float32, in the order asked for."""
         parts = [
-            (at, found if len(rows) == len(found) else found[rows])  # all of a chunk, in its order, is not copied twice
+            (
+                at,
+                found if len(rows) == len(found) else found[rows],
+            )  # all of a chunk, in its order, is not copied twice
             for at, found, rows in self._found(keys, ("vector", kind, site))
         ]
         widths = sorted({values.shape[1] for _, values in parts})
@@ -197,7 +255,12 @@ class Space:
                 f"{self.folder} holds {kind!r} vectors at {site!r} of {widths[0]} and of {widths[1]} dimensions: "
                 "two different models under one description. Remove this folder and let the description tell them apart."
             )
-        return _assembled(parts, np.empty((len(keys), *widths), dtype=np.float32) if widths else np.empty((0, 0), np.float32))
+        return _assembled(
+            parts,
+            np.empty((len(keys), *widths), dtype=np.float32)
+            if widths
+            else np.empty((0, 0), np.float32),
+        )
 
     def read_numbers(self, keys: Sequence[Key], name: str, site: str | None = None) -> np.ndarray:
         """A number of each text (texts,), at a site where there is one per site."""
@@ -205,8 +268,11 @@ class Space:
         kind = np.result_type(*(values.dtype for _, values in parts)) if parts else np.float64
         return _assembled(parts, np.empty(len(keys), dtype=kind))
 
-    def _found(self, keys: Sequence[Key], column: Column) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Chunk by chunk: which of the texts asked for it serves, its part of the column, and their rows in that, ascending."""
+    def _found(
+        self, keys: Sequence[Key], column: Column
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Chunk by chunk: which of the texts asked for it serves, its part of the column, and their
+        rows in that, ascending."""
         self._use(keys)
         sort, name, site = column
         numbers, row = self._index.locate(keys, column)
@@ -218,10 +284,16 @@ class Space:
                 f"{self.folder}. Encode them first; refresh() shows what other processes have added."
             )
         order = np.lexsort((row, numbers))
-        for at in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else ():
+        for at in (
+            np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else ()
+        ):
             chunk = self._index.chunks[int(numbers[at[0]])]
             try:
-                found = self._read(chunk, name, site) if sort == "vector" else self._read(chunk, "", None)[name]
+                found = (
+                    self._read(chunk, name, site)
+                    if sort == "vector"
+                    else self._read(chunk, "", None)[name]
+                )
             except ValueError as error:
                 self._discard(chunk, error)
                 self._clear()
@@ -234,7 +306,8 @@ class Space:
             yield at, found[chunk.sites.index(str(site))] if per_site else found, row[at]
 
     def _use(self, keys: Sequence[Key]) -> None:
-        """Note the use; does not make a folder that was pruned again, but opens one that another process has made."""
+        """Note the use; does not make a folder that was pruned again, but opens one that another
+        process has made."""
         _check_keys(keys)
         if self._hold is None and (self.folder / DESCRIPTION).exists():
             self.open()
@@ -242,14 +315,17 @@ class Space:
 
     def _touch(self) -> None:
         with contextlib.suppress(OSError):  # gone, or on a disk that can only be read
-            os.utime(self.folder / USED, follow_symlinks=os.utime not in os.supports_follow_symlinks)
+            os.utime(
+                self.folder / USED, follow_symlinks=os.utime not in os.supports_follow_symlinks
+            )
 
     def _clear(self) -> None:
         self._index, self._known = ChunkIndex(), set()
 
 
 def remove_leftovers(folder: Path, known: set[str]) -> None:
-    """Remove what a killed writer left in a space: files of no known chunk, old enough to be nobody's work in progress."""
+    """Remove what a killed writer left in a space: files of no known chunk, old enough to be
+    nobody's work in progress."""
     before = time.time() - _LEFTOVER_S
     atomic.remove_parts(folder)
     for entry in os.scandir(folder):
@@ -264,21 +340,26 @@ def space_key(description: Mapping[str, Any]) -> str:
     _check_plain(description, "description")
     whole = {"format": _FORMAT, "description": description}
     # Not ASCII: its escapes would spell some pairs of surrogates like one character.
-    text = json.dumps(whole, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        whole, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def describe(folder: Path) -> dict[str, Any] | None:
     """What a space's folder says that it holds; None where that cannot be read."""
     try:
-        description = json.loads((folder / DESCRIPTION).read_bytes().decode("utf-8", "surrogatepass"))["description"]
+        description = json.loads(
+            (folder / DESCRIPTION).read_bytes().decode("utf-8", "surrogatepass")
+        )["description"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return description if isinstance(description, dict) else None
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Refuse what JSON would write like something else: {1: …} like {"1": …}, or anything through its str()."""
+    """Refuse what JSON would write like something else: {1: …} like {"1": …}, or anything through
+    its str()."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
@@ -287,8 +368,14 @@ def _check_plain(value: Any, where: str) -> None:
     elif isinstance(value, (list, tuple)):
         for i, inner in enumerate(value):
             _check_plain(inner, f"{where}[{i}]")
-    elif not (value is None or isinstance(value, (str, int, bool)) or (isinstance(value, float) and math.isfinite(value))):
-        raise TypeError(f"{where} is {value!r}, which is not plain JSON: give text, finite numbers, lists and dicts only")
+    elif not (
+        value is None
+        or isinstance(value, (str, int, bool))
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
+        raise TypeError(
+            f"{where} is {value!r}, which is not plain JSON: give text, finite numbers, lists and dicts only"
+        )
 
 
 def _check_keys(keys: Sequence[Key]) -> None:
@@ -303,7 +390,10 @@ def _assembled(parts: Sequence[tuple[np.ndarray, np.ndarray]], out: np.ndarray) 
 
 
 def _check(
-    keys: Sequence[Key], vectors: Mapping[str, np.ndarray], sites: Sequence[str], numbers: Mapping[str, np.ndarray]
+    keys: Sequence[Key],
+    vectors: Mapping[str, np.ndarray],
+    sites: Sequence[str],
+    numbers: Mapping[str, np.ndarray],
 ) -> None:
     _check_keys(keys)
     texts = len(keys)
@@ -312,10 +402,19 @@ def _check(
     if not vectors and not numbers:
         raise ValueError("nothing to store: give vectors, numbers or both")
     for kind, array in vectors.items():
-        if array.ndim != 3 or array.shape[:2] != (len(sites), texts) or not array.shape[2] or array.dtype.kind != "f":
+        if (
+            array.ndim != 3
+            or array.shape[:2] != (len(sites), texts)
+            or not array.shape[2]
+            or array.dtype.kind != "f"
+        ):
             wanted = f"({len(sites)} sites, {texts} texts, D)"
-            raise ValueError(f"vectors {kind!r} must be floats of shape {wanted}, not {array.dtype} {array.shape}")
+            raise ValueError(
+                f"vectors {kind!r} must be floats of shape {wanted}, not {array.dtype} {array.shape}"
+            )
     for name, array in numbers.items():
         if array.shape not in ((texts,), (len(sites), texts)) or array.dtype.kind not in "biuf":
             wanted = f"({texts} texts,) or ({len(sites)} sites, {texts} texts)"
-            raise ValueError(f"numbers {name!r} must be numbers of shape {wanted}, not {array.dtype} {array.shape}")
+            raise ValueError(
+                f"numbers {name!r} must be numbers of shape {wanted}, not {array.dtype} {array.shape}"
+            )

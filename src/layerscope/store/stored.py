@@ -1,4 +1,5 @@
-"""`StoredRun`: what all kinds of finished runs share. A kind states its tables, and what it says first."""
+"""`StoredRun`: what all kinds of finished runs share. A kind states its tables, and what it says
+first."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 class StoredRun:
     """A finished run: tables and a manifest, in a folder (`path`) or in memory (None).
 
-    A subclass is a dataclass with `manifest`, `path` and a field for each table. `files` has the tables' files and, for each,
-    the name of its field; `without_csv` those that are too long to be written for people as well.
+    A subclass is a dataclass with `manifest`, `path` and a field for each table. `files` has the
+    tables' files and, for each, the name of its field; `without_csv` those that are too long to be
+    written for people as well.
     """
 
     kind: ClassVar[str]
@@ -62,7 +64,8 @@ class StoredRun:
         return self._map if self._map is not None else view("map", "read")(self.path)
 
     def map(self) -> Any:
-        """The texts as points at every layer, as far as the run kept them: drawn in a notebook, `run.map().save("map.html")`."""
+        """The texts as points at every layer, as far as the run kept them: drawn in a notebook,
+        `run.map().save("map.html")`."""
         return view("map", "of")(self)
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -76,10 +79,14 @@ class StoredRun:
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        return {"warnings": self.manifest["warnings"], "run": None if self.path is None else str(self.path)}
+        return {
+            "warnings": self.manifest["warnings"],
+            "run": None if self.path is None else str(self.path),
+        }
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write one page about this run (`.html`), or the same as `.md`, `.pdf`, `.png` or `.svg`."""
+        """Write one page about this run (`.html`), or the same as `.md`, `.pdf`, `.png` or
+        `.svg`."""
         return Path(view(self.kind, "report")(self, out))
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,5 @@
-"""Whether what is on disk is what was written: every table, array and result of a run's folder, every chunk of a store."""
+"""Whether what is on disk is what was written: every table, array and result of a run's folder,
+every chunk of a store."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _FOREIGN = "mteb"  # mteb's own cache: written for people, never read back
 
 @dataclass(frozen=True)
 class Check:
-    """One file: `ok`, `damaged` with the reason, or `not verified` because an earlier version wrote it without a checksum."""
+    """One file: `ok`, `damaged` with the reason, or `not verified` because an earlier version wrote
+    it without a checksum."""
 
     path: Path
     status: str
@@ -34,7 +36,8 @@ class Check:
 
 
 def check_table(file: Path, manifest: dict[str, Any]) -> None:
-    """Raise `DamagedFileError` where a table is not the one that its run's manifest was written for."""
+    """Raise `DamagedFileError` where a table is not the one that its run's manifest was written
+    for."""
     told = manifest.get(TABLES)
     expected = told.get(file.name) if isinstance(told, dict) else None
     if expected is not None and sha256_of(file) != expected:
@@ -42,7 +45,8 @@ def check_table(file: Path, manifest: dict[str, Any]) -> None:
 
 
 def check_run(folder: Path, owned: list[str]) -> Iterator[Check]:
-    """Check a run's own files: its tables, and everything in the folders that it keeps (`owned`), but no run inside it."""
+    """Check a run's own files: its tables, and everything in the folders that it keeps (`owned`),
+    but no run inside it."""
     manifest = read_manifest(folder) or {}
     told = manifest.get(TABLES)
     digests = told if isinstance(told, dict) else {}
@@ -51,14 +55,21 @@ def check_run(folder: Path, owned: list[str]) -> Iterator[Check]:
             continue  # an edited manifest must not reach out of its folder
         file = folder / name
         if not file.is_file():
-            if file.suffix == ".parquet" or file.exists():  # what is made from a table may be removed
+            if (
+                file.suffix == ".parquet" or file.exists()
+            ):  # what is made from a table may be removed
                 yield Check(file, DAMAGED, "it is missing")
         elif name not in digests:
             yield Check(file, UNKNOWN)
         else:
             yield _checked(file, manifest)
     for name in owned:
-        if is_plain_name(name) and name != _FOREIGN and (folder / name).is_dir() and not (folder / name).is_symlink():
+        if (
+            is_plain_name(name)
+            and name != _FOREIGN
+            and (folder / name).is_dir()
+            and not (folder / name).is_symlink()
+        ):
             yield from _check_inside(folder / name)
 
 
@@ -94,7 +105,9 @@ def _checked(path: Path, manifest: dict[str, Any]) -> Check:
     try:
         if manifest:
             check_table(path, manifest)
-        known = bool(manifest) or checked.is_checked(path) or path.suffix == ".npz"  # which has its members' own
+        known = (
+            bool(manifest) or checked.is_checked(path) or path.suffix == ".npz"
+        )  # which has its members' own
     except DamagedFileError as error:
         return Check(path, DAMAGED, error.reason)
     except UnreadableFileError:
@@ -105,5 +118,7 @@ def _checked(path: Path, manifest: dict[str, Any]) -> Check:
         with contextlib.suppress(OSError):
             if not path.exists():
                 return Check(path, DAMAGED, "it is missing")
-        raise RunFolderError(f"cannot read {path}: {error.strerror or error}. Check the disk and the file's rights.") from error
+        raise RunFolderError(
+            f"cannot read {path}: {error.strerror or error}. Check the disk and the file's rights."
+        ) from error
     return Check(path, OK if known else UNKNOWN)

@@ -1,4 +1,5 @@
-"""Studies: the paper's experiments, one file each. `layerscope.study(name, *models)` runs one; see `layerscope study list`."""
+"""Studies: the paper's experiments, one file each. `layerscope.study(name, *models)` runs one; see
+`layerscope study list`."""
 
 from layerscope.studies.base import STUDIES, Option, Result, Study
 from layerscope.studies.shared.models import Request

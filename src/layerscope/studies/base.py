@@ -1,7 +1,8 @@
 """What a study is (its options, what it returns), and the registry of all studies.
 
-A study is one file: in this folder, a module whose `STUDY` is an instance of a `Study`; in another package, an entry point of
-the group `layerscope.studies` that names such an instance, its class, or its module.
+A study is one file: in this folder, a module whose `STUDY` is an instance of a `Study`; in another
+package, an entry point of the group `layerscope.studies` that names such an instance, its class, or
+its module.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True)
 class Option:
-    """One setting of one study. A value given as text is read as the default's type; lists are comma-separated.
+    """One setting of one study. A value given as text is read as the default's type; lists are
+    comma-separated.
 
-    `valid` are the names it may have, `least` and `most` the bounds of its numbers; a list that is `filled` must not be empty.
+    `valid` are the names it may have, `least` and `most` the bounds of its numbers; a list that is
+    `filled` must not be empty.
 
     >>> Option("levels", [0.0, 1.0], "shares of tokens").parse("0,0.5,1")
     [0.0, 0.5, 1.0]
@@ -54,7 +57,9 @@ class Option:
             kind = type(self.default[0]) if self.default else str
             values = [self._read(part, kind) for part in parts]
             if self.filled and not values:
-                raise InvalidValueError(f"option {self.name} is an empty list: give at least one value (default: {self.shown}).")
+                raise InvalidValueError(
+                    f"option {self.name} is an empty list: give at least one value (default: {self.shown})."
+                )
             return values
         return value if self.default is None else self._read(value, type(self.default))
 
@@ -71,8 +76,12 @@ class Option:
                 raise ValueError
             found = kind(value)
         except (TypeError, ValueError):
-            what = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
-            raise InvalidValueError(f"option {self.name} takes {what}, not {value!r} (default: {self.shown}).") from None
+            what = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+                kind, kind.__name__
+            )
+            raise InvalidValueError(
+                f"option {self.name} takes {what}, not {value!r} (default: {self.shown})."
+            ) from None
         return self._checked(found)
 
     def _checked(self, value: Any) -> Any:
@@ -82,7 +91,9 @@ class Option:
         low, high = self.least, self.most
         if (low is not None and not value >= low) or (high is not None and not value <= high):
             bounds = f"of {low:g} or more" if high is None else f"from {low:g} to {high:g}"
-            raise InvalidValueError(f"option {self.name} takes numbers {bounds}, not {value} (default: {self.shown}).")
+            raise InvalidValueError(
+                f"option {self.name} takes numbers {bounds}, not {value} (default: {self.shown})."
+            )
         return value
 
     @property
@@ -95,10 +106,11 @@ class Option:
 
 @dataclass
 class Result:
-    """What a study found. `table` is tidy: one row per model, site, setting and metric, with a value, its interval and n.
+    """What a study found. `table` is tidy: one row per model, site, setting and metric, with a
+    value, its interval and n.
 
-    `verdict` is plain sentences, the answer first, with the numbers and intervals they rest on; `conventions` go into the
-    manifest (model identities under "models").
+    `verdict` is plain sentences, the answer first, with the numbers and intervals they rest on;
+    `conventions` go into the manifest (model identities under "models").
     """
 
     table: pd.DataFrame
@@ -135,7 +147,11 @@ class Study(ABC):
         known = {option.name: option for option in self.options}
         for name in given:
             if name not in known:
-                hint = f"`layerscope study list {self.name}` shows what each does." if known else f"{self.name} has no options."
+                hint = (
+                    f"`layerscope study list {self.name}` shows what each does."
+                    if known
+                    else f"{self.name} has no options."
+                )
                 raise UnknownNameError(f"option of the study {self.name}", name, known, hint)
         return {name: option.parse(given.get(name)) for name, option in known.items()}
 
@@ -153,7 +169,13 @@ class Study(ABC):
         least, most = self.models
         if most == 0:
             return "none"
-        return f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+        return (
+            f"{least}"
+            if most == least
+            else f"{least} or more"
+            if most is None
+            else f"{least} to {most}"
+        )
 
 
 def _find(source: Any) -> list[Study]:

@@ -1,12 +1,14 @@
 """What happens to every layer when a prompt repeats itself, turns into noise, or grows?
 
-Measures prompt entropy at every layer under three conditions, on token ids: repetition (each token is replaced with probability p
-by one token of the same prompt), randomness (by a random token of the vocabulary) and length (the first n tokens). Special tokens
-that the tokenizer adds stay in place and are never drawn. One set of draws serves all levels of a prompt: what is replaced at
-p = 0.1 is replaced by the same token at p = 0.5, so that levels are compared prompt by prompt.
+Measures prompt entropy at every layer under three conditions, on token ids: repetition (each token
+is replaced with probability p by one token of the same prompt), randomness (by a random token of
+the vocabulary) and length (the first n tokens). Special tokens that the tokenizer adds stay in
+place and are never drawn. One set of draws serves all levels of a prompt: what is replaced at p =
+0.1 is replaced by the same token at p = 0.5, so that levels are compared prompt by prompt.
 
-Table: a row per condition, level, layer and sink setting. Figure: entropy against depth, a column per condition, a color per
-level. Verdict: what each condition does between its lowest and highest level in the middle half of the layers.
+Table: a row per condition, level, layer and sink setting. Figure: entropy against depth, a column
+per condition, a color per level. Verdict: what each condition does between its lowest and highest
+level in the middle half of the layers.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ _ROWS = {"keep": "prompt entropy (nats)", "drop": "the same without\nthe sink to
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids of one prompt, which of them are the text's own, and a number that stands for the text."""
+    """Token ids of one prompt, which of them are the text's own, and a number that stands for the
+    text."""
 
     ids: np.ndarray
     own: np.ndarray
@@ -80,26 +83,41 @@ class Prompt:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def replaced(self, p: float, seed: int, kind: int, draw: Callable[[np.random.Generator], np.ndarray]) -> np.ndarray:
+    def replaced(
+        self, p: float, seed: int, kind: int, draw: Callable[[np.random.Generator], np.ndarray]
+    ) -> np.ndarray:
         """Each of the text's tokens replaced with probability p by what is drawn for its place."""
         rng = np.random.default_rng([seed, kind, self.key & 0xFFFFFFFF, self.key >> 32])
         chances = rng.random(len(self))
         return np.where(self.own & (chances < p), draw(rng), self.ids)
 
 
-def repeated(prompt: Prompt, p: float, seed: int, vocabulary: np.ndarray | None = None) -> np.ndarray:
-    """Each of the text's tokens replaced with probability p by one token of the text, the same for all: p = 1 repeats it."""
+def repeated(
+    prompt: Prompt, p: float, seed: int, vocabulary: np.ndarray | None = None
+) -> np.ndarray:
+    """Each of the text's tokens replaced with probability p by one token of the text, the same for
+    all: p = 1 repeats it."""
     text = prompt.ids[prompt.own]
-    return prompt.replaced(p, seed, 0, lambda rng: text[rng.integers(len(text), size=1)]) if len(text) else prompt.ids.copy()
+    return (
+        prompt.replaced(p, seed, 0, lambda rng: text[rng.integers(len(text), size=1)])
+        if len(text)
+        else prompt.ids.copy()
+    )
 
 
 def randomized(prompt: Prompt, p: float, seed: int, vocabulary: np.ndarray) -> np.ndarray:
-    """Each of the text's tokens replaced with probability p by one drawn uniformly from `vocabulary`."""
-    return prompt.replaced(p, seed, 1, lambda rng: vocabulary[rng.integers(len(vocabulary), size=len(prompt))])
+    """Each of the text's tokens replaced with probability p by one drawn uniformly from
+    `vocabulary`."""
+    return prompt.replaced(
+        p, seed, 1, lambda rng: vocabulary[rng.integers(len(vocabulary), size=len(prompt))]
+    )
 
 
-def prefix(prompt: Prompt, length: float, seed: int = 0, vocabulary: np.ndarray | None = None) -> np.ndarray:
-    """The prompt cut to `length` tokens, with what the tokenizer added at its end put back; empty where it is shorter.
+def prefix(
+    prompt: Prompt, length: float, seed: int = 0, vocabulary: np.ndarray | None = None
+) -> np.ndarray:
+    """The prompt cut to `length` tokens, with what the tokenizer added at its end put back; empty
+    where it is shorter.
 
     >>> prefix(Prompt.of([1, 10, 11, 12, 2], special=[1, 2], key=0), 4).tolist()
     [1, 10, 11, 2]
@@ -135,10 +153,26 @@ class Extreme(Study):
     models = (1, 1)
     options = (
         Option(
-            "conditions", list(CONDITIONS), "changes to apply: repetition, randomness, length", tuple(CONDITIONS), filled=True
+            "conditions",
+            list(CONDITIONS),
+            "changes to apply: repetition, randomness, length",
+            tuple(CONDITIONS),
+            filled=True,
         ),
-        Option("levels", _LEVELS, "probabilities p with which a token is replaced", least=0, most=1, filled=True),
-        Option("lengths", _LENGTHS, "numbers of tokens to keep; those above max_length are left out", least=1),
+        Option(
+            "levels",
+            _LEVELS,
+            "probabilities p with which a token is replaced",
+            least=0,
+            most=1,
+            filled=True,
+        ),
+        Option(
+            "lengths",
+            _LENGTHS,
+            "numbers of tokens to keep; those above max_length are left out",
+            least=1,
+        ),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
@@ -147,10 +181,16 @@ class Extreme(Study):
         spec = read_specs(request.models)[0]
         model = spec.open(request)
         measured = measure_all(request, model, bar)
-        by_setting = {(*key, sink): values[sink].T for key, values in measured.values.items() for sink in SINKS}
+        by_setting = {
+            (*key, sink): values[sink].T
+            for key, values in measured.values.items()
+            for sink in SINKS
+        }
         places = [place_of(site) for site in measured.sites]
         common = {"model": spec.label, "metric": "prompt_entropy"}
-        table = layer_table(by_setting, ("condition", "level", "sink"), places, request.seed, COLUMNS, **common)
+        table = layer_table(
+            by_setting, ("condition", "level", "sink"), places, request.seed, COLUMNS, **common
+        )
         conventions = {
             "models": {spec.label: model.identity},
             "rows": "centered-unit",
@@ -159,25 +199,36 @@ class Extreme(Study):
             "levels": "one set of draws per prompt serves all levels; intervals over prompts",
             "sink": "the token with the largest norm, found per prompt and layer on states without the final norm",
         }
-        return Result(table, verdict(measured, request.seed), conventions, measured.warnings + undefined(measured))
+        return Result(
+            table,
+            verdict(measured, request.seed),
+            conventions,
+            measured.warnings + undefined(measured),
+        )
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Entropy against depth, colored by level: a column per condition, with and without the sink."""
+        """Entropy against depth, colored by level: a column per condition, with and without the
+        sink."""
         conditions = list(dict.fromkeys(table["condition"]))
-        figure, axes = grid(2, len(conditions), 4.0 * len(conditions), 5.6, sharex=True, sharey="row")
+        figure, axes = grid(
+            2, len(conditions), 4.0 * len(conditions), 5.6, sharex=True, sharey="row"
+        )
         for column, condition in zip(axes.T, conditions, strict=True):
             chosen = table[table["condition"] == condition]
             levels = sorted(chosen["level"].unique())
             for axis, sink in zip(column, _ROWS, strict=True):
                 draw_levels(axis, chosen[chosen["sink"] == sink], levels)
-            color_key(figure, list(column), [f"{level:g}" for level in levels], CONDITIONS[condition].unit)
+            color_key(
+                figure, list(column), [f"{level:g}" for level in levels], CONDITIONS[condition].unit
+            )
         label_axes(axes, [CONDITIONS[condition].title for condition in conditions], _ROWS.values())
         return with_heading(figure, manifest, table["model"].iloc[0])
 
 
 @dataclass
 class MeasuredPrompts:
-    """Prompt entropies by (condition, level), prompts in the order of the corpus; `plain` are the prompts as they are."""
+    """Prompt entropies by (condition, level), prompts in the order of the corpus; `plain` are the
+    prompts as they are."""
 
     sites: list[Site]
     values: dict[tuple[str, float], Values]
@@ -192,16 +243,24 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
     tokens = model.tokenize(list(request.texts), limit)
     special = model.tokenizer.all_special_ids
     prompts = [
-        Prompt.of(ids, special, content_key(text)) for ids, text in zip(tokens.ids, request.texts, strict=True) if len(ids)
+        Prompt.of(ids, special, content_key(text))
+        for ids, text in zip(tokens.ids, request.texts, strict=True)
+        if len(ids)
     ]
     if not prompts:
-        raise DataError(f"the tokenizer of {model.name} finds no token in any of the {len(request.texts)} texts.")
+        raise DataError(
+            f"the tokenizer of {model.name} finds no token in any of the {len(request.texts)} texts."
+        )
     vocabulary = plain_vocabulary(vocabulary_size(model), special)
     warnings = []
     if any(tokens.truncated):
-        warnings.append(f"{sum(tokens.truncated)} of {len(prompts)} texts were cut to {limit} tokens.")
+        warnings.append(
+            f"{sum(tokens.truncated)} of {len(prompts)} texts were cut to {limit} tokens."
+        )
     if (short := sum(int(p.own.sum()) < 2 for p in prompts)) > 0:
-        warnings.append(f"{short} texts have fewer than two tokens of their own: repetition leaves them as they are.")
+        warnings.append(
+            f"{short} texts have fewer than two tokens of their own: repetition leaves them as they are."
+        )
     wanted = _wanted(request.options, min(limit, max(len(p) for p in prompts)), warnings)
     sites = expand_sites(None, model.anatomy)
     passes = {PLAIN: [p.ids for p in prompts]}
@@ -215,16 +274,26 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
     values = {}
     for (condition, level), ids in passes.items():
         measure = partial(measure_prompts, model, sites, ids, request.final_norm, special, bar)
-        values[condition, level] = kept_arrays(request.work / f"{condition}-{level:g}.npz", measure, bar, len(prompts))
-    return MeasuredPrompts(sites, {key: values[name] for key, name in names_of.items()}, values[PLAIN], warnings)
+        values[condition, level] = kept_arrays(
+            request.work / f"{condition}-{level:g}.npz", measure, bar, len(prompts)
+        )
+    return MeasuredPrompts(
+        sites, {key: values[name] for key, name in names_of.items()}, values[PLAIN], warnings
+    )
 
 
 def _wanted(options: dict[str, Any], longest: int, warnings: list[str]) -> list[tuple[str, float]]:
     lengths = [n for n in options["lengths"] if n <= longest]
     if "length" in options["conditions"] and not lengths:
-        warnings.append(f"no length of {options['lengths']} is within the texts, the longest of which has {longest} tokens.")
+        warnings.append(
+            f"no length of {options['lengths']} is within the texts, the longest of which has {longest} tokens."
+        )
     levels = {"length": lengths}
-    return [(c, float(n)) for c in dict.fromkeys(options["conditions"]) for n in sorted(set(levels.get(c, options["levels"])))]
+    return [
+        (c, float(n))
+        for c in dict.fromkeys(options["conditions"])
+        for n in sorted(set(levels.get(c, options["levels"])))
+    ]
 
 
 def vocabulary_size(model: LoadedModel) -> int:
@@ -240,16 +309,27 @@ def plain_vocabulary(size: int, special: Collection[int]) -> np.ndarray:
 
 
 def measure_prompts(
-    model: LoadedModel, sites: list[Site], prompts: Sequence[np.ndarray], norm: str, special: Collection[int], bar: Progress
+    model: LoadedModel,
+    sites: list[Site],
+    prompts: Sequence[np.ndarray],
+    norm: str,
+    special: Collection[int],
+    bar: Progress,
 ) -> Values:
-    """Prompt entropies of token ids; undefined where a text is one token again and again, and its states are equal.
+    """Prompt entropies of token ids; undefined where a text is one token again and again, and its
+    states are equal.
 
-    A causal model without absolute positions cannot tell such tokens apart (behind a beginning-of-text token this holds
-    at layer 0 only). After centering only rounding error is left, or a single direction, and its entropy says nothing.
+    A causal model without absolute positions cannot tell such tokens apart (behind a
+    beginning-of-text token this holds at layer 0 only). After centering only rounding error is
+    left, or a single direction, and its entropy says nothing.
     """
     out = reduce_prompts(model, prompts, norm, bar, *SINKS)
-    own = [~np.isin(ids, list(special)) for ids in prompts]  # what the tokenizer adds does not count
-    alike = [i for i, ids in enumerate(prompts) if own[i].sum() > 1 and len({*ids[own[i]].tolist()}) == 1]
+    own = [
+        ~np.isin(ids, list(special)) for ids in prompts
+    ]  # what the tokenizer adds does not count
+    alike = [
+        i for i, ids in enumerate(prompts) if own[i].sum() > 1 and len({*ids[own[i]].tolist()}) == 1
+    ]
 
     def look(number: int, layer: int, raw: Tensor, state: Tensor) -> None:
         z = state.float()[torch.from_numpy(own[alike[number]]).to(state.device)]
@@ -271,20 +351,36 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
     for condition in dict.fromkeys(condition for condition, _ in measured.values):
         levels = sorted(level for name, level in measured.values if name == condition)
         # at least half of the prompts must have values at every middle layer
-        defined = {level: np.isfinite(measured.values[condition, level]["keep"][inner]).all(0).mean() for level in levels}
+        defined = {
+            level: np.isfinite(measured.values[condition, level]["keep"][inner]).all(0).mean()
+            for level in levels
+        }
         levels = [level for level in levels if defined[level] >= 0.5]
         if len(levels) < 2:
-            out.append(f"{condition.capitalize()}: fewer than two levels with a value, nothing to compare.")
+            out.append(
+                f"{condition.capitalize()}: fewer than two levels with a value, nothing to compare."
+            )
             continue
         first, last = levels[0], levels[-1]
-        span = f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
-        change = {sink: measured.values[condition, last][sink] - measured.values[condition, first][sink] for sink in SINKS}
+        span = (
+            f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
+        )
+        change = {
+            sink: measured.values[condition, last][sink] - measured.values[condition, first][sink]
+            for sink in SINKS
+        }
         kept, dropped = means_of((change[sink][inner].mean(axis=0) for sink in SINKS), seed)
-        short.append(f"{MOVES[kept.sign]}{change_without_sink(kept, dropped, MOVES)} with {CONDITIONS[condition].grows}")
+        short.append(
+            f"{MOVES[kept.sign]}{change_without_sink(kept, dropped, MOVES)} with {CONDITIONS[condition].grows}"
+        )
         text = f"prompt entropy {MOVES[kept.sign]} in the middle half of the layers, {kept} nats"
         out.append(f"{condition.capitalize()} ({span}): {text}; without the sink token {dropped}.")
         out.append(f"  {sentence(where_clear(means_of(change['keep'], seed), 'up', 'down'))}")
-    answer = f"in the middle half of the layers, prompt entropy {join_words(short)}" if short else "there is nothing to compare"
+    answer = (
+        f"in the middle half of the layers, prompt entropy {join_words(short)}"
+        if short
+        else "there is nothing to compare"
+    )
     return [in_short(answer), *out]
 
 

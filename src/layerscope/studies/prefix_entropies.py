@@ -1,9 +1,11 @@
-"""Prompt entropies of every prefix of a prompt at once, where its rows do not change as the prefix grows.
+"""Prompt entropies of every prefix of a prompt at once, where its rows do not change as the prefix
+grows.
 
-The prefixes' Gram matrices are then the leading blocks of one matrix G. With K = G / tr G, the entropy of the first n rows needs
-Σ λ log λ of a leading block. On [0, 1], x log x ≈ c x + Σ_k w_k log(1 + x / t_k) (`entropy_sum`), so that sum is a sum of
-log det(K_n + t_k) over 22 fixed t_k, and one Cholesky factor of K + t_k has the determinant of every n on its diagonal. All N
-entropies cost 22 factorizations, about 7 N³, instead of N sets of eigenvalues, about N⁴ / 3.
+The prefixes' Gram matrices are then the leading blocks of one matrix G. With K = G / tr G, the
+entropy of the first n rows needs Σ λ log λ of a leading block. On [0, 1], x log x ≈ c x + Σ_k w_k
+log(1 + x / t_k) (`entropy_sum`), so that sum is a sum of log det(K_n + t_k) over 22 fixed t_k, and
+one Cholesky factor of K + t_k has the determinant of every n on its diagonal. All N entropies cost
+22 factorizations, about 7 N³, instead of N sets of eigenvalues, about N⁴ / 3.
 """
 
 from __future__ import annotations
@@ -21,19 +23,23 @@ from layerscope.metrics.options import RowPreparation, prepare_rows
 
 _FEWEST = 48  # fewer prefixes than this are solved one by one as fast
 
-# The fit of x log x: log t_k = highest − step · k · (1 + grading · k), wider where less accuracy is needed
+# The fit of x log x: log t_k = highest − step · k · (1 + grading · k), wider where less accuracy is
+# needed
 _HIGHEST, _STEP, _GRADING = 2.0, 0.85, 0.02
 _FLOOR = 1e-4  # the fit's error is a share of x + floor: eigenvalues near zero are many
-# Blocks that hold less than this share of the trace are done again on a scale of their own, far above the fit's floor.
+# Blocks that hold less than this share of the trace are done again on a scale of their own, far
+# above the fit's floor.
 _SMALL = 1 / 64
 
 
 def entropies_of_prefixes(states: Tensor, lengths: Sequence[int], center: str = "prefix") -> Tensor:
-    """S_1 of the first n rows of `states` (N, D), centered and scaled to length 1, for each n of `lengths`; NaN where undefined.
+    """S_1 of the first n rows of `states` (N, D), centered and scaled to length 1, for each n of
+    `lengths`; NaN where undefined.
 
-    Rows centered on the whole `prompt`'s mean do not change as the prefix grows: `prefix_entropies` gives all prefixes at once.
-    Centered on the `prefix`'s own mean (the prompt entropy of a text cut to n tokens), all rows change with every token, and each
-    prefix is solved by itself; so are a few of the others.
+    Rows centered on the whole `prompt`'s mean do not change as the prefix grows: `prefix_entropies`
+    gives all prefixes at once. Centered on the `prefix`'s own mean (the prompt entropy of a text
+    cut to n tokens), all rows change with every token, and each prefix is solved by itself; so are
+    a few of the others.
     """
     x = states.double()
     if center == "prefix":
@@ -45,7 +51,8 @@ def entropies_of_prefixes(states: Tensor, lengths: Sequence[int], center: str = 
 
 
 def solve_each_prefix(states: Tensor, lengths: Sequence[int], rows: RowPreparation) -> Tensor:
-    """The direct way: each prefix's rows prepared, its smaller Gram matrix formed and its eigenvalues solved from scratch."""
+    """The direct way: each prefix's rows prepared, its smaller Gram matrix formed and its
+    eigenvalues solved from scratch."""
     values = [matrix_entropy(states[:n], 1.0, rows) for n in lengths]
     return torch.stack(values) if values else torch.empty(0, dtype=torch.float64)
 
@@ -80,13 +87,16 @@ def entropy_sum(terms: int = 22) -> LogSum:
     wanted = x * np.log(x)
     columns = np.concatenate([x[:, None], np.log1p(x[:, None] / poles)], axis=1)
     scale = np.concatenate([[1.0], poles])
-    solved = np.linalg.lstsq(columns * scale * share[:, None], wanted * share, rcond=1e-15)[0] * scale
+    solved = (
+        np.linalg.lstsq(columns * scale * share[:, None], wanted * share, rcond=1e-15)[0] * scale
+    )
     error = float(np.abs((columns @ solved - wanted) * share).max())
     return LogSum(poles, solved[1:], float(solved[0]), error)
 
 
 def prefix_entropies(gram: Tensor) -> Tensor:
-    """S_1 of the leading n×n blocks of a Gram matrix (N, N), for n = 1 … N, float64; NaN where a block is zero.
+    """S_1 of the leading n×n blocks of a Gram matrix (N, N), for n = 1 … N, float64; NaN where a
+    block is zero.
 
     >>> [round(x, 6) for x in prefix_entropies(torch.eye(4)).exp().tolist()]
     [1.0, 2.0, 3.0, 4.0]
@@ -108,14 +118,21 @@ def _sum_x_log_x(scaled: Tensor, share: Tensor) -> Tensor:
     fit = entropy_sum()
     total = fit.linear * share
     diagonal = scaled.diagonal().clone()
-    # what rounding in the matrix can add to it: a smaller shift could leave it indefinite, and weighs nothing
+    # what rounding in the matrix can add to it: a smaller shift could leave it indefinite, and
+    # weighs nothing
     least = 4 * torch.finfo(torch.float64).eps * len(scaled) * float(diagonal.max())
     shifted = scaled.clone()
     for pole, weight in zip(fit.poles.tolist(), fit.weights.tolist(), strict=True):
         pole = max(pole, least)
         shifted.diagonal().copy_(diagonal + pole)
         factor, failed = torch.linalg.cholesky_ex(shifted)
-        if int(failed):  # not positive definite, so no Gram matrix: say so rather than give a number
-            raise ValueError("the matrix has negative eigenvalues beyond rounding: it is not a Gram matrix")
-        total += weight * (2 * factor.diagonal().log() - torch.log(torch.tensor(pole, dtype=torch.float64))).cumsum(0)
+        if int(
+            failed
+        ):  # not positive definite, so no Gram matrix: say so rather than give a number
+            raise ValueError(
+                "the matrix has negative eigenvalues beyond rounding: it is not a Gram matrix"
+            )
+        total += weight * (
+            2 * factor.diagonal().log() - torch.log(torch.tensor(pole, dtype=torch.float64))
+        ).cumsum(0)
     return total

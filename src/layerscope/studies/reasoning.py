@@ -1,13 +1,16 @@
-"""How does prompt entropy grow along the sequence, and does a model that was taught to reason keep more of it?
+"""How does prompt entropy grow along the sequence, and does a model that was taught to reason keep
+more of it?
 
-Measures the entropy of every prefix of every prompt at every layer, of one model or several (`prefix_entropies` has the
-mathematics). Finished prompts are on disk, one file each. With `generate`, each model first writes on after every text, the
-likeliest token at each step, and entropy is followed along the text and the trace; solutions written by people are measured
-without it, as texts (`--data openai/gsm8k:main/test --column answer`).
+Measures the entropy of every prefix of every prompt at every layer, of one model or several
+(`prefix_entropies` has the mathematics). Finished prompts are on disk, one file each. With
+`generate`, each model first writes on after every text, the likeliest token at each step, and
+entropy is followed along the text and the trace; solutions written by people are measured without
+it, as texts (`--data openai/gsm8k:main/test --column answer`).
 
-Table: a row per model, layer, position and sink setting, with the spread between prompts (`sd`). Figure: entropy against tokens
-read, a column per group of layers, a color per model. Verdict: every other model against the first, prompt by prompt at equal
-numbers of tokens, and the ratio of their spreads; then the growth in each model.
+Table: a row per model, layer, position and sink setting, with the spread between prompts (`sd`).
+Figure: entropy against tokens read, a column per group of layers, a color per model. Verdict: every
+other model against the first, prompt by prompt at equal numbers of tokens, and the ratio of their
+spreads; then the growth in each model.
 """
 
 from __future__ import annotations
@@ -34,7 +37,16 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes, legend, model_colors, with_heading
+from layerscope.studies.shared.figures import (
+    DOTTED,
+    Figure,
+    draw_band,
+    grid,
+    label_axes,
+    legend,
+    model_colors,
+    with_heading,
+)
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
 from layerscope.studies.shared.numbers import (
     DIFFERS,
@@ -63,8 +75,18 @@ class Reasoning(Study):
     models = (1, None)
     options = (
         Option("stride", 1, "measure every N tokens; the whole prompt is always measured", least=1),
-        Option("center", "prompt", "mean to subtract: the whole prompt's, or the prefix's own (slower)", ("prompt", "prefix")),
-        Option("generate", 0, "tokens that each model writes after every text, to be measured too; 0: the texts alone", least=0),
+        Option(
+            "center",
+            "prompt",
+            "mean to subtract: the whole prompt's, or the prefix's own (slower)",
+            ("prompt", "prefix"),
+        ),
+        Option(
+            "generate",
+            0,
+            "tokens that each model writes after every text, to be measured too; 0: the texts alone",
+            least=0,
+        ),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
@@ -77,32 +99,50 @@ class Reasoning(Study):
             "center": options["center"],
             "entropy": "in nats, of the first n tokens, not divided by the log of n",
             "sink": "the token with the largest norm in the prompt, found per layer on states without the final norm",
-            "trace": f"up to {options['generate']} tokens, greedy, by the model itself" if options["generate"] else None,
+            "trace": f"up to {options['generate']} tokens, greedy, by the model itself"
+            if options["generate"]
+            else None,
         }
         notes = [note for m in measured for note in m.warnings]
         if len({m.tokenizer for m in measured}) > 1:
-            notes.append("the models cut texts into different tokens: position n is not the same place of a text in all of them.")
-        return Result(tabulate(measured, request.seed), verdict(measured, request.seed), conventions, notes)
+            notes.append(
+                "the models cut texts into different tokens: position n is not the same place of a text in all of them."
+            )
+        return Result(
+            tabulate(measured, request.seed), verdict(measured, request.seed), conventions, notes
+        )
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against position, a color per model, a column per group of layers."""
         colors = model_colors(manifest, table)
         figure, axes = grid(1, len(THIRDS), 10.6, 3.6, sharey=True)
         table = table.assign(third=third_of(table["depth"].to_numpy()))
-        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": DOTTED, "linewidth": 1.2, "alpha": 0.0}}
+        looks: dict[str, dict[str, Any]] = {
+            "keep": {},
+            "drop": {"linestyle": DOTTED, "linewidth": 1.2, "alpha": 0.0},
+        }
         for (g, axis), name, (sink, look) in product(enumerate(axes[0]), colors, looks.items()):
             rows = table[(table["third"] == g) & (table["model"] == name) & (table["sink"] == sink)]
-            # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
+            # bands of single layers, averaged: layers of one prompt move together, so nothing is
+            # gained by averaging them
             curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
             draw_band(axis, curve, colors[name], x="position", **look)
-        label_axes(axes, [name.removeprefix("the ") for name in THIRDS], ["prompt entropy of the prefix (nats)"], "tokens read")
-        legend(axes[0, -1], {**colors, "sink token dropped": "grey"}, {"sink token dropped": DOTTED})
+        label_axes(
+            axes,
+            [name.removeprefix("the ") for name in THIRDS],
+            ["prompt entropy of the prefix (nats)"],
+            "tokens read",
+        )
+        legend(
+            axes[0, -1], {**colors, "sink token dropped": "grey"}, {"sink token dropped": DOTTED}
+        )
         return with_heading(figure, manifest, size=8)
 
 
 @dataclass
 class MeasuredTraces:
-    """One model: `values` by sink setting (prompts, layers, positions), NaN where a prompt is shorter or a value undefined."""
+    """One model: `values` by sink setting (prompts, layers, positions), NaN where a prompt is
+    shorter or a value undefined."""
 
     label: str
     identity: dict[str, Any]
@@ -111,24 +151,35 @@ class MeasuredTraces:
     values: dict[str, np.ndarray]
     tokenizer: str
     warnings: list[str] = field(default_factory=list)
-    texts: list[int] = field(default_factory=list)  # tokens of each text, before what the model wrote
+    texts: list[int] = field(
+        default_factory=list
+    )  # tokens of each text, before what the model wrote
     traces: list[int] = field(default_factory=list)  # tokens that it wrote
 
-    def curves(self, sink: str, third: int | None = None, positions: np.ndarray | None = None) -> np.ndarray:
+    def curves(
+        self, sink: str, third: int | None = None, positions: np.ndarray | None = None
+    ) -> np.ndarray:
         """(prompts, positions): the mean over a third of the layers, or over all."""
         which = third_of(np.array([site.depth for site in self.sites]))
         values = self.values[sink][:, (which == third) | (third is None)]
-        return defined_mean(values if positions is None else values[:, :, np.isin(self.positions, positions)], axis=1)
+        return defined_mean(
+            values if positions is None else values[:, :, np.isin(self.positions, positions)],
+            axis=1,
+        )
 
     def changes(self, sink: str, starts: Sequence[int], ends: Sequence[int], seed: int) -> str:
         """What happens between two positions of each prompt, in each third of the layers."""
         rows = np.arange(len(starts))
-        before, after = (np.searchsorted(self.positions, at, side="right") - 1 for at in (starts, ends))
+        before, after = (
+            np.searchsorted(self.positions, at, side="right") - 1 for at in (starts, ends)
+        )
         there = (before >= 0) & (before < after)
         parts = []
         for third, name in enumerate(THIRDS):
             curves = self.curves(sink, third)
-            parts.append(f"{mean_of(np.where(there, curves[rows, after] - curves[rows, before], np.nan), seed)} in {name}")
+            parts.append(
+                f"{mean_of(np.where(there, curves[rows, after] - curves[rows, before], np.nan), seed)} in {name}"
+            )
         return "; ".join(parts)
 
 
@@ -144,9 +195,13 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     prompts = _with_traces(model, tokens.ids, request.options["generate"], folder, bar)
     longest = max((len(ids) for ids in prompts), default=0)
     if longest < _FEWEST_TOKENS:
-        raise LayerscopeError(f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along them.")
+        raise LayerscopeError(
+            f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along them."
+        )
     stride = request.options["stride"]
-    positions = np.unique([*range(max(2, stride), longest + 1, stride), longest])  # lengths that are looked at
+    positions = np.unique(
+        [*range(max(2, stride), longest + 1, stride), longest]
+    )  # lengths that are looked at
     values = {sink: np.full((len(prompts), len(sites), len(positions)), np.nan) for sink in SINKS}
     bar.begin(f"{spec.label}|prompts", len(prompts))
     for i, ids in enumerate(prompts):
@@ -160,15 +215,25 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
                 values[sink][i, :, : block.shape[2]] = block[k]
         bar.advance(1)
     short = sum(len(ids) < _FEWEST_TOKENS for ids in prompts)
-    notes = [f"{spec.label}: {short} texts with fewer than {_FEWEST_TOKENS} tokens are left out."] if short else []
+    notes = (
+        [f"{spec.label}: {short} texts with fewer than {_FEWEST_TOKENS} tokens are left out."]
+        if short
+        else []
+    )
     if any(tokens.truncated):
-        notes.append(f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to {request.max_length} tokens.")
+        notes.append(
+            f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to {request.max_length} tokens."
+        )
     cut = hashlib.sha256(str(tokens.ids[:8]).encode()).hexdigest()
     written = [len(ids) - length for ids, length in zip(prompts, lengths, strict=True)]
-    return MeasuredTraces(spec.label, model.identity, sites, positions, values, cut, notes, lengths, written)
+    return MeasuredTraces(
+        spec.label, model.identity, sites, positions, values, cut, notes, lengths, written
+    )
 
 
-def _with_traces(model: LoadedModel, prompts: list[list[int]], count: int, folder: Path, bar: Progress) -> list[list[int]]:
+def _with_traces(
+    model: LoadedModel, prompts: list[list[int]], count: int, folder: Path, bar: Progress
+) -> list[list[int]]:
     """The prompts, each with what the model writes after it; what was written is on disk."""
     if not count:
         return prompts
@@ -187,10 +252,15 @@ def _with_traces(model: LoadedModel, prompts: list[list[int]], count: int, folde
 
 
 def output_weights(model: LoadedModel) -> Tensor:
-    """What turns a final state into scores of tokens: the input embeddings, where the model shares them."""
+    """What turns a final state into scores of tokens: the input embeddings, where the model shares
+    them."""
     config = getattr(model.module, "config", None)
     if not getattr(config, "tie_word_embeddings", False) or model.identity["bidirectional"]:
-        why = "it is not a decoder" if model.identity["bidirectional"] else "its output layer is not loaded"
+        why = (
+            "it is not a decoder"
+            if model.identity["bidirectional"]
+            else "its output layer is not loaded"
+        )
         raise LayerscopeError(
             f"{model.name} cannot write here: {why}. `generate` is for decoders that share input and output embeddings "
             "(SmolLM2, Gemma 3, Qwen 2.5 up to 3B); texts that were written elsewhere can be measured with generate=0."
@@ -199,7 +269,8 @@ def output_weights(model: LoadedModel) -> Tensor:
 
 
 def write_on(model: LoadedModel, head: Tensor, ids: Sequence[int], count: int) -> list[int]:
-    """At most `count` tokens after `ids`, the likeliest at each step, until the text ends or the model's context is full."""
+    """At most `count` tokens after `ids`, the likeliest at each step, until the text ends or the
+    model's context is full."""
     ends = getattr(model.module.config, "eos_token_id", None)
     stop = set(ends if isinstance(ends, list) else [ends])
     room = count if model.max_length is None else min(count, model.max_length - len(ids))
@@ -218,8 +289,11 @@ def write_on(model: LoadedModel, head: Tensor, ids: Sequence[int], count: int) -
     return written
 
 
-def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.ndarray, request: Request) -> np.ndarray:
-    """(sink settings, layers, lengths) of one prompt. Each layer's states are let go before the next."""
+def _prompt(
+    model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.ndarray, request: Request
+) -> np.ndarray:
+    """(sink settings, layers, lengths) of one prompt. Each layer's states are let go before the
+    next."""
     out = np.full((len(SINKS), len(sites), len(lengths)), np.nan)
 
     def follow(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
@@ -237,7 +311,8 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
 
 
 def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
-    """One row per model, layer, position and sink setting; `sd` is over prompts. Positions out of reach are left out."""
+    """One row per model, layer, position and sink setting; `sd` is over prompts. Positions out of
+    reach are left out."""
     settings: list[tuple[dict[str, Any], np.ndarray]] = []
     for m, sink in product(measured, SINKS):
         for (j, site), (p, position) in product(enumerate(m.sites), enumerate(m.positions)):
@@ -245,7 +320,13 @@ def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
             values = values[np.isfinite(values)]
             if len(values):
                 spread = float(values.std(ddof=1)) if len(values) > 1 else np.nan
-                setting = {"model": m.label, **place_of(site), "position": int(position), "sink": sink, "sd": spread}
+                setting = {
+                    "model": m.label,
+                    **place_of(site),
+                    "position": int(position),
+                    "sink": sink,
+                    "sd": spread,
+                }
                 settings.append((setting, values))
     return mean_table(settings, seed, COLUMNS).assign(metric="prompt_entropy")
 
@@ -272,8 +353,12 @@ def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
         out.append(f"{m.label}: from {early} to {whole} tokens prompt entropy changes by {grows}.")
         if not others:
             curve = m.curves("keep")[:, np.isin(m.positions, [early, whole])]
-            does = {1: "grows", -1: "falls", 0: "does not clearly change"}[mean_of(curve[:, -1] - curve[:, 0], seed).sign]
-            short = [f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"]
+            does = {1: "grows", -1: "falls", 0: "does not clearly change"}[
+                mean_of(curve[:, -1] - curve[:, 0], seed).sign
+            ]
+            short = [
+                f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"
+            ]
         wrote = [trace for trace in m.traces if trace]
         if wrote:
             ends = [text + trace for text, trace in zip(m.texts, m.traces, strict=True)]
@@ -285,7 +370,8 @@ def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
 
 
 def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
-    """Which of two models has the higher entropy over all layers, with the sink token and without it."""
+    """Which of two models has the higher entropy over all layers, with the sink token and without
+    it."""
     kept, dropped = (_difference(base, other, sink, None, seed)[0] for sink in SINKS)
     text = f"over all layers, prompt entropy of {other.label} is {DIFFERS[kept.sign]}{THAN[kept.sign]} {base.label}"
     return text + change_without_sink(kept, dropped, DIFFERS)
@@ -299,20 +385,26 @@ def _compared(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[st
             difference, spread = _difference(base, other, sink, third, seed)
             parts.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{spread}")
         out.append(
-            f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: " + "; ".join(parts) + "."
+            f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: "
+            + "; ".join(parts)
+            + "."
         )
     return out
 
 
-def _difference(base: MeasuredTraces, other: MeasuredTraces, sink: str, third: int | None, seed: int) -> tuple[Interval, str]:
-    """Other minus base at the positions that both have, and the ratio of their spreads between prompts in words."""
+def _difference(
+    base: MeasuredTraces, other: MeasuredTraces, sink: str, third: int | None, seed: int
+) -> tuple[Interval, str]:
+    """Other minus base at the positions that both have, and the ratio of their spreads between
+    prompts in words."""
     shared = np.intersect1d(base.positions, other.positions)
     one, two = (m.curves(sink, third, shared) for m in (base, other))
     return mean_of(defined_mean(two - one), seed), _spread(one, two, seed)
 
 
 def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
-    """The ratio of the spreads between prompts, over positions that all prompts of both reach, with its interval."""
+    """The ratio of the spreads between prompts, over positions that all prompts of both reach, with
+    its interval."""
     reached = np.isfinite(one).all(axis=0) & np.isfinite(two).all(axis=0)
     if len(one) < 3 or not reached.any():
         return ""
@@ -322,7 +414,9 @@ def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
         first = one[rows].std(axis=0, ddof=1).mean()
         return float(two[rows].std(axis=0, ddof=1).mean() / first) if first > 0 else np.nan
 
-    drawn = np.array([ratio(rows) for rows in bootstrap_rows(len(one), RESAMPLES // 4, [seed, len(one)])])
+    drawn = np.array(
+        [ratio(rows) for rows in bootstrap_rows(len(one), RESAMPLES // 4, [seed, len(one)])]
+    )
     value = percentile_interval(ratio(np.arange(len(one))), drawn)
     return f" (spread between prompts × {value.value:.2f}, {value.low:.2f} to {value.high:.2f})"
 

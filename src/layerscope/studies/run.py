@@ -35,7 +35,8 @@ WORK = "parts"  # finished parts of a study, such as the profiles of its models,
 
 @dataclass
 class StudyRun(StoredRun):
-    """What `layerscope.study` returns. `table` is tidy; `verdict` is the answer in plain sentences."""
+    """What `layerscope.study` returns. `table` is tidy; `verdict` is the answer in plain
+    sentences."""
 
     kind: ClassVar[str] = "study"
     files: ClassVar[dict[str, str]] = {"study": "table"}
@@ -66,13 +67,16 @@ class StudyRun(StoredRun):
             for kind in ("png", "svg"):
                 folder.write_file(f"figure.{kind}", partial(figure.savefig, format=kind))
         except MissingExtraError as error:  # the numbers must not be lost for want of a picture
-            # not the command that installs it, which names a folder of this machine: others will read this
+            # not the command that installs it, which names a folder of this machine: others will
+            # read this
             told = f"no figure was drawn: that needs the extra `{error.extra}`"
             self.manifest["warnings"] = [*self.manifest["warnings"], told]
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        facts = {name: self.manifest[name] for name in ("study", "title", "paper", "verdict", "options")}
+        facts = {
+            name: self.manifest[name] for name in ("study", "title", "paper", "verdict", "options")
+        }
         return {**facts, "rows": len(self.table), **super().summary()}
 
     def __repr__(self) -> str:
@@ -99,24 +103,35 @@ def study(
 ) -> StudyRun:
     """Run one study; `layerscope study list` names them.
 
-    - `models`: names, folders, hub ids (with settings of their own if needed: `org/base?bidirectional=true`), `LoadedModel`s, or
+    - `models`: names, folders, hub ids (with settings of their own if needed:
+      `org/base?bidirectional=true`), `LoadedModel`s, or
       torch modules with their `tokenizer`.
     - `data`: texts, as for `layerscope.profile`.
     - `out`: a folder, which is resumed if it holds this very study.
     - `final_norm`: `raw` unless the study says otherwise (`scores`: `applied`).
     - `options`: the study's own options.
 
-    Options of the models (dtype, device, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size) can be
-    given as plain keywords, or together as `model_options` and `engine`, as for `layerscope.profile`. They are for all models;
-    what is written with a model itself comes first.
+    Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine`, as for `layerscope.profile`. They are for all models; what is written with a model
+    itself comes first.
 
         run = layerscope.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
         run.verdict; run.table; run.plot()
     """
     chosen = STUDIES.get(name)
     own = {option.name for option in chosen.options}
-    shared = {key: options.pop(key) for key in (*ModelOptions.names(), *EngineOptions.names()) if key in {*options} - own}
-    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    shared = {
+        key: options.pop(key)
+        for key in (*ModelOptions.names(), *EngineOptions.names())
+        if key in {*options} - own
+    }
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
     command = Command("study", shared, **ways)
     filled = chosen.fill(options)
     chosen.check_models(len(models))
@@ -128,12 +143,31 @@ def study(
     if seed < 0:
         raise InvalidValueError(f"seed must be 0 or more, not {seed}.")
     folder = None if out is None else RunFolder(out)
-    given = [model if isinstance(model, (str, Path, LoadedModel, Spec)) else wrap(model, tokenizer) for model in models]
-    for spec in map(read_spec, given):  # a misspelled name must not be found out after hours with the first
+    given = [
+        model if isinstance(model, (str, Path, LoadedModel, Spec)) else wrap(model, tokenizer)
+        for model in models
+    ]
+    for spec in map(
+        read_spec, given
+    ):  # a misspelled name must not be found out after hours with the first
         if isinstance(spec.model, (str, Path)):
             check_name(spec.model)
-    corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, data, column, limit, offline)
-    request = Request(given, corpus, filled, seed, command.loading, final_norm, max_length, Path(), offline=offline)
+    corpus = (
+        None
+        if chosen.models[0] == 0 and not given
+        else _read_texts(chosen, data, column, limit, offline)
+    )
+    request = Request(
+        given,
+        corpus,
+        filled,
+        seed,
+        command.loading,
+        final_norm,
+        max_length,
+        Path(),
+        offline=offline,
+    )
     request.batch_size = command.where.batch_size
     with command:
         request.engine = command.engine
@@ -147,18 +181,24 @@ def study(
             request.work.mkdir(parents=True, exist_ok=True)
             commits = (session.earlier or {}).get("commits")
             known = commits if isinstance(commits, dict) else {}
-            return _measure(chosen, request, command.bar, known, lambda now: session.note(commits=now))
+            return _measure(
+                chosen, request, command.bar, known, lambda now: session.note(commits=now)
+            )
 
         settings: dict[str, Any] = {"overwrite": overwrite, "owned": [WORK], "study": chosen.name}
         return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
 
 
-def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool) -> Corpus | None:
+def _read_texts(
+    chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool
+) -> Corpus | None:
     if not chosen.texts:
         return None
     if isinstance(texts, Corpus):
         if limit is not None or column is not None:
-            raise DataError("limit and column go with texts that are yet to be read: pass them to load_corpus instead.")
+            raise DataError(
+                "limit and column go with texts that are yet to be read: pass them to load_corpus instead."
+            )
         return texts
     return load_corpus(texts, column=column, limit=limit, offline=offline)
 
@@ -184,7 +224,8 @@ def _measure(
     commits: dict[str, str] | None = None,
     note: Callable[[dict[str, str]], None] | None = None,
 ) -> StudyRun:
-    """Run it. A study that is resumed reads the hub's branches at the `commits` that it began with, wherever they are now."""
+    """Run it. A study that is resumed reads the hub's branches at the `commits` that it began with,
+    wherever they are now."""
     clock, corpus = time.perf_counter(), request.texts
     with pinned(commits, note) as pins:
         result = chosen.run(request, bar)
@@ -198,7 +239,9 @@ def _measure(
         title=chosen.title,
         paper=chosen.paper,
         options=atomic.plain(request.options),
-        corpus=None if corpus is None else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
+        corpus=None
+        if corpus is None
+        else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
         texts=None if corpus is None else len(corpus),
         conventions={**common, **result.conventions},
         verdict=result.verdict,

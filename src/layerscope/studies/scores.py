@@ -1,11 +1,13 @@
 """Do inner layers score better than the last, and do the metrics say which?
 
-Scores every layer on labeled tasks, profiles the model on the corpus and, as the paper's Appendix E does, on each task's own
-texts; then correlates metrics with scores and lets each metric choose a layer per task.
+Scores every layer on labeled tasks, profiles the model on the corpus and, as the paper's Appendix E
+does, on each task's own texts; then correlates metrics with scores and lets each metric choose a
+layer per task.
 
-Table: `value` rows (the profile), `score` rows (task and layer, × 100), `correlation` rows (a measure per metric, with its p
-against smooth-curve nulls) and `choice` rows (per task, the layer with the lowest value of a metric: its score minus the last
-layer's). Figure: mean score by depth, and the gain of each rule. Verdict: Fig. 1, Fig. 3 and Table 2, on these models and tasks.
+Table: `value` rows (the profile), `score` rows (task and layer, × 100), `correlation` rows (a
+measure per metric, with its p against smooth-curve nulls) and `choice` rows (per task, the layer
+with the lowest value of a metric: its score minus the last layer's). Figure: mean score by depth,
+and the gain of each rule. Verdict: Fig. 1, Fig. 3 and Table 2, on these models and tasks.
 """
 
 from __future__ import annotations
@@ -60,11 +62,23 @@ class Scores(Study):
     models = (1, None)
     final_norm = "applied"  # as the scores are: else the same layer is another vector in the two
     options = (
-        Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`", filled=True),
+        Option(
+            "tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`", filled=True
+        ),
         Option("items", 0, "maximum items to score per task; 0: all", least=0),
-        Option("metrics", PAPER_METRICS, "metrics to correlate, as for `layerscope profile --metrics`", filled=True),
+        Option(
+            "metrics",
+            PAPER_METRICS,
+            "metrics to correlate, as for `layerscope profile --metrics`",
+            filled=True,
+        ),
         Option("rules", RULES, "metrics whose lowest value chooses a layer per task"),
-        Option("task_texts", 200, "texts per task for its own metrics; 0: use those of the corpus", least=0),
+        Option(
+            "task_texts",
+            200,
+            "texts per task for its own metrics; 0: use those of the corpus",
+            least=0,
+        ),
         Option("data_dir", "", "folder with the data of tasks"),
     )
 
@@ -79,10 +93,16 @@ class Scores(Study):
             "readout": DEFAULT_READOUT,
             "choices": "per task, the layer with the lowest value of the metric "
             + ("on the task's own texts" if request.options["task_texts"] else "on the corpus"),
-            "metrics_on": "each task's own texts" if request.options["task_texts"] else "the corpus",
+            "metrics_on": "each task's own texts"
+            if request.options["task_texts"]
+            else "the corpus",
             "chance": "smooth-curve nulls: random phase and permuted increments; p is the larger, corrected for all metrics",
         }
-        warnings = [f"{each.label}: {line}" for each in found for line in [*each.profile.manifest["warnings"], *each.notes]]
+        warnings = [
+            f"{each.label}: {line}"
+            for each in found
+            for line in [*each.profile.manifest["warnings"], *each.notes]
+        ]
         return Result(table, _verdict(found), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
@@ -94,12 +114,22 @@ class Scores(Study):
         rules = list(dict.fromkeys(chosen["metric"]))
         width = 0.8 / max(1, len(colors))
         for i, (name, color) in enumerate(colors.items()):
-            means = table[(table["kind"] == "score") & (table["model"] == name)].groupby("depth")["value"].mean()
-            left.plot(means.index, means.to_numpy(), color=color, label=escape_math(name), linewidth=1.5)
+            means = (
+                table[(table["kind"] == "score") & (table["model"] == name)]
+                .groupby("depth")["value"]
+                .mean()
+            )
+            left.plot(
+                means.index, means.to_numpy(), color=color, label=escape_math(name), linewidth=1.5
+            )
             gains = chosen[chosen["model"] == name].groupby("metric")["value"].mean().reindex(rules)
             right.bar(np.arange(len(rules)) + i * width, gains.to_numpy(), width, color=color)
         right.axhline(0, color="#888888", linewidth=0.8)
-        right.set_xticks(np.arange(len(rules)) + 0.4 - width / 2, [f"lowest\n{rule}" for rule in rules], fontsize=7)
+        right.set_xticks(
+            np.arange(len(rules)) + 0.4 - width / 2,
+            [f"lowest\n{rule}" for rule in rules],
+            fontsize=7,
+        )
         label_axes(axes, ["Mean score", "Gain over the last layer, layer chosen per task"])
         right.set_xlabel("")
         left.legend(frameon=False, fontsize=7)
@@ -133,20 +163,35 @@ class _Found:
     def best_gain(self) -> Interval:
         """Of the best mean layer over the last, over tasks."""
         wide = self.scores.pivot(index="task", columns="layer", values="score")
-        return mean_of((wide[self.means().idxmax()] - wide[wide.columns.max()]).to_numpy(), self.seed)
+        return mean_of(
+            (wide[self.means().idxmax()] - wide[wide.columns.max()]).to_numpy(), self.seed
+        )
 
     def tables(self) -> list[pd.DataFrame]:
         """Its rows of the study's table."""
 
         def placed(rows: pd.DataFrame) -> pd.DataFrame:
             sites = [site_of(int(layer)) for layer in rows["layer"]]
-            return rows.assign(model=self.label, site=sites, depth=rows["layer"] / self.blocks, normalization="raw")
+            return rows.assign(
+                model=self.label, site=sites, depth=rows["layer"] / self.blocks, normalization="raw"
+            )
 
-        scores = self.scores.rename(columns={"score": "value"}).assign(kind="score", metric="score", n=1)
-        choices = self.choices.rename(columns={"rule": "metric", "gain": "value"}).assign(kind="choice", n=1)
-        correlations = self.found.layers.rename(columns={"tasks": "n"})[["metric", "measure", *names(VALUE), "p_adjusted"]]
+        scores = self.scores.rename(columns={"score": "value"}).assign(
+            kind="score", metric="score", n=1
+        )
+        choices = self.choices.rename(columns={"rule": "metric", "gain": "value"}).assign(
+            kind="choice", n=1
+        )
+        correlations = self.found.layers.rename(columns={"tasks": "n"})[
+            ["metric", "measure", *names(VALUE), "p_adjusted"]
+        ]
         values = profile_rows(self.profile, self.label, kind="value", task=None, measure=None)
-        parts = [values, placed(scores), correlations.assign(kind="correlation", model=self.label), placed(choices)]
+        parts = [
+            values,
+            placed(scores),
+            correlations.assign(kind="correlation", model=self.label),
+            placed(choices),
+        ]
         return [part.reindex(columns=[*values.columns, "p_adjusted"]) for part in parts]
 
 
@@ -161,8 +206,13 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     curves: list[Profile] = []
     notes = []
     if options["task_texts"]:
-        where: dict[str, Any] = {"data_dir": options["data_dir"] or None, "sample": options["items"] or None}
-        for task in resolve_tasks(options["tasks"], offline=request.offline, seed=request.seed, **where):
+        where: dict[str, Any] = {
+            "data_dir": options["data_dir"] or None,
+            "sample": options["items"] or None,
+        }
+        for task in resolve_tasks(
+            options["tasks"], offline=request.offline, seed=request.seed, **where
+        ):
             try:
                 corpus = corpus_of(task, options["task_texts"], request.seed)
             except DataError as error:
@@ -180,15 +230,21 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
 
 
 def choose_by_lowest(curves: pd.DataFrame, scores: pd.DataFrame, rules: list[str]) -> pd.DataFrame:
-    """Per rule and task: the layer with the metric's lowest value among the layers with a score, and its gain over the last.
+    """Per rule and task: the layer with the metric's lowest value among the layers with a score,
+    and its gain over the last.
 
-    `curves` has metric, layer and value, and a task if each task has its own. Of equal values the earlier layer is taken.
+    `curves` has metric, layer and value, and a task if each task has its own. Of equal values the
+    earlier layer is taken.
     """
     shared = [name for name in ("task", "layer") if name in curves]
-    both = scores.merge(curves[curves["metric"].isin(rules)].dropna(subset=["value"]), on=shared).sort_values("layer")
+    both = scores.merge(
+        curves[curves["metric"].isin(rules)].dropna(subset=["value"]), on=shared
+    ).sort_values("layer")
     picked = both.loc[both.groupby(["task", "metric"])["value"].idxmin()]
     last = scores.sort_values("layer").groupby("task")["score"].last()
-    return picked.assign(gain=picked["score"] - picked["task"].map(last)).rename(columns={"metric": "rule"})[CHOICE]
+    return picked.assign(gain=picked["score"] - picked["task"].map(last)).rename(
+        columns={"metric": "rule"}
+    )[CHOICE]
 
 
 def _verdict(found: list[_Found]) -> list[str]:
@@ -202,7 +258,9 @@ def _verdict(found: list[_Found]) -> list[str]:
         clear += gain.sign > 0 and gain.n >= _FEWEST_TASKS
         tasks = each.scores["task"].nunique()
         text = f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} of {each.blocks}, the last "
-        out.append(f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on the same tasks.")
+        out.append(
+            f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on the same tasks."
+        )
         rows, sure = _clear(each.found.layers)
         beyond, of = beyond + len(sure), of + len(rows)
         out.append(
@@ -220,7 +278,9 @@ def _verdict(found: list[_Found]) -> list[str]:
             gain = each.gain_of(rule)
             rules.append(gain.sign if gain.n >= _FEWEST_TASKS else 0)
             heading = metrics()[rule].info.title
-            out.append(f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, over {gain.n} tasks.")
+            out.append(
+                f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, over {gain.n} tasks."
+            )
     out += _over_models(found)
     answer = f"an inner layer has the best mean score in {inner} of {len(found)} model{'s' * (len(found) > 1)}"
     answer += f" (clearly in {clear})" * bool(inner)
@@ -241,12 +301,17 @@ def _over_models(found: list[_Found]) -> list[str]:
     """What the models say together; a test over them needs three families."""
     if len(found) < 2:
         return []
-    families = {each.label: str(each.profile.manifest["model"].get("family") or each.label) for each in found}
+    families = {
+        each.label: str(each.profile.manifest["model"].get("family") or each.label)
+        for each in found
+    }
     result = over_models({each.label: each.found for each in found}, families)
     table, sure = _clear(result.table)
     if table.empty:
         count = len(set(families.values()))
-        return [f"Over models nothing can be said: {count} families, and a test over them needs {FEWEST_FAMILIES}."]
+        return [
+            f"Over models nothing can be said: {count} families, and a test over them needs {FEWEST_FAMILIES}."
+        ]
     return [
         f"Over {int(table['families'].max())} families of models (t-test, Holm over {len(table)} metrics): "
         f"{join_words(sure) or 'no metric'} beyond chance."

@@ -31,7 +31,9 @@ def print_options(chosen: Sequence[Study]) -> None:
         print(f"{study.name}: {study.title}{paper}; models: {study.model_count}")
         for option in study.options:
             print(f"  --set {option.name}={option.shown}")
-            print(textwrap.fill(option.help, 110, initial_indent="      ", subsequent_indent="      "))
+            print(
+                textwrap.fill(option.help, 110, initial_indent="      ", subsequent_indent="      ")
+            )
         if not study.options:
             print("  no options of its own")
 
@@ -46,7 +48,9 @@ def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:
             "paper": study.paper,
             "models": {"least": study.models[0], "most": study.models[1]},
             "texts": study.texts,
-            "options": [{"name": o.name, "default": o.default, "help": o.help} for o in study.options],
+            "options": [
+                {"name": o.name, "default": o.default, "help": o.help} for o in study.options
+            ],
         }
         for study in chosen
     ]

@@ -1,4 +1,5 @@
-"""Many models, checkpoints and corpora in one go: a file in, ordinary run folders and one table out."""
+"""Many models, checkpoints and corpora in one go: a file in, ordinary run folders and one table
+out."""
 
 from layerscope.sweeps.run import Sweep, sweep
 

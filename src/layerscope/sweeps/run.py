@@ -1,4 +1,5 @@
-"""`sweep`: run a plan, one step after the other or one per worker of a cluster, into run folders and one table."""
+"""`sweep`: run a plan, one step after the other or one per worker of a cluster, into run folders
+and one table."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _MARK = ".sweep"
 
 @dataclass
 class Sweep(StoredRun):
-    """What `layerscope.sweep` returns: how each step ended (`jobs`), and one tidy table of all values (`table`)."""
+    """What `layerscope.sweep` returns: how each step ended (`jobs`), and one tidy table of all
+    values (`table`)."""
 
     kind: ClassVar[str] = "sweep"
     files: ClassVar[dict[str, str]] = {"sweep": "table"}
@@ -46,7 +48,12 @@ class Sweep(StoredRun):
     def load(cls, path: str | Path) -> Sweep:
         """Read the folder of a sweep or a recipe."""
         manifest = finished_manifest(path, cls.kind)
-        return cls(Path(path), pd.DataFrame(manifest["jobs"]), **cls.read(RunFolder(path)), manifest=manifest)
+        return cls(
+            Path(path),
+            pd.DataFrame(manifest["jobs"]),
+            **cls.read(RunFolder(path)),
+            manifest=manifest,
+        )
 
     @property
     def name(self) -> str:
@@ -57,7 +64,10 @@ class Sweep(StoredRun):
     def failed(self) -> list[dict[str, str]]:
         """Steps that failed, and why."""
         rows = self.jobs[self.jobs["status"] == "failed"]
-        return [{"job": str(row["job"]), "reason": str(row["reason"])} for row in rows.to_dict(orient="records")]
+        return [
+            {"job": str(row["job"]), "reason": str(row["reason"])}
+            for row in rows.to_dict(orient="records")
+        ]
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The table of all values, and how each step ended."""
@@ -69,12 +79,18 @@ class Sweep(StoredRun):
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        return {"path": str(self.path), "name": self.name, "jobs": self.jobs.to_dict(orient="records"), "failed": self.failed}
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "jobs": self.jobs.to_dict(orient="records"),
+            "failed": self.failed,
+        }
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step ended; `files` is its folder's content where the worker could not write to the sweep's own."""
+    """How a step ended; `files` is its folder's content where the worker could not write to the
+    sweep's own."""
 
     status: str
     seconds: float
@@ -97,48 +113,75 @@ def sweep(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> Sweep:
-    """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
+    """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the
+    same shape.
 
-    Each step is an ordinary run in a folder of its own under `out`. Running the same plan again resumes it, and a step that fails
-    does not stop the others. With an engine of several workers, each worker runs one step at a time.
+    Each step is an ordinary run in a folder of its own under `out`. Running the same plan again
+    resumes it, and a step that fails does not stop the others. With an engine of several workers,
+    each worker runs one step at a time.
 
-    - `out`: the folder. By default the plan's own `out`, or `runs/` and the plan's name; a sweep is never in memory only.
+    - `out`: the folder. By default the plan's own `out`, or `runs/` and the plan's name; a sweep is
+      never in memory only.
     - `only`: the names of the steps to run.
     - `dry_run`: run nothing; `jobs` lists the steps, and says which are finished.
     - `on_step` is called with the step's row of `jobs` when it ends.
 
-    Options of the models (dtype, device, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size) can be
-    given as plain keywords, or together as `model_options` and `engine`, as for `layerscope.profile`. They are for all steps;
-    what the plan itself says of a model comes first.
+    Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine`, as for `layerscope.profile`. They are for all steps; what the plan itself says of a
+    model comes first.
 
         done = layerscope.sweep("sweep.yaml")
         done.jobs; done.table; done.failed
     """
-    command = Command("sweep", options, model_options=model_options, engine=engine, offline=offline, progress=progress)
-    given: dict[str, Any] = {"model_options": command.loading, "batch_size": command.where.batch_size}
+    command = Command(
+        "sweep",
+        options,
+        model_options=model_options,
+        engine=engine,
+        offline=offline,
+        progress=progress,
+    )
+    given: dict[str, Any] = {
+        "model_options": command.loading,
+        "batch_size": command.where.batch_size,
+    }
     plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, **given)
     with hub_offline(plan.offline):  # no library that a step uses asks the hub
         stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
-        folder = Path(out or (plan.out if isinstance(source, Mapping) else plan.folder) or Path("runs") / folder_name(stem))
+        folder = Path(
+            out
+            or (plan.out if isinstance(source, Mapping) else plan.folder)
+            or Path("runs") / folder_name(stem)
+        )
         if folder.exists() and not folder.is_dir():
-            raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another out=.")
+            raise RunFolderError(
+                f"{folder} is a file; a sweep needs a folder. Choose another out=."
+            )
         place = RunFolder(folder)
         with pinned(_commits_before(place, overwrite)) as pins:
             corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
             _check_settings(plan.steps)
             if dry_run:
-                finished = {s.name: StepResult("complete", 0.0) for s in plan.steps if s.is_complete(folder / s.name)}
+                finished = {
+                    s.name: StepResult("complete", 0.0)
+                    for s in plan.steps
+                    if s.is_complete(folder / s.name)
+                }
                 manifest = _manifest(plan, finished, "running", pins)
                 return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
             with place.lock(), command:
                 results = _run(plan, corpora, folder, command, on_step, pins)
-                table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
+                table = _table(
+                    [step for step in plan.steps if results[step.name].status == "complete"], folder
+                )
                 manifest = _manifest(plan, results, "complete", pins)
                 return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
 
 
 def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
-    """The commits at which this sweep read the hub before, where it is resumed: all of its steps read the same."""
+    """The commits at which this sweep read the hub before, where it is resumed: all of its steps
+    read the same."""
     if overwrite:
         return {}
     try:
@@ -162,9 +205,13 @@ def _run(
     order, advance = list(plan.steps), ignore_progress
     if engine.remote:
         if not plan.offline:
-            pin_branches((spec.model, spec.options.get("revision")) for step in order for spec in step.models)
+            pin_branches(
+                (spec.model, spec.options.get("revision")) for step in order for spec in step.models
+            )
         work.commits = dict(pins.commits)
-        order.sort(key=lambda step: -step.memory)  # the largest first, so that no worker is left with one at the end
+        order.sort(
+            key=lambda step: -step.memory
+        )  # the largest first, so that no worker is left with one at the end
         advance = bar.advance
         bar.begin(f"{plan.name}|steps", len(order))
     else:
@@ -181,12 +228,16 @@ def _run(
 
 
 class _StepProgress:
-    """The bar of a plan that runs here: the stages of each step, behind its number, its name and the time that is left.
+    """The bar of a plan that runs here: the stages of each step, behind its number, its name and
+    the time that is left.
 
-    The time is that of the steps done so far, on average: it is known once the first step has ended.
+    The time is that of the steps done so far, on average: it is known once the first step has
+    ended.
     """
 
-    def __init__(self, bar: Progress, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, bar: Progress, names: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bar, self._names, self._at, self._clock = bar, list(names), 0, clock
         self._start, self._worked = clock(), set[int]()
 
@@ -204,7 +255,9 @@ class _StepProgress:
         if ended:
             left = f", about {format_duration(self._each * (len(self._names) - self._at))} left"
         self._worked.add(self._at)
-        self._bar.begin(f"{self._at + 1}/{len(self._names)} {self._names[self._at]}{left}: {label}", total, done)
+        self._bar.begin(
+            f"{self._at + 1}/{len(self._names)} {self._names[self._at]}{left}: {label}", total, done
+        )
 
     def advance(self, units: int) -> None:
         """Some units are done."""
@@ -214,9 +267,20 @@ class _StepProgress:
 class StepWork(Work[Step, StepResult]):
     """Steps as work for an engine: an error belongs to its step alone."""
 
-    def __init__(self, out: Path, corpora: Mapping[PlannedCorpus, Corpus], memory: int = 0, alone: bool = True) -> None:
+    def __init__(
+        self,
+        out: Path,
+        corpora: Mapping[PlannedCorpus, Corpus],
+        memory: int = 0,
+        alone: bool = True,
+    ) -> None:
         """`alone`: whether one step at a time runs on a machine."""
-        self.out, self.corpora, self.memory, self.alone = out.absolute(), dict(corpora), memory, alone
+        self.out, self.corpora, self.memory, self.alone = (
+            out.absolute(),
+            dict(corpora),
+            memory,
+            alone,
+        )
         self.progress: _StepProgress | None = None
         self.commits: dict[str, str] = {}  # of the hub's branches, for workers in other processes
         self.mark = f"{self.out} {time.time_ns()}"
@@ -233,7 +297,9 @@ class StepWork(Work[Step, StepResult]):
         start = time.perf_counter()
         try:
             with pinned(self.commits):
-                run = item.run(folder, self.corpora, alone=self.alone, progress=self.progress or False)
+                run = item.run(
+                    folder, self.corpora, alone=self.alone, progress=self.progress or False
+                )
         except Exception as error:  # whatever it is, the other steps are worth having
             reason = " ".join(str(error).split()) or "no reason given"
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
@@ -242,10 +308,18 @@ class StepWork(Work[Step, StepResult]):
             advance(1)
         problems = [f"{one['task']}: {one['reason']}" for one in getattr(run, "failed", None) or ()]
         inside = [] if shared else [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = None if shared else {str(path.relative_to(folder)): path.read_bytes() for path in inside}
+        files = (
+            None
+            if shared
+            else {str(path.relative_to(folder)): path.read_bytes() for path in inside}
+        )
         took = time.perf_counter() - start
         return StepResult(
-            "failed" if problems else "complete", took, "; ".join(problems), tuple(getattr(run, "verdict", ())), files
+            "failed" if problems else "complete",
+            took,
+            "; ".join(problems),
+            tuple(getattr(run, "verdict", ())),
+            files,
         )
 
     def give_up(self, item: Step, reason: str) -> StepResult:
@@ -264,7 +338,8 @@ class StepWork(Work[Step, StepResult]):
 
 
 def write_sent_files(folder: Path, result: StepResult) -> None:
-    """Write a step's folder from what its worker sent; the manifest comes last, for it says that the rest is there."""
+    """Write a step's folder from what its worker sent; the manifest comes last, for it says that
+    the rest is there."""
     files = dict(result.files or {})
     for name in sorted(files, key=lambda name: name == "manifest.json"):
         atomic.write_bytes(folder / name, files[name])
@@ -276,7 +351,9 @@ def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
 
 
-def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str, pins: Pins) -> dict[str, Any]:
+def _manifest(
+    plan: SweepPlan, results: Mapping[str, StepResult], status: str, pins: Pins
+) -> dict[str, Any]:
     jobs = [_row(step, results.get(step.name)) for step in plan.steps]
     facts = {"status": status, "name": plan.name, "about": plan.about}
     return make_manifest(Sweep.kind, **facts, warnings=[], commits=pins.commits, jobs=jobs)

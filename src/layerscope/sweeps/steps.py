@@ -1,4 +1,5 @@
-"""Steps of a plan: each is an ordinary profile, evaluation, probe or study in a folder of its own."""
+"""Steps of a plan: each is an ordinary profile, evaluation, probe or study in a folder of its
+own."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ from layerscope.studies.shared.models import Spec
 
 _OWN = ["job", "model", "revision", "corpus", "task", "readout", "setting"]
 COLUMNS = [*_OWN, *names(PROFILE)]
-_NO_CONFIG = ("batch_size", "data", "limit")  # settings of a profile that say what it reads, and how fast
+_NO_CONFIG = (
+    "batch_size",
+    "data",
+    "limit",
+)  # settings of a profile that say what it reads, and how fast
 _EMPTY = dict.fromkeys(_OWN) | {column.name: column.empty for column in PROFILE}
 
 
@@ -43,7 +48,13 @@ class PlannedCorpus:
 
     def load(self, offline: bool) -> Corpus:
         """Read its texts."""
-        return load_corpus(self.data, column=self.column, limit=self.limit, text_filter=self.text_filter, offline=offline)
+        return load_corpus(
+            self.data,
+            column=self.column,
+            limit=self.limit,
+            text_filter=self.text_filter,
+            offline=offline,
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,8 @@ class Step:
 
     @property
     def memory(self) -> int:
-        """About what a worker needs for its largest model; 0 where its size is not known without asking the hub."""
+        """About what a worker needs for its largest model; 0 where its size is not known without
+        asking the hub."""
         largest = max(map(_weight_bytes, self.models), default=0)
         return int(1.2 * largest + ROOM) if largest else 0
 
@@ -92,34 +104,68 @@ class Step:
 
     @property
     def common_options(self) -> dict[str, Any]:
-        """The settings that all of its models are loaded with: a study has one precision for those that name none."""
+        """The settings that all of its models are loaded with: a study has one precision for those
+        that name none."""
         dtype = self.settings.get("dtype")
         return self.model_options if dtype is None else {**self.model_options, "dtype": dtype}
 
-    def run(self, folder: Path, corpora: Mapping[PlannedCorpus, Corpus], *, alone: bool = True, progress: Any = False) -> Any:
-        """Run it; a finished folder is returned as it is. One that is not `alone` on its machine starts no scoring processes."""
-        common: dict[str, Any] = {"out": folder, "offline": self.offline, "overwrite": self.overwrite, "progress": progress}
+    def run(
+        self,
+        folder: Path,
+        corpora: Mapping[PlannedCorpus, Corpus],
+        *,
+        alone: bool = True,
+        progress: Any = False,
+    ) -> Any:
+        """Run it; a finished folder is returned as it is. One that is not `alone` on its machine
+        starts no scoring processes."""
+        common: dict[str, Any] = {
+            "out": folder,
+            "offline": self.offline,
+            "overwrite": self.overwrite,
+            "progress": progress,
+        }
         settings = {"batch_size": self.batch_size, **self.settings}
         if self.corpus is not None:  # a profile of images names them in its settings
-            common["data"] = corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
+            common["data"] = (
+                corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
+            )
         if self.kind == "study":
             settings.pop("dtype", None)
-            return study(self.study, *self.models, **common, model_options=self.common_options, **settings, **self.options)
+            return study(
+                self.study,
+                *self.models,
+                **common,
+                model_options=self.common_options,
+                **settings,
+                **self.options,
+            )
         if self.kind == "evaluate" and not alone:
             settings = {"scoring_workers": 0, **settings}
         function: Any = {"profile": profile, "evaluate": evaluate, "probe": probe}[self.kind]
-        return function(self.models[0].model, **common, model_options=self.options_of(self.models[0]), **settings)
+        return function(
+            self.models[0].model,
+            **common,
+            model_options=self.options_of(self.models[0]),
+            **settings,
+        )
 
     def is_complete(self, folder: Path) -> bool:
-        """Whether a folder holds a finished run (of whatever it is: running the step looks closer)."""
+        """Whether a folder holds a finished run (of whatever it is: running the step looks
+        closer)."""
         try:
             manifest = RunFolder(folder).manifest()
         except RunFolderError:
             return False
-        return manifest is not None and manifest.get("status") == "complete" and not manifest.get("failed")
+        return (
+            manifest is not None
+            and manifest.get("status") == "complete"
+            and not manifest.get("failed")
+        )
 
     def rows(self, folder: Path) -> pd.DataFrame:
-        """Every value of its finished run, in the columns of the plan's table; what does not apply to a row is empty."""
+        """Every value of its finished run, in the columns of the plan's table; what does not apply
+        to a row is empty."""
         if self.kind == "study":
             rows = _study_rows(StudyRun.load(folder).table)
         elif self.kind == "evaluate":
@@ -131,14 +177,18 @@ class Step:
         corpus = None if self.corpus is None else self.corpus.label
         place = {"job": self.name, "revision": self.revision, "corpus": corpus}
         absent = {name: empty for name, empty in _EMPTY.items() if name not in rows}
-        return rows.assign(**{**absent, **({} if "model" in rows else {"model": self.model}), **place})[COLUMNS]
+        return rows.assign(
+            **{**absent, **({} if "model" in rows else {"model": self.model}), **place}
+        )[COLUMNS]
 
 
 def profile_config(step: Step) -> ProfileConfig:
     """The checked settings of a step's profile."""
     own = {key: value for key, value in step.settings.items() if key not in _NO_CONFIG}
     # data of its own are read when the step runs: images, unless it says how texts are cut
-    return make_config(kind="texts" if step.corpus is not None or "max_length" in own else "images", **own)
+    return make_config(
+        kind="texts" if step.corpus is not None or "max_length" in own else "images", **own
+    )
 
 
 def _weight_bytes(spec: Spec) -> int:
@@ -147,16 +197,23 @@ def _weight_bytes(spec: Spec) -> int:
     if name in entries:
         return 4 * entries[name].parameters
     folder = Path(name).expanduser()
-    return sum(file.stat().st_size for file in folder.glob("*") if file.suffix in (".safetensors", ".bin", ".gguf"))
+    return sum(
+        file.stat().st_size
+        for file in folder.glob("*")
+        if file.suffix in (".safetensors", ".bin", ".gguf")
+    )
 
 
 def _score_rows(scores: pd.DataFrame) -> pd.DataFrame:
-    rows = scores.drop(columns=[name for name in READOUT_COLUMNS if name != "sink"]).rename(columns={"score": "value"})
+    rows = scores.drop(columns=[name for name in READOUT_COLUMNS if name != "sink"]).rename(
+        columns={"score": "value"}
+    )
     return rows.assign(readout=readout_names(scores), n=0)
 
 
 def _study_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """What a study varies, and other studies do not, goes into `setting`: the columns before the value."""
+    """What a study varies, and other studies do not, goes into `setting`: the columns before the
+    value."""
     columns = list(table.columns)
     varied = [name for name in columns[: columns.index("value")] if name not in COLUMNS]
     settings = pd.Series([""] * len(table), index=table.index)

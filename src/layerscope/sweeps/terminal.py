@@ -19,7 +19,9 @@ def print_plan(done: Sweep, console: Console | None = None) -> None:
     for heading in ("step", "what", "models", "texts", "status"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("what", "status"))
     for row in done.jobs.fillna("").to_dict(orient="records"):
-        table.add_row(*(escape(str(row[name])) for name in ("job", "kind", "model", "corpus", "status")))
+        table.add_row(
+            *(escape(str(row[name])) for name in ("job", "kind", "model", "corpus", "status"))
+        )
     (console or Console(highlight=False)).print(table)
 
 

@@ -1,4 +1,5 @@
-"""Measure layers during training: `LayerWatch` in any loop, `LayerscopeCallback` in the Hugging Face Trainer."""
+"""Measure layers during training: `LayerWatch` in any loop, `LayerscopeCallback` in the Hugging
+Face Trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ __all__ = ["LayerWatch", "LayerscopeCallback", "plot"]
 
 
 def plot(source: Any, metrics: list[str] | None = None) -> Figure:
-    """A panel per metric: its value against the training step, a line per layer, dark (first) to light (last).
+    """A panel per metric: its value against the training step, a line per layer, dark (first) to
+    light (last).
 
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
@@ -23,7 +25,9 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LayerscopeCallback":  # it brings in transformers' Trainer, which plain loops do not need
+    if (
+        name == "LayerscopeCallback"
+    ):  # it brings in transformers' Trainer, which plain loops do not need
         from layerscope.training.callback import LayerscopeCallback
 
         return LayerscopeCallback

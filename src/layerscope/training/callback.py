@@ -12,8 +12,8 @@ from layerscope.training.watch import LayerWatch
 class LayerscopeCallback(TrainerCallback):
     """Measures every layer on held-out texts during training, within a share of the run's time.
 
-    `settings` are those of `LayerWatch`. The tokenizer is the Trainer's (its `processing_class`) unless one is given. Of several
-    processes the first measures.
+    `settings` are those of `LayerWatch`. The tokenizer is the Trainer's (its `processing_class`)
+    unless one is given. Of several processes the first measures.
 
         Trainer(model, args, train_dataset=data, callbacks=[LayerscopeCallback(held_out, tokenizer, out="layers.csv")])
     """
@@ -22,7 +22,9 @@ class LayerscopeCallback(TrainerCallback):
         self.texts, self.tokenizer, self.settings = texts, tokenizer, settings
         self.watch: LayerWatch | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         if not state.is_world_process_zero:
             return
         tokenizer = self.tokenizer if self.tokenizer is not None else kwargs.get("processing_class")

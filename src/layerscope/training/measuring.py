@@ -1,4 +1,5 @@
-"""Every layer of a model in training on held-out texts: one reduced pass, a few numbers per layer; the model stays as it was."""
+"""Every layer of a model in training on held-out texts: one reduced pass, a few numbers per layer;
+the model stays as it was."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from torch import Tensor, nn
 from layerscope.capture import Batch, Reducer
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.forward import BatchRunner
-from layerscope.metrics import Metric, Options, PooledRows, PromptMean, expand_names, get_metric, main_metrics, prepare_rows
+from layerscope.metrics import (
+    Metric,
+    Options,
+    PooledRows,
+    PromptMean,
+    expand_names,
+    get_metric,
+    main_metrics,
+    prepare_rows,
+)
 from layerscope.metrics.entropy import smaller_gram, spectrum_entropy
 from layerscope.metrics.ranks import effective_rank
 from layerscope.metrics.registry import MetricName, check_plugin, is_function, is_plugin
@@ -23,9 +33,12 @@ from layerscope.spectra import eigvalsh
 
 
 def read_held_out(model: LoadedModel, given: Any, max_length: int) -> list[np.ndarray]:
-    """Token ids of texts, of a batch with `input_ids` (and `attention_mask`), or of a tensor of ids, cut to `max_length`."""
+    """Token ids of texts, of a batch with `input_ids` (and `attention_mask`), or of a tensor of
+    ids, cut to `max_length`."""
     if isinstance(given, str):
-        raise DataError("held-out texts are a list of strings, and one string was given. Wrap it in a list.")
+        raise DataError(
+            "held-out texts are a list of strings, and one string was given. Wrap it in a list."
+        )
     if isinstance(given, Mapping) or hasattr(given, "input_ids"):
         ids, mask = given["input_ids"], given.get("attention_mask")
         rows = _rows(ids, mask)
@@ -34,12 +47,16 @@ def read_held_out(model: LoadedModel, given: Any, max_length: int) -> list[np.nd
     else:
         texts = list(given)
         if not all(isinstance(text, str) for text in texts):
-            raise DataError("held-out data is a list of strings, a batch with input_ids, or a tensor of token ids.")
+            raise DataError(
+                "held-out data is a list of strings, a batch with input_ids, or a tensor of token ids."
+            )
         limit = max_length if model.max_length is None else min(max_length, model.max_length)
         rows = [np.asarray(ids, dtype=np.int64) for ids in model.tokenize(texts, limit).ids]
     rows = [row[:max_length] for row in rows if len(row)]
     if not rows:
-        raise DataError("the held-out data holds no token. Give some texts that the model is not trained on.")
+        raise DataError(
+            "the held-out data holds no token. Give some texts that the model is not trained on."
+        )
     return rows
 
 
@@ -60,7 +77,8 @@ def fingerprint(rows: Sequence[np.ndarray]) -> str:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every part is in the mode it was in, and random numbers go on where they were."""
+    """Evaluation mode inside; afterwards every part is in the mode it was in, and random numbers go
+    on where they were."""
     modes = [(part, part.training) for part in module.modules()]
     devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
     try:
@@ -74,7 +92,8 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def _usable_again(module: nn.Module) -> None:
-    """Buffers that a forward pass made anew in inference mode (caches, say) could not be used in training: copy them."""
+    """Buffers that a forward pass made anew in inference mode (caches, say) could not be used in
+    training: copy them."""
     for part in module.modules():
         for name, buffer in part.named_buffers(recurse=False):
             if buffer.is_inference():
@@ -82,7 +101,8 @@ def _usable_again(module: nn.Module) -> None:
 
 
 def without_wrappers(module: nn.Module) -> nn.Module:
-    """The model inside data-parallel and compiled wrappers: running it alone involves no other process and no graph."""
+    """The model inside data-parallel and compiled wrappers: running it alone involves no other
+    process and no graph."""
     seen = module
     while True:
         inner = getattr(seen, "_orig_mod", None)
@@ -101,16 +121,25 @@ _OF_SPECTRUM: dict[str, Callable[[Tensor, Options], Tensor]] = {
 }
 
 
-def choose_metrics(names: MetricName | Sequence[MetricName] | None, options: Options) -> list[Metric[Any]]:
-    """The metrics that a watch measures: those named, or a few built-in ones and all main ones of other packages."""
+def choose_metrics(
+    names: MetricName | Sequence[MetricName] | None, options: Options
+) -> list[Metric[Any]]:
+    """The metrics that a watch measures: those named, or a few built-in ones and all main ones of
+    other packages."""
     if names is None:
         known = {name: get_metric(name) for name in main_metrics()}
-        outside = [n for n, m in known.items() if is_plugin(m) and not is_function(m) and m.info.level != "views"]
+        outside = [
+            n
+            for n, m in known.items()
+            if is_plugin(m) and not is_function(m) and m.info.level != "views"
+        ]
         names = [*DEFAULT_METRICS, *outside]
     chosen = [get_metric(name) for name in expand_names(names)]
     for metric in chosen:
         if metric.info.level == "views":
-            raise LayerscopeError(f"{metric.info.name} compares augmented views, which a watch does not make. Leave it out.")
+            raise LayerscopeError(
+                f"{metric.info.name} compares augmented views, which a watch does not make. Leave it out."
+            )
         if is_plugin(metric):
             check_plugin(metric, options)
     return [metric(options) for metric in chosen]
@@ -124,7 +153,8 @@ def measure_layers(
     step: int,
     metrics: Sequence[Metric[Any]],
 ) -> list[dict[str, Any]]:
-    """One row per layer, metric and sink setting. Undefined prompts are left out of a mean; `n` says how many were in."""
+    """One row per layer, metric and sink setting. Undefined prompts are left out of a mean; `n`
+    says how many were in."""
     pooled: list[np.ndarray] = []
     tokens: dict[str, list[np.ndarray]] = {}
 
@@ -145,23 +175,46 @@ def measure_layers(
             name = metric.info.name
             if not isinstance(metric, PromptMean):
                 if np.isfinite(of_vectors[name][k]):
-                    rows.append({**place, "metric": name, "sink": "keep", "value": of_vectors[name][k], "n": len(prompts)})
+                    rows.append(
+                        {
+                            **place,
+                            "metric": name,
+                            "sink": "keep",
+                            "value": of_vectors[name][k],
+                            "n": len(prompts),
+                        }
+                    )
                 continue
             for sink in metric.info.sinks:
-                values = metric.from_field(np.concatenate([block[k] for block in tokens[metric.field(sink)]]))
+                values = metric.from_field(
+                    np.concatenate([block[k] for block in tokens[metric.field(sink)]])
+                )
                 defined = values[np.isfinite(values)]
                 if len(defined):
-                    rows.append({**place, "metric": name, "sink": sink, "value": float(defined.mean()), "n": len(defined)})
+                    rows.append(
+                        {
+                            **place,
+                            "metric": name,
+                            "sink": sink,
+                            "value": float(defined.mean()),
+                            "n": len(defined),
+                        }
+                    )
     return rows
 
 
-def _of_vectors(vectors: Tensor, metrics: Sequence[Metric[Any]], options: Options) -> dict[str, list[float]]:
-    """Metrics of the pooled vectors (sites, texts, D): the common ones from one batch of spectra, without intervals."""
+def _of_vectors(
+    vectors: Tensor, metrics: Sequence[Metric[Any]], options: Options
+) -> dict[str, list[float]]:
+    """Metrics of the pooled vectors (sites, texts, D): the common ones from one batch of spectra,
+    without intervals."""
     wanted = [metric for metric in metrics if not isinstance(metric, PromptMean)]
     values: dict[str, list[float]] = {}
     if any(metric.info.name in _OF_SPECTRUM for metric in wanted):
         spectra = eigvalsh(smaller_gram(prepare_rows(vectors, options.pooled_rows))).clamp(min=0)
-        values = {name: function(spectra, options).tolist() for name, function in _OF_SPECTRUM.items()}
+        values = {
+            name: function(spectra, options).tolist() for name, function in _OF_SPECTRUM.items()
+        }
     for metric in wanted:
         if metric.info.name not in values:
             values[metric.info.name] = [metric.estimate(_rows_of(site)).value for site in vectors]

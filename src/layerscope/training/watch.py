@@ -1,4 +1,5 @@
-"""`LayerWatch`: every layer of a model in training, measured on held-out texts within a share of the run's time."""
+"""`LayerWatch`: every layer of a model in training, measured on held-out texts within a share of
+the run's time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from torch import nn
 
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.core.conventions import Reading
-from layerscope.errors import InvalidValueError, ModelError, NonFiniteStatesError, RunFolderError, UnknownNameError
+from layerscope.errors import (
+    InvalidValueError,
+    ModelError,
+    NonFiniteStatesError,
+    RunFolderError,
+    UnknownNameError,
+)
 from layerscope.loggers import Log, LogKind, Logs
 from layerscope.metrics import Options, PromptMean
 from layerscope.metrics.registry import MetricName
@@ -44,13 +51,15 @@ _STEPS = 32  # training steps whose median is known
 class Pace:
     """Two clocks, the training's and our own, and the rule that ours may have `share` of their sum.
 
-    A measurement is due when its expected cost still fits. Before the first one nothing is known: a small trial, assumed to cost
-    no more than a training step, says what to expect.
+    A measurement is due when its expected cost still fits. Before the first one nothing is known: a
+    small trial, assumed to cost no more than a training step, says what to expect.
     """
 
     def __init__(self, share: float, clock: Callable[[], float] = time.perf_counter) -> None:
         if not 0 < share < 1:
-            raise InvalidValueError(f"share is a share of the run's time between 0 and 1, not {share}.")
+            raise InvalidValueError(
+                f"share is a share of the run's time between 0 and 1, not {share}."
+            )
         self.share, self.clock = share, clock
         self.training = self.own = 0.0
         self._left: float | None = None  # when training got the machine back
@@ -93,7 +102,9 @@ class Pace:
 
     def fits(self, cost: float) -> bool:
         """Whether a cost still fits into the share."""
-        here = 0.0 if self._arrived is None else self.clock() - self._arrived  # a trial just now, say
+        here = (
+            0.0 if self._arrived is None else self.clock() - self._arrived
+        )  # a trial just now, say
         own = self.own + here + cost
         return own <= self.share * (self.training + own)
 
@@ -106,7 +117,10 @@ class Pace:
         if self.expected is None or not self.fits(self.expected):
             return False
         # what was saved up is spent over some time, and not on one moment
-        return self._measured_at is None or self.training - self._measured_at >= 0.5 * self.expected / self.share
+        return (
+            self._measured_at is None
+            or self.training - self._measured_at >= 0.5 * self.expected / self.share
+        )
 
     def expect(self, seconds: float) -> None:
         """What the trial says of a whole measurement."""
@@ -119,13 +133,15 @@ class Pace:
 
 
 class LayerWatch:
-    """Measure the layers of a model while it trains. Call `step` after every training step; it measures when there is time.
+    """Measure the layers of a model while it trains. Call `step` after every training step; it
+    measures when there is time.
 
-    `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the largest share of the run's time
-    that measuring may take. `log` is `csv`, `tensorboard`, `wandb`, `mlflow`, `trackio`, several of them, or an object
-    with `write(rows)` and `close()`; `out` is where the log is written. `metrics` names what is measured (of tokens or pooled
-    vectors; None: a few common ones and those of other packages). `at_start` measures at the first call, and makes up for the
-    time later. The model, its gradients and its random numbers are untouched.
+    `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the
+    largest share of the run's time that measuring may take. `log` is `csv`, `tensorboard`, `wandb`,
+    `mlflow`, `trackio`, several of them, or an object with `write(rows)` and `close()`; `out` is
+    where the log is written. `metrics` names what is measured (of tokens or pooled vectors; None: a
+    few common ones and those of other packages). `at_start` measures at the first call, and makes
+    up for the time later. The model, its gradients and its random numbers are untouched.
 
         watch = LayerWatch(model, held_out, tokenizer, share=0.02, out="layers.csv")
         for step, batch in enumerate(batches):
@@ -164,17 +180,27 @@ class LayerWatch:
         self.options = Options(alpha=alpha)
         self.prompts = read_held_out(self.model, texts, max_length)
         self.metrics = choose_metrics(metrics, self.options)
-        own = [metric for metric in self.metrics if isinstance(metric, PromptMean) and metric.fused_field() is None]
+        own = [
+            metric
+            for metric in self.metrics
+            if isinstance(metric, PromptMean) and metric.fused_field() is None
+        ]
         names = {metric.info.name for metric in self.metrics}
         fused = {"entropy": "prompt_entropy" in names, "curvature": "curvature" in names}
-        self.reducer = Reducer(anatomy, expand_sites(sites, anatomy), final_norm, self.options, measured=own, **fused)
+        self.reducer = Reducer(
+            anatomy, expand_sites(sites, anatomy), final_norm, self.options, measured=own, **fused
+        )
         self.conventions = {
             "layerscope": VERSION,
             "torch": torch.__version__,
             "model": self.model.name,
             "family": anatomy.family,
             "blocks": anatomy.n_blocks,
-            "held_out": {"texts": len(self.prompts), "longest": max(map(len, self.prompts)), "sha256": fingerprint(self.prompts)},
+            "held_out": {
+                "texts": len(self.prompts),
+                "longest": max(map(len, self.prompts)),
+                "sha256": fingerprint(self.prompts),
+            },
             **Reading(final_norm, max_length, anatomy.final_norm_name).as_conventions(),
             "rows": self.options.rows,
             "pooled_rows": self.options.pooled_rows,
@@ -198,7 +224,8 @@ class LayerWatch:
             return self._measure(step) if self.pace.due() else False
 
     def measure(self, step: int) -> pd.DataFrame:
-        """Measure now, whatever it costs; the time counts, so that the next measurements wait for it."""
+        """Measure now, whatever it costs; the time counts, so that the next measurements wait for
+        it."""
         with self._our_time():
             self._measure(step)
         return self.table[self.table["step"] == step]
@@ -221,7 +248,11 @@ class LayerWatch:
         self.logs.close()
         if not self._rows:
             cost = self.pace.expected
-            guess = "" if cost is None else f" One costs about {cost:.2g} s on these {len(self.prompts)} texts."
+            guess = (
+                ""
+                if cost is None
+                else f" One costs about {cost:.2g} s on these {len(self.prompts)} texts."
+            )
             warnings.warn(
                 f"layers were never measured: {self.pace.training:.3g} s of training leave too little time at a share of "
                 f"{self.pace.share:g}.{guess} Give fewer or shorter texts, a larger share, or at_start=True.",
@@ -246,7 +277,8 @@ class LayerWatch:
             self.pace.leave()
 
     def _try(self) -> None:
-        """The shortest text alone: cheap, and it says what all of them will cost (at most: batches are faster)."""
+        """The shortest text alone: cheap, and it says what all of them will cost (at most: batches
+        are faster)."""
         started = self.pace.clock()
         shortest = min(self.prompts, key=len)
         self._run([shortest], -1)
@@ -264,8 +296,12 @@ class LayerWatch:
     def _run(self, prompts: Sequence[np.ndarray], step: int) -> list[dict[str, Any]]:
         with evaluation_mode(self.model.module):
             try:
-                return measure_layers(self.model, self.reducer, prompts, self.options, step, self.metrics)
-            except NonFiniteStatesError as error:  # the training has gone wrong; that is for its owner to decide about
+                return measure_layers(
+                    self.model, self.reducer, prompts, self.options, step, self.metrics
+                )
+            except (
+                NonFiniteStatesError
+            ) as error:  # the training has gone wrong; that is for its owner to decide about
                 if not self._skipped:
                     warnings.warn(f"step {step}: layers not measured. {error}", stacklevel=4)
                 self._skipped += 1
@@ -273,7 +309,8 @@ class LayerWatch:
 
 
 class CsvLog:
-    """Appends to a file, which is whole after every step; a run that goes on appends to what is there."""
+    """Appends to a file, which is whole after every step; a run that goes on appends to what is
+    there."""
 
     def __init__(self, path: Path, conventions: Mapping[str, Any]) -> None:
         self.path = path
@@ -286,19 +323,27 @@ class CsvLog:
                     stream.write(f"{','.join(COLUMNS)}\n")
         header = first.rstrip("\r\n")
         if first and header != ",".join(COLUMNS):
-            raise RunFolderError(f"{path} holds something else (its first line is {header!r}). Choose another file.")
+            raise RunFolderError(
+                f"{path} holds something else (its first line is {header!r}). Choose another file."
+            )
         atomic.write_json(path.with_suffix(".json"), dict(conventions))
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
         with atomic.explained(self.path):
-            pd.DataFrame(rows, columns=COLUMNS).to_csv(self.path, mode="a", header=False, index=False)
+            pd.DataFrame(rows, columns=COLUMNS).to_csv(
+                self.path, mode="a", header=False, index=False
+            )
 
     def close(self) -> None:
         """Nothing is open between steps."""
 
 
 def open_logs(wanted: Log, out: Path, conventions: dict[str, Any]) -> Logs:
-    """A watch's logs: a CSV file at `out`, or `layers.csv` in the folder `out`; event files in that folder, or in the one beside
-    the file that has its name."""
-    csv = LogKind("csv", "a CSV file", lambda _, facts: CsvLog(out if out.suffix else out / "layers.csv", facts))
+    """A watch's logs: a CSV file at `out`, or `layers.csv` in the folder `out`; event files in that
+    folder, or in the one beside the file that has its name."""
+    csv = LogKind(
+        "csv",
+        "a CSV file",
+        lambda _, facts: CsvLog(out if out.suffix else out / "layers.csv", facts),
+    )
     return Logs(wanted, out.with_suffix(""), conventions, also={"csv": csv})

@@ -42,7 +42,11 @@ def package(files: dict[str, bytes]) -> bytes:
     members = {"debian-binary": b"2.0\n", "control.tar.xz": b"odd", "data.tar.xz": held.getvalue()}
     out = b"!<arch>\n"
     for name, data in members.items():
-        out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+        out += (
+            f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
+            + data
+            + b"\n" * (len(data) % 2)
+        )
     return out
 
 
@@ -53,7 +57,8 @@ def idx(values: np.ndarray) -> bytes:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Small:
-    """A package with four small files in place of the real one, served from a file beside an address that has nothing."""
+    """A package with four small files in place of the real one, served from a file beside an
+    address that has nothing."""
     rng = np.random.default_rng(0)
     arrays = {
         "train-images-idx3-ubyte.gz": rng.integers(0, 256, (5, 28, 28)), "train-labels-idx1-ubyte.gz": np.arange(5),
@@ -64,8 +69,16 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Small:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "some.deb"
     path.write_bytes(data)
-    debian = Package("some", "1", hashlib.sha256(data).hexdigest(), urls=((tmp_path / "gone.deb").as_uri(), path.as_uri()))
-    found = tuple(File.inside(debian, f"{INSIDE}/{name}", hashlib.sha256(c).hexdigest()) for name, c in files.items())
+    debian = Package(
+        "some",
+        "1",
+        hashlib.sha256(data).hexdigest(),
+        urls=((tmp_path / "gone.deb").as_uri(), path.as_uri()),
+    )
+    found = tuple(
+        File.inside(debian, f"{INSIDE}/{name}", hashlib.sha256(c).hexdigest())
+        for name, c in files.items()
+    )
     return Small(replace(FASHION_MNIST, origin=Published(found)), debian, arrays, path)
 
 

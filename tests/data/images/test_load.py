@@ -13,7 +13,13 @@ from PIL import Image
 
 from layerscope.data.images import ImageSet, load_images
 from layerscope.data.images.imageset import decode
-from layerscope.errors import DataError, InvalidValueError, LayerscopeError, OfflineError, UnknownNameError
+from layerscope.errors import (
+    DataError,
+    InvalidValueError,
+    LayerscopeError,
+    OfflineError,
+    UnknownNameError,
+)
 
 
 def picture(seed: int, size: tuple[int, int] = (10, 8)) -> np.ndarray:
@@ -28,7 +34,8 @@ def encoded(seed: int, kind: str = "PNG") -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three classes of 3, 2 and 1 pictures, one more that is cut off, one that is no picture, and a note."""
+    """Three classes of 3, 2 and 1 pictures, one more that is cut off, one that is no picture, and a
+    note."""
     for label, count in (("ant", 3), ("bee", 2), ("cat", 1)):
         (tmp_path / label).mkdir()
         for i in range(count):
@@ -44,9 +51,19 @@ def test_corrupt_images_are_left_out_counted_and_named(folder: Path, workers: in
     images = load_images(folder, workers=workers)
     assert len(images) == 6
     assert images.dropped == {"corrupt": 2}
-    assert sorted(name.split(" (")[0] for name in images.source["corrupt"]) == ["bee/cut.jpg", "cat/fake.png"]
+    assert sorted(name.split(" (")[0] for name in images.source["corrupt"]) == [
+        "bee/cut.jpg",
+        "cat/fake.png",
+    ]
     assert images.classes == ("ant", "bee", "cat")
-    assert images.names == ("ant/0.png", "bee/0.png", "cat/0.png", "ant/1.png", "bee/1.png", "ant/2.png")
+    assert images.names == (
+        "ant/0.png",
+        "bee/0.png",
+        "cat/0.png",
+        "ant/1.png",
+        "bee/1.png",
+        "ant/2.png",
+    )
     assert images.labels is not None
     assert images.labels.tolist() == [0, 1, 2, 0, 1, 0]
     np.testing.assert_array_equal(np.asarray(decode(images.items[1])), picture(200))
@@ -66,7 +83,9 @@ def test_a_folder_of_pictures_has_no_labels(folder: Path) -> None:
 
 def test_splits_of_a_folder(folder: Path) -> None:
     assert len(load_images(folder, split="ant")) == 3
-    with pytest.raises(DataError, match=r"no folder 'test' for the split \(it holds: ant, bee, cat\)"):
+    with pytest.raises(
+        DataError, match=r"no folder 'test' for the split \(it holds: ant, bee, cat\)"
+    ):
         load_images(folder, split="test")
 
 
@@ -84,7 +103,10 @@ def test_fingerprints(folder: Path) -> None:
 
 def test_images_in_python() -> None:
     grey = np.zeros((4, 4), np.uint8)
-    images = load_images([picture(0), Image.fromarray(picture(1)), encoded(2), grey, grey.copy()], labels=[0, 1, 1, 0, 0])
+    images = load_images(
+        [picture(0), Image.fromarray(picture(1)), encoded(2), grey, grey.copy()],
+        labels=[0, 1, 1, 0, 0],
+    )
     assert len(images) == 5
     assert images.source["duplicates"] == 1
     np.testing.assert_array_equal(np.asarray(decode(images.items[1])), picture(1))
@@ -128,9 +150,15 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     from layerscope.data.images import load as loading
 
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
     data = datasets.Dataset.from_dict(
-        {"image": [{"bytes": encoded(0), "path": None}, {"bytes": b"broken", "path": None}], "label": [1, 0]}, features=features
+        {
+            "image": [{"bytes": encoded(0), "path": None}, {"bytes": b"broken", "path": None}],
+            "label": [1, 0],
+        },
+        features=features,
     )
     monkeypatch.setattr(loading, "load_hub_dataset", lambda spec, offline=False: data)
     images = load_images("some/pets")
@@ -170,7 +198,9 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         load_images("digits", limit=0)
 
 
-def test_fashion_mnist_offline_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fashion_mnist_offline_without_a_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
     with pytest.raises(OfflineError, match="layerscope fetch fashion-mnist"):
         load_images("fashion-mnist", offline=True)
@@ -204,14 +234,19 @@ def table(tmp_path: Path, **columns: Any) -> Path:
 
 def test_a_negative_label_is_refused(tmp_path: Path) -> None:
     file = table(tmp_path, image=[encoded(i) for i in range(3)], label=[0, 1, -1])
-    with pytest.raises(DataError, match=r"'label' holds the label -1; labels count classes from 0.*leave such rows out"):
+    with pytest.raises(
+        DataError,
+        match=r"'label' holds the label -1; labels count classes from 0.*leave such rows out",
+    ):
         load_images(file)
     with pytest.raises(DataError, match="holds the label -2"):
         load_images([picture(0), picture(1)], labels=[1, -2])
 
 
 def test_labels_far_apart_name_the_classes_that_occur(tmp_path: Path) -> None:
-    images = load_images(table(tmp_path, image=[encoded(i) for i in range(3)], label=[10**9, 7, 10**9]))
+    images = load_images(
+        table(tmp_path, image=[encoded(i) for i in range(3)], label=[10**9, 7, 10**9])
+    )
     assert images.classes == ("7", "1000000000")
     assert images.labels is not None
     assert images.labels.tolist() == [1, 0, 1]
@@ -219,7 +254,10 @@ def test_labels_far_apart_name_the_classes_that_occur(tmp_path: Path) -> None:
 
 def test_a_table_opens_files_beside_it_only(tmp_path: Path) -> None:
     (tmp_path / "own.png").write_bytes(encoded(1))
-    inside = table(tmp_path, image=[{"bytes": None, "path": "own.png"}, {"bytes": encoded(2), "path": "/nowhere/a.png"}])
+    inside = table(
+        tmp_path,
+        image=[{"bytes": None, "path": "own.png"}, {"bytes": encoded(2), "path": "/nowhere/a.png"}],
+    )
     assert len(load_images(inside)) == 2
     outside = tmp_path.parent / f"{tmp_path.name}-secret.png"
     outside.write_bytes(encoded(3))

@@ -47,7 +47,9 @@ def test_more_views_leave_the_first_ones_alone() -> None:
 def test_processes_give_what_this_one_gives() -> None:
     with PixelReader(PLAIN, workers=0) as here, PixelReader(PLAIN, workers=2) as there:
         np.testing.assert_array_equal(here.read(IMAGES, range(6)), there.read(IMAGES, range(6)))
-        np.testing.assert_array_equal(here.views(IMAGES, range(6), 2, 5), there.views(IMAGES, range(6), 2, 5))
+        np.testing.assert_array_equal(
+            here.views(IMAGES, range(6), 2, 5), there.views(IMAGES, range(6), 2, 5)
+        )
 
 
 def test_a_worker_that_is_gone_is_replaced_by_this_process() -> None:
@@ -62,7 +64,10 @@ def test_a_worker_that_is_gone_is_replaced_by_this_process() -> None:
 
 def test_an_image_that_breaks_later_is_an_error_of_ours() -> None:
     broken = ImageSet.of([b"nothing"])
-    with PixelReader(PLAIN, workers=2) as reader, pytest.raises(DataError, match="could not be prepared"):
+    with (
+        PixelReader(PLAIN, workers=2) as reader,
+        pytest.raises(DataError, match="could not be prepared"),
+    ):
         reader.read(broken, [0])
 
 
@@ -100,7 +105,9 @@ def test_crops_lie_inside_and_have_the_area(key: int, width: int, height: int) -
 def test_flips_are_a_coin_and_blur_shrinks_detail() -> None:
     """Over many views: about half are mirrored, and detail is less than in the image."""
     ramp = np.tile(np.linspace(0, 255, 32).astype(np.uint8), (32, 1))
-    views = [np.asarray(augment(Image.fromarray(ramp), view_rng(9, i, 0)), float) for i in range(200)]
+    views = [
+        np.asarray(augment(Image.fromarray(ramp), view_rng(9, i, 0)), float) for i in range(200)
+    ]
     mirrored = sum(view[:, 0].mean() > view[:, -1].mean() for view in views)
     assert 70 <= mirrored <= 130
 

@@ -4,4 +4,6 @@ import csv
 from pathlib import Path
 
 with Path("some.csv").open("w", encoding="utf-8", newline="") as stream:
-    csv.writer(stream).writerows([["text", "label"], *([f"{text} indeed", str(i % 2)] for i, text in enumerate(texts[:40]))])  # noqa: F821
+    csv.writer(stream).writerows(
+        [["text", "label"], *([f"{text} indeed", str(i % 2)] for i, text in enumerate(texts[:40]))]  # noqa: F821
+    )

@@ -2,4 +2,6 @@
 
 import layerscope
 
-layerscope.profile("smollm2-135m", "texts.txt", out="runs/profile", metrics=["prompt_entropy"], progress=False)
+layerscope.profile(
+    "smollm2-135m", "texts.txt", out="runs/profile", metrics=["prompt_entropy"], progress=False
+)

@@ -9,4 +9,6 @@ rng = np.random.default_rng(0)
 for number in range(24):
     folder = Path("photos") / ("cats" if number % 2 else "dogs")
     folder.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    Image.fromarray(rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(
+        folder / f"{number}.png"
+    )

@@ -23,7 +23,9 @@ def topic_texts(count: int) -> list[tuple[str, str]]:
     found = []
     for i in range(count):
         words = TOPICS[names[i % 3]].split()
-        found.append((f"{words[i % 5]} {words[(i + 1) % 5]} {words[(i // 3) % 5]} number {i}", names[i % 3]))
+        found.append(
+            (f"{words[i % 5]} {words[(i + 1) % 5]} {words[(i // 3) % 5]} number {i}", names[i % 3])
+        )
     return found
 
 
@@ -54,7 +56,10 @@ def made_up(tmp_path: Path) -> Path:
     named = [{"text": text, "label": topic} for text, topic in texts]
     write_rows(folder / "MassiveScenarioClassification" / "en" / "train.jsonl", named)
     write_rows(folder / "MassiveScenarioClassification" / "en" / "test.jsonl", named[:30])
-    sets = [{"sentences": [t for t, _ in part], "labels": [x for _, x in part]} for part in (texts[:30], texts[30:])]
+    sets = [
+        {"sentences": [t for t, _ in part], "labels": [x for _, x in part]}
+        for part in (texts[:30], texts[30:])
+    ]
     write_rows(folder / "TwentyNewsgroupsClustering" / "test_rebuilt.jsonl.gz", sets)
     binary = [{"sentence1": a, "sentence2": b, "labels": int(overlap(a, b) > 2)} for a, b in pairs]
     write_rows(folder / "TwitterSemEval2015" / "test.jsonl.gz", binary)

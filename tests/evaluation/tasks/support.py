@@ -1,4 +1,5 @@
-"""A model for tests: the same text always has the same embedding, and shared words make texts similar."""
+"""A model for tests: the same text always has the same embedding, and shared words make texts
+similar."""
 
 from __future__ import annotations
 
@@ -20,14 +21,21 @@ WIDTH = 24
 
 
 class WordHashEncoder(AbsEncoder):
-    """Embeds a text as the sum of one fixed random vector per word; keeps every text it was asked for."""
+    """Embeds a text as the sum of one fixed random vector per word; keeps every text it was asked
+    for."""
 
     def __init__(self) -> None:
-        overwrites = {"name": "tests/word-hash", "revision": "1", "experiment_kwargs": {"layer": 3, "pooling": "mean"}}
+        overwrites = {
+            "name": "tests/word-hash",
+            "revision": "1",
+            "experiment_kwargs": {"layer": 3, "pooling": "mean"},
+        }
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=overwrites)
         self.seen: list[tuple[str, str]] = []
 
-    def encode(self, inputs: Any, *, task_metadata: Any, hf_split: str, hf_subset: str, **_: Any) -> np.ndarray:
+    def encode(
+        self, inputs: Any, *, task_metadata: Any, hf_split: str, hf_subset: str, **_: Any
+    ) -> np.ndarray:
         texts = [text for batch in inputs for text in batch["text"]]
         self.seen += [(hf_split, text) for text in texts]
         return np.stack([self._embed(text) for text in texts])
@@ -47,7 +55,14 @@ def score(task: Any, model: WordHashEncoder | None = None, **options: Any) -> di
     """mteb's scores of one loaded task, of its first split and subset."""
     import mteb
 
-    result = mteb.evaluate(model or WordHashEncoder(), task, cache=None, co2_tracker=False, show_progress_bar=False, **options)
+    result = mteb.evaluate(
+        model or WordHashEncoder(),
+        task,
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+        **options,
+    )
     scores = result.task_results[0].scores
     return next(iter(scores.values()))[0]
 

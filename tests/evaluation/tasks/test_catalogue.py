@@ -24,7 +24,12 @@ def test_every_entry_is_complete() -> None:
         assert isinstance(entry.origin, Published)
         assert all(len(file.sha256 or "") == 64 for file in entry.origin.files)
     origins = [entry.origin for entry in TASKS.all().values()]
-    files = [file.filename for origin in origins if isinstance(origin, Published) for file in origin.files]
+    files = [
+        file.filename
+        for origin in origins
+        if isinstance(origin, Published)
+        for file in origin.files
+    ]
     assert len(files) == len(set(files))
 
 
@@ -56,7 +61,12 @@ def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "items", "labels"),
-    [("LeeSimilarity", 1225, None), ("SentimentSnippets", 1000, 2), ("SmsSpam", 1000, 2), ("TrecQuestions", 1000, 6)],
+    [
+        ("LeeSimilarity", 1225, None),
+        ("SentimentSnippets", 1000, 2),
+        ("SmsSpam", 1000, 2),
+        ("TrecQuestions", 1000, 6),
+    ],
 )
 def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -> None:
     TASKS.fetch(name)
@@ -75,16 +85,24 @@ def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -
             assert sorted(counts) == list(range(labels))
             assert min(counts.values()) >= 10
         task.n_experiments = 2
-    chance = {"TrecQuestions": 0.25, "SmsSpam": 0.5, "SentimentSnippets": 0.45, "LeeSimilarity": 0.0}
+    chance = {
+        "TrecQuestions": 0.25,
+        "SmsSpam": 0.5,
+        "SentimentSnippets": 0.45,
+        "LeeSimilarity": 0.0,
+    }
     assert score(task)["main_score"] > chance[name]
 
 
 @pytest.mark.real
 def test_lees_texts_and_judgements_belong_together() -> None:
-    """Texts that share rare words are the ones people find similar; shifted by a few pairs, the relation is gone."""
+    """Texts that share rare words are the ones people find similar; shifted by a few pairs, the
+    relation is gone."""
     data = resolve_tasks("LeeSimilarity")[0].load().dataset["test"]
     vectors = TfidfVectorizer(stop_words="english").fit(list(dict.fromkeys(data["sentence1"])))
-    overlap = np.asarray(vectors.transform(data["sentence1"]).multiply(vectors.transform(data["sentence2"])).sum(1)).ravel()
+    overlap = np.asarray(
+        vectors.transform(data["sentence1"]).multiply(vectors.transform(data["sentence2"])).sum(1)
+    ).ravel()
     human = np.array(data["score"])
     assert np.corrcoef(overlap, human)[0, 1] > 0.4
     assert abs(np.corrcoef(np.roll(overlap, 7), human)[0, 1]) < 0.15

@@ -1,4 +1,5 @@
-"""Tasks from the hub: mteb loads them itself; here its loader is replaced, so that no network is needed."""
+"""Tasks from the hub: mteb loads them itself; here its loader is replaced, so that no network is
+needed."""
 
 from __future__ import annotations
 
@@ -30,15 +31,27 @@ def load_with(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
 def pairs(count: int) -> Dataset:
     texts = [f"word{i % 5} word{i % 3} more" for i in range(count)]
     return Dataset.from_dict(
-        {"sentence1": texts, "sentence2": texts[1:] + texts[:1], "score": [i % 6 for i in range(count)], "extra": texts}
+        {
+            "sentence1": texts,
+            "sentence2": texts[1:] + texts[:1],
+            "score": [i % 6 for i in range(count)],
+            "extra": texts,
+        }
     )
 
 
-def test_what_equals_mtebs_statistics_is_exact_and_a_part_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_equals_mtebs_statistics_is_exact_and_a_part_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     load_with(monkeypatch, DatasetDict({"train": pairs(3), "test": pairs(40)}))
     facts = TaskSpec("STS13", "hub").facts()
-    assert (facts["exact"], facts["items"]) == (False, 40)  # a mirror may give other data under the pinned revision
-    assert facts["exact_reason"].startswith("the revision that mteb pins; split 'test' differs in its rows: 40, MTEB has")
+    assert (facts["exact"], facts["items"]) == (
+        False,
+        40,
+    )  # a mirror may give other data under the pinned revision
+    assert facts["exact_reason"].startswith(
+        "the revision that mteb pins; split 'test' differs in its rows: 40, MTEB has"
+    )
     monkeypatch.setattr(spec_module, "agrees_with_published", lambda task: (True, "equal"))
     assert TaskSpec("STS13", "hub").facts()["exact"] is True
     assert facts["dataset"] == "mteb/sts13-sts"
@@ -50,7 +63,10 @@ def test_what_equals_mtebs_statistics_is_exact_and_a_part_is_not(monkeypatch: py
 
 
 def test_only_the_english_subset_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_with(monkeypatch, {"en-en": DatasetDict({"test": pairs(40)}), "es-es": DatasetDict({"test": pairs(5)})})
+    load_with(
+        monkeypatch,
+        {"en-en": DatasetDict({"test": pairs(40)}), "es-es": DatasetDict({"test": pairs(5)})},
+    )
     spec = resolve_tasks("STS17", sample=30)[0]
     assert (spec.facts()["items"], spec.facts()["subsets"]) == (30, ["en-en"])
 
@@ -66,7 +82,9 @@ def test_failures_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         TaskSpec("STS13", "hub").load()
 
 
-def test_offline_a_dataset_in_the_hub_cache_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_offline_a_dataset_in_the_hub_cache_will_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
     with pytest.raises(OfflineError, match="not in the hub cache"):
         resolve_tasks("STS13", offline=True)

@@ -33,7 +33,9 @@ def only(name: str, folder: Path, **options: Any) -> TaskSpec:
         ("MyRanking", "Reranking", 6, 0.8),
     ],
 )
-def test_each_type_is_scored(made_up: Path, name: str, task_type: str, items: int, floor: float) -> None:
+def test_each_type_is_scored(
+    made_up: Path, name: str, task_type: str, items: int, floor: float
+) -> None:
     spec = only(name, made_up)
     task = spec.load()
     assert task.data_loaded
@@ -48,13 +50,17 @@ def test_each_type_is_scored(made_up: Path, name: str, task_type: str, items: in
 
 
 def test_rows_keep_their_order_and_labels(made_up: Path) -> None:
-    expected = [json.loads(line) for line in (made_up / "MassiveScenarioClassification/en/train.jsonl").open()]
+    expected = [
+        json.loads(line)
+        for line in (made_up / "MassiveScenarioClassification/en/train.jsonl").open()
+    ]
     task = only("MassiveScenarioClassification", made_up).load()
     assert list(task.dataset["en"]["train"]) == expected
     assert task.hf_subsets == ["en"]
     numbered = only("Banking77Classification", made_up).load().dataset["train"]
     assert numbered["label"] == [i % 3 for i in range(60)]
-    # The rows that train a classifier are those that mteb draws from the same rows given in the same order.
+    # The rows that train a classifier are those that mteb draws from the same rows given in the
+    # same order.
     model = WordHashEncoder()
     score(task, model)
     shots = [text for split, text in model.seen if split == "train"]
@@ -67,13 +73,17 @@ def test_faster_columns_do_not_change_the_scores(made_up: Path) -> None:
         splits = task.dataset.get("en", task.dataset)
         assert isinstance(splits["train"]["label"], list)
         fast = score(task)
-        plain = DatasetDict({split: Dataset.from_dict(data.to_dict()) for split, data in splits.items()})
+        plain = DatasetDict(
+            {split: Dataset.from_dict(data.to_dict()) for split, data in splits.items()}
+        )
         task.dataset = {"en": plain} if "en" in task.dataset else plain
         assert fast == score(task)
 
 
 @pytest.mark.parametrize("name", ["TwentyNewsgroupsClustering", "TwentyNewsgroupsClustering.v2"])
-def test_clustering_reads_whole_columns_to_the_same_scores(made_up: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_clustering_reads_whole_columns_to_the_same_scores(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     rows = [{"sentences": text, "labels": topic} for text, topic in topic_texts(60)]
     write_rows(made_up / "TwentyNewsgroupsClustering.v2" / "test.jsonl", rows)
     with monkeypatch.context() as patch:
@@ -89,7 +99,10 @@ def test_clustering_reads_whole_columns_to_the_same_scores(made_up: Path, monkey
 
 
 def test_two_labels_become_0_and_1(tmp_path: Path) -> None:
-    rows = [{"text": text, "label": "yes" if topic == "cats" else "no"} for text, topic in topic_texts(60)]
+    rows = [
+        {"text": text, "label": "yes" if topic == "cats" else "no"}
+        for text, topic in topic_texts(60)
+    ]
     for split in ("train", "test"):
         write_rows(tmp_path / "Mine" / f"{split}.jsonl", rows)
     spec = only("Mine", tmp_path)
@@ -120,7 +133,10 @@ def test_clustering_takes_sets_or_single_texts_for_both_of_mtebs_classes(tmp_pat
 def test_pairs_in_one_row_of_lists(tmp_path: Path, made_up: Path) -> None:
     rows = [dict(row) for row in only("TwitterSemEval2015", made_up).load().dataset["test"]]
     columns = {"sent1": [r["sentence1"] for r in rows], "sent2": [r["sentence2"] for r in rows]}
-    write_rows(tmp_path / "TwitterURLCorpus" / "test.jsonl", [columns | {"labels": [r["labels"] for r in rows]}])
+    write_rows(
+        tmp_path / "TwitterURLCorpus" / "test.jsonl",
+        [columns | {"labels": [r["labels"] for r in rows]}],
+    )
     assert list(only("TwitterURLCorpus", tmp_path).load().dataset["test"]) == rows
 
 
@@ -135,7 +151,11 @@ def test_reranking_leaves_out_queries_with_nothing_to_rank(tmp_path: Path) -> No
     task = spec.load()
     data = task.dataset["default"]["test"]
     assert data["queries"]["id"] == ["test-000000_0", "test-000000_1", "test-000002_0"]
-    assert data["relevant_docs"]["test-000002_0"] == {"a000002-00000": 1, "a000002-00001": 1, "n000002-00000": 0}
+    assert data["relevant_docs"]["test-000002_0"] == {
+        "a000002-00000": 1,
+        "a000002-00001": 1,
+        "n000002-00000": 0,
+    }
     assert set(data["top_ranked"]["test-000000_1"]) == set(data["relevant_docs"]["test-000000_0"])
     assert spec.facts(task)["dropped_queries"] == {"test": 1}
     assert 0 < score(task)["max_over_subqueries_map_at_1000"] <= 1
@@ -147,7 +167,10 @@ def test_a_stand_in_is_recorded(made_up: Path) -> None:
     assert facts["exact"] is False
     assert "test_rebuilt.jsonl.gz" in facts["exact_reason"]
     assert facts["sets"] == 2
-    write_rows(made_up / "TwentyNewsgroupsClustering" / "test.jsonl", [{"sentences": ["a", "b"], "labels": [0, 1]}])
+    write_rows(
+        made_up / "TwentyNewsgroupsClustering" / "test.jsonl",
+        [{"sentences": ["a", "b"], "labels": [0, 1]}],
+    )
     assert only("TwentyNewsgroupsClustering", made_up).facts()["stand_ins"] == {}
 
 
@@ -165,7 +188,10 @@ def test_the_fingerprint_follows_the_data(made_up: Path) -> None:
     assert len({before, reordered, spec.facts()["fingerprint"]}) == 3
     own = only("MyRanking", made_up)
     first = own.facts()
-    write_rows(made_up / "MyRanking" / "test.jsonl.gz", [{"query": "q", "positive": ["a"], "negative": ["b"]}])
+    write_rows(
+        made_up / "MyRanking" / "test.jsonl.gz",
+        [{"query": "q", "positive": ["a"], "negative": ["b"]}],
+    )
     second = own.facts()
     assert first["fingerprint"] != second["fingerprint"]
     assert first["revision"] != second["revision"]
@@ -175,28 +201,75 @@ def test_the_fingerprint_follows_the_data(made_up: Path) -> None:
     ("name", "split", "content", "message"),
     [
         ("STS12", "test", b'{"sentence1": "a", "score": 1}', "no column 'sentence2'"),
-        ("STS12", "test", b'{"sentence1": "a", "sentence2": "b", "score": "1"}', "'score' must be a number"),
-        ("STS12", "test", b'{"sentence1": "a", "sentence2": "b", "score": NaN}', "'score' must be a finite number, not nan"),
-        ("TwentyNewsgroupsClustering", "test", b'{"sentences": "a", "labels": null}', "a label is a text or a number, not None"),
+        (
+            "STS12",
+            "test",
+            b'{"sentence1": "a", "sentence2": "b", "score": "1"}',
+            "'score' must be a number",
+        ),
+        (
+            "STS12",
+            "test",
+            b'{"sentence1": "a", "sentence2": "b", "score": NaN}',
+            "'score' must be a finite number, not nan",
+        ),
+        (
+            "TwentyNewsgroupsClustering",
+            "test",
+            b'{"sentences": "a", "labels": null}',
+            "a label is a text or a number, not None",
+        ),
         (
             "TwentyNewsgroupsClustering",
             "test",
             b'{"sentences": ["a", "b"], "labels": ["x", NaN]}',
             "a label is a text or a number, not nan",
         ),
-        ("STS12", "test", b'{"sentence1": "a", "sentence2": "b", "score": 1}\n{oops', "line 2 is not valid JSON"),
+        (
+            "STS12",
+            "test",
+            b'{"sentence1": "a", "sentence2": "b", "score": 1}\n{oops',
+            "line 2 is not valid JSON",
+        ),
         ("STS12", "test", b"[1]", "line 1 is list"),
         ("STS12", "test", b"\n", "holds no rows"),
         ("STS12", "test", b"\xff\xfe", "is not UTF-8: byte 0xff"),
         ("Banking77Classification", "test", b'{"text": null, "label": 1}', "'text' must be a text"),
-        ("Banking77Classification", "test", b'{"text": "a", "label": 1}\n{"text": "b", "label": "c"}', "partly numbers"),
-        ("TwitterSemEval2015", "test", b'{"sentence1": "a", "sentence2": "b", "labels": 1}', "both 0 and 1"),
-        ("AskUbuntuDupQuestions", "test", b'{"query": "a", "positive": "b", "negative": []}', "'positive' must be a list"),
-        ("AskUbuntuDupQuestions", "test", b'{"query": "a", "positive": ["b"], "negative": []}', "no query"),
-        ("TwentyNewsgroupsClustering", "test", b'{"sentences": ["a"], "labels": []}', "same length"),
+        (
+            "Banking77Classification",
+            "test",
+            b'{"text": "a", "label": 1}\n{"text": "b", "label": "c"}',
+            "partly numbers",
+        ),
+        (
+            "TwitterSemEval2015",
+            "test",
+            b'{"sentence1": "a", "sentence2": "b", "labels": 1}',
+            "both 0 and 1",
+        ),
+        (
+            "AskUbuntuDupQuestions",
+            "test",
+            b'{"query": "a", "positive": "b", "negative": []}',
+            "'positive' must be a list",
+        ),
+        (
+            "AskUbuntuDupQuestions",
+            "test",
+            b'{"query": "a", "positive": ["b"], "negative": []}',
+            "no query",
+        ),
+        (
+            "TwentyNewsgroupsClustering",
+            "test",
+            b'{"sentences": ["a"], "labels": []}',
+            "same length",
+        ),
     ],
 )
-def test_wrong_data_are_explained(made_up: Path, name: str, split: str, content: bytes, message: str) -> None:
+def test_wrong_data_are_explained(
+    made_up: Path, name: str, split: str, content: bytes, message: str
+) -> None:
     for old in (made_up / name).glob(f"{split}*"):
         old.unlink()
     (made_up / name / f"{split}.jsonl").write_bytes(content)

@@ -14,7 +14,13 @@ from tests.shared import shared_folder
 
 def test_there_are_32_of_five_types() -> None:
     kinds = Counter(task.task_type for task in PAPER_TASKS.values())
-    assert kinds == {"Classification": 10, "Clustering": 6, "PairClassification": 3, "Reranking": 4, "STS": 9}
+    assert kinds == {
+        "Classification": 10,
+        "Clustering": 6,
+        "PairClassification": 3,
+        "Reranking": 4,
+        "STS": 9,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(PAPER_TASKS))
@@ -24,7 +30,11 @@ def test_every_name_is_mtebs(name: str) -> None:
     assert metadata.type == paper.task_type
     assert set(paper.subsets) <= set(metadata.hf_subsets)
     assert set(paper.splits) <= set(metadata.eval_splits)
-    assert all(code == "eng-Latn" for subset in paper.subsets for code in metadata.hf_subsets_to_langscripts[subset])
+    assert all(
+        code == "eng-Latn"
+        for subset in paper.subsets
+        for code in metadata.hf_subsets_to_langscripts[subset]
+    )
     task = new_task(task_info(name))
     assert (tuple(task.hf_subsets), tuple(task.eval_splits)) == (paper.subsets, paper.splits)
 

@@ -22,7 +22,12 @@ def test_names_come_as_a_list_or_between_commas() -> None:
     assert expand_names("STS12, STS13,STS12") == ["STS12", "STS13"]
     assert expand_names(["STS13", "STS12,BIOSSES"]) == ["STS13", "STS12", "BIOSSES"]
     assert expand_names("paper") == list(PAPER_TASKS)
-    assert expand_names("small") == ["LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions"]
+    assert expand_names("small") == [
+        "LeeSimilarity",
+        "SentimentSnippets",
+        "SmsSpam",
+        "TrecQuestions",
+    ]
     for nothing in ("", " , ", []):
         with pytest.raises(DataError, match="no task was named"):
             resolve_tasks(nothing)
@@ -50,7 +55,12 @@ def test_offline_lists_every_missing_task_at_once(made_up: Path) -> None:
 
 
 def test_unknown_names_get_the_nearest(made_up: Path) -> None:
-    for given, near in [("STS-Benchmark", "STSBenchmark"), ("SmsSpm", "SmsSpam"), ("myranking", "MyRanking"), ("papr", "paper")]:
+    for given, near in [
+        ("STS-Benchmark", "STSBenchmark"),
+        ("SmsSpm", "SmsSpam"),
+        ("myranking", "MyRanking"),
+        ("papr", "paper"),
+    ]:
         with pytest.raises(UnknownNameError) as caught:
             resolve_tasks(["STS12", given], data_dir=made_up)
         assert caught.value.nearest == near
@@ -92,7 +102,13 @@ def test_specs_travel(made_up: Path) -> None:
     for spec in resolve_tasks("STS12,MyRanking", data_dir=made_up, sample=8):
         assert pickle.loads(pickle.dumps(spec)) == spec
         assert TaskSpec(**json.loads(json.dumps(asdict(spec)))) == spec
-        config = {"name": spec.name, "source": spec.source, "path": spec.path, "limit": 8, "seed": 0}
+        config = {
+            "name": spec.name,
+            "source": spec.source,
+            "path": spec.path,
+            "limit": 8,
+            "seed": 0,
+        }
         assert task_config(spec) == config  # the names that the folders of earlier versions have
         assert len(pickle.dumps(spec)) < 500
 

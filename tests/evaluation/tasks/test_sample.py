@@ -24,7 +24,14 @@ def test_the_draw_keeps_order_size_and_labels() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["STS12", "STS17", "MassiveScenarioClassification", "TwentyNewsgroupsClustering", "TwitterSemEval2015", "MyRanking"],
+    [
+        "STS12",
+        "STS17",
+        "MassiveScenarioClassification",
+        "TwentyNewsgroupsClustering",
+        "TwitterSemEval2015",
+        "MyRanking",
+    ],
 )
 def test_each_type_is_scored_with_the_smallest_sample(made_up: Path, name: str) -> None:
     spec = resolve_tasks(name, data_dir=made_up, sample=4)[0]

@@ -10,7 +10,13 @@ import pytest
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.tasks.support import score, shared_data
 
-EXACT = ["Banking77Classification", "EmotionClassification", "MassiveScenarioClassification", "STS17", "STSBenchmark"]
+EXACT = [
+    "Banking77Classification",
+    "EmotionClassification",
+    "MassiveScenarioClassification",
+    "STS17",
+    "STSBenchmark",
+]
 
 
 @pytest.mark.parametrize(
@@ -37,13 +43,19 @@ def test_each_type_loads_and_is_scored(name: str, items: int) -> None:
 def test_mtebs_own_splits_are_recognised() -> None:
     folder = shared_data()
     names = [path.name for path in folder.iterdir()]
-    exact = [spec.name for spec in resolve_tasks(names, data_dir=folder, offline=True) if spec.facts()["exact"]]
+    exact = [
+        spec.name
+        for spec in resolve_tasks(names, data_dir=folder, offline=True)
+        if spec.facts()["exact"]
+    ]
     assert sorted(exact) == EXACT
 
 
 def test_rows_are_the_files() -> None:
     folder = shared_data()
-    with gzip.open(folder / "Banking77Classification" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(
+        folder / "Banking77Classification" / "train.jsonl.gz", "rt", encoding="utf-8"
+    ) as lines:
         rows = [json.loads(line) for line in lines]
     train = resolve_tasks("Banking77Classification", data_dir=folder)[0].load().dataset["train"]
     assert train["text"] == [row["text"] for row in rows]

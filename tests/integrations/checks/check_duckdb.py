@@ -13,4 +13,8 @@ assert [row[0] for row in rows] == TEXTS
 asked = f"array_cosine_similarity(vector::FLOAT[{width}], (SELECT vector::FLOAT[{width}] FROM '{file}' LIMIT 1))"
 nearest = duckdb.sql(f"SELECT text FROM '{file}' ORDER BY {asked} DESC LIMIT 1").fetchall()
 assert nearest[0][0] == TEXTS[0]
-told("duckdb", f"a search by array_cosine_similarity, {len(rows)} texts", distance(np.array([row[1] for row in rows]), wanted()))
+told(
+    "duckdb",
+    f"a search by array_cosine_similarity, {len(rows)} texts",
+    distance(np.array([row[1] for row in rows]), wanted()),
+)

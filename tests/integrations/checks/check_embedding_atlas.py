@@ -1,4 +1,5 @@
-"""Embedding Atlas opens the file that `embed` wrote: its server hands out its page, and the texts, vectors, x and y."""
+"""Embedding Atlas opens the file that `embed` wrote: its server hands out its page, and the texts,
+vectors, x and y."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ command = [
     str(port),
 ]
 server = subprocess.Popen(
-    [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    [*command, "--host", "127.0.0.1", "--port", str(port)],
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
 )
 try:
     for _ in range(120):
@@ -44,7 +47,9 @@ try:
             break
         except OSError:
             if server.poll() is not None:
-                raise SystemExit((server.stderr.read() if server.stderr else b"").decode()[-300:]) from None
+                raise SystemExit(
+                    (server.stderr.read() if server.stderr else b"").decode()[-300:]
+                ) from None
             time.sleep(1)
     else:
         raise SystemExit("no answer from embedding-atlas")

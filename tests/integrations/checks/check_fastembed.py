@@ -1,6 +1,7 @@
 """fastembed's TextEmbedding on the exported graph, which pools itself.
 
-py_rust_stemmers has no wheel for Linux on ARM. fastembed imports it for BM25 alone, so that an empty one stands in for it here.
+py_rust_stemmers has no wheel for Linux on ARM. fastembed imports it for BM25 alone, so that an
+empty one stands in for it here.
 """
 
 from __future__ import annotations
@@ -27,4 +28,8 @@ TextEmbedding.add_custom_model(
     model_file="onnx/model.onnx",
 )
 model = TextEmbedding("layerscope/minilm", specific_model_path=str(FOLDER), local_files_only=True)
-told("fastembed", f"TextEmbedding.embed, {len(TEXTS)} texts", distance(np.array(list(model.embed(TEXTS))), wanted()))
+told(
+    "fastembed",
+    f"TextEmbedding.embed, {len(TEXTS)} texts",
+    distance(np.array(list(model.embed(TEXTS))), wanted()),
+)

@@ -1,4 +1,5 @@
-"""infinity's HTTP server on two folders, asked over the OpenAI API: an encoder and a causal model, with transformers 4."""
+"""infinity's HTTP server on two folders, asked over the OpenAI API: an encoder and a causal model,
+with transformers 4."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ NAMES = ("minilm", "llama-mean")
 def ask(port: int, path: str, body: dict[str, object] | None = None, timeout: float = 300) -> bytes:
     """GET, or POST a body as JSON."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+    )
     answer: bytes = urllib.request.urlopen(request, timeout=timeout).read()
     return answer
 
@@ -28,14 +31,31 @@ def ask(port: int, path: str, body: dict[str, object] | None = None, timeout: fl
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-words = [str(Path(sys.executable).parent / "infinity_emb"), "v2", "--host", "127.0.0.1", "--port", str(port)]
-words += ["--engine", "torch", "--device", "cpu", "--no-trust-remote-code", "--no-vector-disk-cache", "--no-model-warmup"]
+words = [
+    str(Path(sys.executable).parent / "infinity_emb"),
+    "v2",
+    "--host",
+    "127.0.0.1",
+    "--port",
+    str(port),
+]
+words += [
+    "--engine",
+    "torch",
+    "--device",
+    "cpu",
+    "--no-trust-remote-code",
+    "--no-vector-disk-cache",
+    "--no-model-warmup",
+]
 for name in NAMES:
     words += ["--model-id", str(WORK / "folders" / name), "--served-model-name", name]
 log = WORK / "infinity.log"
 with (
     log.open("w", encoding="utf-8") as stream,
-    subprocess.Popen(words, stdout=stream, stderr=stream, env={**os.environ, "DO_NOT_TRACK": "1"}) as server,
+    subprocess.Popen(
+        words, stdout=stream, stderr=stream, env={**os.environ, "DO_NOT_TRACK": "1"}
+    ) as server,
 ):
     try:
         for _ in range(600):
@@ -51,10 +71,16 @@ with (
         far, parts = 0.0, []
         for name in NAMES:
             rows = json.loads(ask(port, "/embeddings", {"model": name, "input": TEXTS}))["data"]
-            vectors = np.array([row["embedding"] for row in sorted(rows, key=lambda row: row["index"])])
-            facts = json.loads((WORK / "folders" / name / "layerscope.json").read_text(encoding="utf-8"))
+            vectors = np.array(
+                [row["embedding"] for row in sorted(rows, key=lambda row: row["index"])]
+            )
+            facts = json.loads(
+                (WORK / "folders" / name / "layerscope.json").read_text(encoding="utf-8")
+            )
             one = distance(vectors, wanted(name))
-            parts.append(f"{facts['base']['name']} {facts['readout'].removesuffix('/keep/none')} {one:.1e}")
+            parts.append(
+                f"{facts['base']['name']} {facts['readout'].removesuffix('/keep/none')} {one:.1e}"
+            )
             far = max(far, one)
     finally:
         server.terminate()

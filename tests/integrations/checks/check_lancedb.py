@@ -12,6 +12,13 @@ from common import TEXTS, WORK, distance, told, wanted
 table = pq.read_table(WORK / "vectors.parquet")
 with tempfile.TemporaryDirectory() as place:
     stored = lancedb.connect(place).create_table("texts", table)
-    found = [stored.search(vector).metric("cosine").limit(1).to_list()[0] for vector in wanted().astype(np.float32)]
+    found = [
+        stored.search(vector).metric("cosine").limit(1).to_list()[0]
+        for vector in wanted().astype(np.float32)
+    ]
 assert [row["text"] for row in found] == TEXTS
-told("lancedb", f"the nearest of {len(found)} texts", distance(np.array([row["vector"] for row in found]), wanted()))
+told(
+    "lancedb",
+    f"the nearest of {len(found)} texts",
+    distance(np.array([row["vector"] for row in found]), wanted()),
+)

@@ -1,9 +1,10 @@
-"""Models of nnsight and TransformerLens given to layerscope: the vectors of all layers are those of the model that they hold.
+"""Models of nnsight and TransformerLens given to layerscope: the vectors of all layers are those of
+the model that they hold.
 
     check_lenses.py WORK nnsight | bridge | hooked
 
-SmolLM2 is given to nnsight and to a TransformerBridge. HookedTransformers (before TransformerLens 4) have random weights and
-are compared with their own `hook_resid_post`.
+SmolLM2 is given to nnsight and to a TransformerBridge. HookedTransformers (before TransformerLens
+4) have random weights and are compared with their own `hook_resid_post`.
 """
 
 from __future__ import annotations
@@ -49,24 +50,38 @@ if KIND == "nnsight":
     model = LanguageModel(str(FOLDER), dispatch=True)
     wanted = layerscope.encode(plain, TEXTS, layers="all", progress=False)
     given = layerscope.encode(model, TEXTS, layers="all", progress=False)
-    told("nnsight", "smollm2-135m in a LanguageModel, all layers", distance(pulled(given), pulled(wanted)))
+    told(
+        "nnsight",
+        "smollm2-135m in a LanguageModel, all layers",
+        distance(pulled(given), pulled(wanted)),
+    )
 elif KIND == "bridge":
     from transformer_lens import TransformerBridge
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
     bridge = TransformerBridge.boot_transformers(str(FOLDER), tokenizer=tokenizer, device="cpu")
     given = layerscope.encode(bridge, TEXTS, layers="all", progress=False)
-    same = layerscope.encode(layerscope.wrap(plain.module, bridge.tokenizer), TEXTS, layers="all", progress=False)
+    same = layerscope.encode(
+        layerscope.wrap(plain.module, bridge.tokenizer), TEXTS, layers="all", progress=False
+    )
     ids = torch.tensor([bridge.tokenizer(TEXTS[0])["input_ids"]])
     cache = bridge.run_with_cache(ids)[1]
-    raw = layerscope.encode(bridge, TEXTS[:1], layers="all", readout="plain/mean/raw", progress=False)[1:, 0]
-    held = np.stack([cache[f"blocks.{i}.hook_resid_post"][0].mean(0).detach().numpy() for i in range(len(raw))])
+    raw = layerscope.encode(
+        bridge, TEXTS[:1], layers="all", readout="plain/mean/raw", progress=False
+    )[1:, 0]
+    held = np.stack(
+        [cache[f"blocks.{i}.hook_resid_post"][0].mean(0).detach().numpy() for i in range(len(raw))]
+    )
     far = max(distance(pulled(given), pulled(same)), distance(raw, held))
     folder = layerscope.export(bridge, 5, out=WORK / "folders" / "from-bridge", overwrite=True)
     bridge.enable_compatibility_mode()
     refused(bridge)
     far = max(far, folder.cosine_distance)
-    told("transformer-lens", "smollm2-135m in a TransformerBridge, all layers; exported at layer 5", far)
+    told(
+        "transformer-lens",
+        "smollm2-135m in a TransformerBridge, all layers; exported at layer 5",
+        far,
+    )
 else:
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
@@ -86,11 +101,19 @@ else:
         )  # fmt: skip
         lens = HookedTransformer(config)
         lens.set_tokenizer(transformers.AutoTokenizer.from_pretrained(FOLDER))
-        given = layerscope.encode(lens, TEXTS, layers="all", readout="plain/mean/raw", max_length=512, progress=False)
+        given = layerscope.encode(
+            lens, TEXTS, layers="all", readout="plain/mean/raw", max_length=512, progress=False
+        )
         for i, text in enumerate(TEXTS):
             cache = lens.run_with_cache(torch.tensor([lens.tokenizer(text)["input_ids"]]))[1]
-            held = np.stack([cache[f"blocks.{k}.hook_resid_post"][0].mean(0).detach().numpy() for k in range(4)])
+            held = np.stack(
+                [cache[f"blocks.{k}.hook_resid_post"][0].mean(0).detach().numpy() for k in range(4)]
+            )
             far = max(far, distance(given[1:, i], held))
         lens.process_weights_(fold_ln=norm == "RMS", center_writing_weights=norm == "LN")
         refused(lens)
-    told("transformer-lens", "random HookedTransformers (LayerNorm, RMSNorm), hook_resid_post of all layers", far)
+    told(
+        "transformer-lens",
+        "random HookedTransformers (LayerNorm, RMSNorm), hook_resid_post of all layers",
+        far,
+    )

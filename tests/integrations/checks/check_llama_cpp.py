@@ -13,7 +13,14 @@ for name in ("llama-mean", "llama-last", "gemma-mean"):
     folder = WORK / "folders" / name
     if not folder.is_dir():
         continue
-    model = Llama(str(folder / "gguf" / "model.gguf"), embedding=True, n_ctx=512, n_batch=512, n_ubatch=512, verbose=False)
+    model = Llama(
+        str(folder / "gguf" / "model.gguf"),
+        embedding=True,
+        n_ctx=512,
+        n_batch=512,
+        n_ubatch=512,
+        verbose=False,
+    )
     vectors = np.array([model.embed(text, normalize=False) for text in TEXTS])
     facts = json.loads((folder / "layerscope.json").read_text(encoding="utf-8"))
     one = distance(vectors, wanted(name))

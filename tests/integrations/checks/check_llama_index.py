@@ -14,4 +14,8 @@ index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=em
 retriever = index.as_retriever(similarity_top_k=1)
 for text in TEXTS[:3]:
     assert retriever.retrieve(text)[0].node.get_content() == text
-told("llama-index-embeddings-huggingface", "HuggingFaceEmbedding, VectorStoreIndex finds each text", distance(vectors, wanted()))
+told(
+    "llama-index-embeddings-huggingface",
+    "HuggingFaceEmbedding, VectorStoreIndex finds each text",
+    distance(vectors, wanted()),
+)

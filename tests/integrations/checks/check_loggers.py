@@ -1,4 +1,5 @@
-"""A profile and an improvement logged with `log=NAME`, and read back from what the program keeps: the same numbers, no texts."""
+"""A profile and an improvement logged with `log=NAME`, and read back from what the program keeps:
+the same numbers, no texts."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ import layerscope  # noqa: E402 - with these settings
 
 
 def wandb_records(raw: bytes) -> Iterator[bytes]:
-    """The records of an offline run's file: a LevelDB log in blocks of 32 KiB, after seven bytes of its own."""
+    """The records of an offline run's file: a LevelDB log in blocks of 32 KiB, after seven bytes of
+    its own."""
     place, block, parts = 7, 2**15, b""
     while place + 7 <= len(raw):
         if block - place % block < 7:  # too little room for a record's head: the next block
@@ -49,7 +51,12 @@ def wandb_rows() -> list[dict[str, float]]:
         for data in wandb_records(file.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
-            found.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item})
+            found.append(
+                {
+                    "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                    for item in record.history.item
+                }
+            )
     return [{**row, "step": row[axis]} for row in found for axis in row if axis.endswith("/step")]
 
 
@@ -87,10 +94,21 @@ class Kept:
 
 
 kept = Kept()
-layerscope.profile("minilm-l6", TEXTS, metrics=["prompt_entropy", "effective_rank"], log=[NAME, kept], progress=False)
+layerscope.profile(
+    "minilm-l6",
+    TEXTS,
+    metrics=["prompt_entropy", "effective_rank"],
+    log=[NAME, kept],
+    progress=False,
+)
 more = [*TEXTS, *(f"{text} Again." for text in TEXTS)]
-layerscope.improve("smollm2-135m", more, templates=["one-word"], judge="none", log=[NAME, kept], progress=False)
-wanted = {(row["tag"].replace("{", "_").replace("}", "_"), int(row["step"])): row["value"] for row in kept.rows}
+layerscope.improve(
+    "smollm2-135m", more, templates=["one-word"], judge="none", log=[NAME, kept], progress=False
+)
+wanted = {
+    (row["tag"].replace("{", "_").replace("}", "_"), int(row["step"])): row["value"]
+    for row in kept.rows
+}
 finite = {key: value for key, value in wanted.items() if value == value}
 assert len(finite) > 50, len(finite)
 for _ in range(20):  # a program may still be writing
@@ -103,7 +121,17 @@ for _ in range(20):  # a program may still be writing
 assert not missing, sorted(missing)[:5]
 far = max(abs(by_name[key] - value) / max(1e-12, abs(value)) for key, value in finite.items())
 texts = [text.encode() for text in TEXTS if len(text) > 20]
-leaked = [file for file in Path(PLACE).rglob("*") if file.is_file() for text in texts if text in file.read_bytes()]
+leaked = [
+    file
+    for file in Path(PLACE).rglob("*")
+    if file.is_file()
+    for text in texts
+    if text in file.read_bytes()
+]
 assert not leaked, leaked
 package = {"mlflow": "mlflow-skinny"}.get(NAME, NAME)
-told(package, f"{len(finite)} numbers of a profile and an improvement, read back (largest relative difference)", far)
+told(
+    package,
+    f"{len(finite)} numbers of a profile and an improvement, read back (largest relative difference)",
+    far,
+)

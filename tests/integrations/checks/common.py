@@ -22,7 +22,8 @@ def wanted(name: str = "minilm") -> np.ndarray:
 def distance(given: np.ndarray, expected: np.ndarray) -> float:
     """The largest cosine distance of a row to the row it should be."""
     parts = [
-        rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (np.asarray(given, float), np.asarray(expected, float))
+        rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        for rows in (np.asarray(given, float), np.asarray(expected, float))
     ]
     return float((0.5 * ((parts[0] - parts[1]) ** 2).sum(1)).max())
 

@@ -1,4 +1,5 @@
-"""The kernel that does at once what measures.py does step by step, run on the CPU: the same numbers."""
+"""The kernel that does at once what measures.py does step by step, run on the CPU: the same
+numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ def states(kind: str, texts: int, tokens: int, width: int) -> torch.Tensor:
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CASES = [
     # of many tokens, quickly: every kind in one type and every type of one kind
-    pytest.param(tokens, kind, dtype, marks=[pytest.mark.slow] if tokens > 3 and kind != "sink" and dtype != DTYPES[0] else [])
+    pytest.param(
+        tokens,
+        kind,
+        dtype,
+        marks=[pytest.mark.slow] if tokens > 3 and kind != "sink" and dtype != DTYPES[0] else [],
+    )
     for tokens in (1, 2, 3, 33, 36, 70)
     for kind in ("plain", "anisotropic", "sink", "repeated")
     for dtype in DTYPES
@@ -55,7 +61,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("tokens", "kind", "dtype"), CASES)
-def test_the_same_as_step_by_step(tokens: int, kind: str, dtype: torch.dtype, kernel: list[int], monkeypatch: Any) -> None:
+def test_the_same_as_step_by_step(
+    tokens: int, kind: str, dtype: torch.dtype, kernel: list[int], monkeypatch: Any
+) -> None:
     given = states(kind, 3, tokens, 96).to(dtype)
     right, left = (torch.ones(3, tokens, dtype=torch.bool) for _ in range(2))
     right[1, tokens // 2 + 1 :] = False
@@ -69,8 +77,12 @@ def test_the_same_as_step_by_step(tokens: int, kind: str, dtype: torch.dtype, ke
                 want = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             for name in ("keep", "drop"):
                 size = want.matrices[name].abs().max().clamp(min=1e-30)
-                torch.testing.assert_close(got.matrices[name] / size, want.matrices[name] / size, rtol=0, atol=2e-5)
-                torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-6, atol=1e-6, equal_nan=True)
+                torch.testing.assert_close(
+                    got.matrices[name] / size, want.matrices[name] / size, rtol=0, atol=2e-5
+                )
+                torch.testing.assert_close(
+                    got.curvature[name], want.curvature[name], rtol=1e-6, atol=1e-6, equal_nan=True
+                )
             assert got.flat.tolist() == want.flat.tolist()
     assert len(kernel) == 6
 
@@ -99,8 +111,11 @@ def test_only_what_is_asked_for(kernel: list[int]) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-def test_rows_of_fours_wherever_they_begin(offset: int, kernel: list[int], monkeypatch: Any) -> None:
-    """More tokens than a warp takes at a time, four each; matrices that begin anywhere are written one by one."""
+def test_rows_of_fours_wherever_they_begin(
+    offset: int, kernel: list[int], monkeypatch: Any
+) -> None:
+    """More tokens than a warp takes at a time, four each; matrices that begin anywhere are written
+    one by one."""
     given = states("sink", 2, 132, 140)
     sink = find_sink(given, None).position
 

@@ -1,4 +1,5 @@
-"""The kernel behind token measures of prompts with more tokens than dimensions, run on the CPU: the formulas in float64."""
+"""The kernel behind token measures of prompts with more tokens than dimensions, run on the CPU: the
+formulas in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from torch import Tensor
 import layerscope_gpu
 from layerscope.metrics import Options
 from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import PreparedTokens, prepare_long, prepare_tokens, token_entropy
+from layerscope.metrics.tokens.measures import (
+    PreparedTokens,
+    prepare_long,
+    prepare_tokens,
+    token_entropy,
+)
 from layerscope.metrics.tokens.norms import TokenFacts
 from layerscope_gpu import UnusableError, precision
 from layerscope_gpu.tokens import rows as kernel
@@ -40,29 +46,46 @@ def states(kind: str, tokens: int, width: int) -> Tensor:
 
 
 def padded(tokens: int, side: str) -> Tensor | None:
-    """Which tokens are real: of the five texts, one has them all, and others one, two, three or half of them."""
+    """Which tokens are real: of the five texts, one has them all, and others one, two, three or
+    half of them."""
     if side == "none":
         return None
-    mask = torch.arange(tokens) < torch.tensor([tokens, 1, 2, 3, tokens // 2 + 1]).clamp(max=tokens).unsqueeze(-1)
+    mask = torch.arange(tokens) < torch.tensor([tokens, 1, 2, 3, tokens // 2 + 1]).clamp(
+        max=tokens
+    ).unsqueeze(-1)
     return mask if side == "right" else mask.flip(-1)
 
 
-def prepared(given: Tensor, mask: Tensor | None, options: Options, **what: bool) -> tuple[PreparedTokens, Tensor]:
-    """What the kernel and the products make of states, and the sinks' positions; the mean is taken in float64."""
+def prepared(
+    given: Tensor, mask: Tensor | None, options: Options, **what: bool
+) -> tuple[PreparedTokens, Tensor]:
+    """What the kernel and the products make of states, and the sinks' positions; the mean is taken
+    in float64."""
     real = torch.ones(given.shape[:2], dtype=torch.bool) if mask is None else mask
     x = torch.where(real.unsqueeze(-1), given.double(), 0.0)
     norms = torch.linalg.vector_norm(x, dim=-1)
     sink = norms.masked_fill(~real, -1.0).argmax(-1)
-    mean = (x.sum(1) - x[torch.arange(len(x)), sink]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+    mean = (x.sum(1) - x[torch.arange(len(x)), sink]) / (real.sum(-1, keepdim=True) - 1).clamp(
+        min=1
+    )
     centered = torch.where(real.unsqueeze(-1), x - mean.float().double().unsqueeze(1), 0.0).float()
-    norms = torch.linalg.vector_norm(given.double(), dim=-1)  # those of padding too, whatever it holds
+    norms = torch.linalg.vector_norm(
+        given.double(), dim=-1
+    )  # those of padding too, whatever it holds
     return prepare_long(centered, TokenFacts(norms, mask, sink, given.dtype), options, **what), sink
 
 
 KINDS = ("plain", "anisotropic", "sink first", "sink inside", "sink last", "decaying")
 CASES = [
-    # the types differ in how rows are rounded, whatever their number: of the many, quickly, in one type
-    pytest.param(*size, kind, side, dtype, marks=[pytest.mark.slow] if size == (70, 13) and dtype != DTYPES[0] else [])
+    # the types differ in how rows are rounded, whatever their number: of the many, quickly, in one
+    # type
+    pytest.param(
+        *size,
+        kind,
+        side,
+        dtype,
+        marks=[pytest.mark.slow] if size == (70, 13) and dtype != DTYPES[0] else [],
+    )
     for size in ((37, 33), (70, 13))
     for kind in KINDS
     for side in ("none", "left", "right")
@@ -71,20 +94,31 @@ CASES = [
 
 
 @pytest.mark.parametrize(("tokens", "width", "kind", "side", "dtype"), CASES)
-def test_the_numbers_of_the_formulas(tokens: int, width: int, kind: str, side: str, dtype: torch.dtype) -> None:
+def test_the_numbers_of_the_formulas(
+    tokens: int, width: int, kind: str, side: str, dtype: torch.dtype
+) -> None:
     given, mask = states(kind, tokens, width).to(dtype), padded(tokens, side)
     got, sink = prepared(given, mask, Options())
     assert [tuple(matrix.shape) for matrix in got.matrices.values()] == [(5, width, width)] * 2
-    close = 2e-5 if dtype == torch.float32 else 1e-4  # rows of the others are rounded to TF32's digits
+    close = (
+        2e-5 if dtype == torch.float32 else 1e-4
+    )  # rows of the others are rounded to TF32's digits
     for i, row in enumerate(given):
         kept = np.arange(tokens) if mask is None else np.flatnonzero(mask[i])
         real, at = row.double().numpy()[kept], int(np.flatnonzero(kept == int(sink[i]))[0])
         for name, drop in (("keep", None), ("drop", at)):
-            want = reference.prompt_entropy(real, drop=drop) if len(real) > (name == "drop") else math.nan
+            want = (
+                reference.prompt_entropy(real, drop=drop)
+                if len(real) > (name == "drop")
+                else math.nan
+            )
             found = float(token_entropy(got.matrices[name][i : i + 1].double(), Options()))
             assert found == pytest.approx(want, abs=close, nan_ok=True), (name, len(real))
             bend = reference.curvature(real, drop=drop)
-            assert float(got.curvature[name][i]) == pytest.approx(bend, rel=1e-4, nan_ok=True), (name, len(real))
+            assert float(got.curvature[name][i]) == pytest.approx(bend, rel=1e-4, nan_ok=True), (
+                name,
+                len(real),
+            )
         assert int(got.flat[i]) == reference.flat_terms(real) == 0
 
 
@@ -96,14 +130,19 @@ def test_the_matrices_of_the_step_by_step_way(tokens: int, dtype: torch.dtype) -
     close = 2e-6 if dtype == torch.float32 else 1e-3
     gaps = torch.rand(5, tokens, generator=torch.Generator().manual_seed(3)) < 0.6
     for mask in (None, gaps):
-        for options in (Options(rows="centered"), Options(rows="centered-unit", curvature_absolute=True)):
+        for options in (
+            Options(rows="centered"),
+            Options(rows="centered-unit", curvature_absolute=True),
+        ):
             got, sink = prepared(given, mask, options)
             want = prepare_tokens(given, mask, sink, options)
             for name in ("keep", "drop"):
                 size = want.matrices[name].abs().max().clamp(min=1e-30)
                 got_one, want_one = got.matrices[name] / size, (want.matrices[name] / size).float()
                 torch.testing.assert_close(got_one, want_one, rtol=0, atol=close)
-                torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-4, atol=1e-6, equal_nan=True)
+                torch.testing.assert_close(
+                    got.curvature[name], want.curvature[name], rtol=1e-4, atol=1e-6, equal_nan=True
+                )
             assert got.flat.tolist() == want.flat.tolist()
 
 
@@ -120,11 +159,15 @@ def test_equal_tokens(dtype: torch.dtype) -> None:
     given = given.to(dtype)
     got, sink = prepared(given, None, Options())
     want = prepare_tokens(given, None, sink, Options())
-    entropy = {name: token_entropy(matrices.double(), Options()) for name, matrices in got.matrices.items()}
+    entropy = {
+        name: token_entropy(matrices.double(), Options()) for name, matrices in got.matrices.items()
+    }
     assert entropy["keep"][[0, 3]].isnan().all()
     assert entropy["drop"][[0, 1, 3]].isnan().all()
     assert float(entropy["keep"][1]) == pytest.approx(0, abs=1e-5)
-    np.testing.assert_allclose(entropy["keep"][[2, 4]], token_entropy(want.matrices["keep"][[2, 4]], Options()), atol=1e-4)
+    np.testing.assert_allclose(
+        entropy["keep"][[2, 4]], token_entropy(want.matrices["keep"][[2, 4]], Options()), atol=1e-4
+    )
     assert got.matrices["keep"][4].trace() == pytest.approx(28, rel=1e-3)
     for name in ("keep", "drop"):
         assert got.curvature[name][[0, 3]].isnan().all()
@@ -137,10 +180,15 @@ def test_equal_tokens(dtype: torch.dtype) -> None:
 def test_padding_may_hold_anything(rubbish: float) -> None:
     given, mask = states("plain", 20, 8).to(torch.bfloat16), padded(20, "right")
     assert mask is not None
-    clean, dirty = (prepared(given.masked_fill(~mask.unsqueeze(-1), value), mask, Options())[0] for value in (0.0, rubbish))
+    clean, dirty = (
+        prepared(given.masked_fill(~mask.unsqueeze(-1), value), mask, Options())[0]
+        for value in (0.0, rubbish)
+    )
     for name in ("keep", "drop"):
         assert torch.equal(clean.matrices[name], dirty.matrices[name])
-        torch.testing.assert_close(clean.curvature[name], dirty.curvature[name], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            clean.curvature[name], dirty.curvature[name], rtol=0, atol=0, equal_nan=True
+        )
     assert torch.equal(clean.flat, dirty.flat)
 
 
@@ -152,13 +200,19 @@ def test_rows_of_half_precision_have_the_digits_of_tf32(dtype: torch.dtype) -> N
     norms, sink = torch.linalg.vector_norm(x.double(), dim=-1), torch.full((5,), 19)
     made, narrow, plain = (
         kernel.measure_rows(x, TokenFacts(norms, None, sink, kind), True, False, made).rows
-        for kind, made in ((dtype, torch.float32), (dtype, torch.float16), (torch.float32, torch.float32))
+        for kind, made in (
+            (dtype, torch.float32),
+            (dtype, torch.float16),
+            (torch.float32, torch.float32),
+        )
     )
     for name, rows in made.items():
         assert (rows.view(torch.int32) & 0x1FFF == 0).all()
         error = ((rows - plain[name]).abs() / plain[name].abs().clamp(min=1e-30)).max()
         assert 2.0**-12 < float(error) <= 2.0**-11
-        assert torch.equal(narrow[name], plain[name].half())  # to the nearest too; the same but for the smallest numbers
+        assert torch.equal(
+            narrow[name], plain[name].half()
+        )  # to the nearest too; the same but for the smallest numbers
         assert (narrow[name].float() - rows).abs().max() < 1e-7
 
 
@@ -168,7 +222,11 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
     given, mask = states("sink inside", 50, 12).to(torch.bfloat16), padded(50, side)
     plain, _ = prepared(given, mask, Options())
     monkeypatch.setattr(measures, "_rows_in", lambda *_: torch.float16)
-    monkeypatch.setattr(precision, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
+    monkeypatch.setattr(
+        precision,
+        "wide_product",
+        lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out),
+    )
     got, _ = prepared(given, mask, Options())
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], plain.matrices[name], rtol=0, atol=1e-5)
@@ -177,19 +235,32 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1, 3, 2)
-    assert measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
+    assert (
+        measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == torch.float32
+    )  # not on a GPU
     monkeypatch.setattr(Tensor, "is_cuda", True)
     for works in (False, True):
         monkeypatch.setattr(precision, "wide_products", lambda _, works=works: works)
-        assert measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
+        assert measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == (
+            torch.float16 if works else torch.float32
+        )
     assert measures._rows_in(layerscope_gpu, x, torch.float32, Options()) == torch.float32
-    assert measures._rows_in(layerscope_gpu, x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
+    assert (
+        measures._rows_in(layerscope_gpu, x, torch.float16, Options(rows="centered"))
+        == torch.float32
+    )  # of any length
 
 
-def test_entropies_of_long_prompts_are_approximated_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entropies_of_long_prompts_are_approximated_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(measures, "_FEWEST_APPROXIMATED", 60)
     wanted = Options(entropy="approximate")
-    for gpu, tokens, exact in ((None, 70, True), (layerscope_gpu, 50, True), (layerscope_gpu, 70, False)):
+    for gpu, tokens, exact in (
+        (None, 70, True),
+        (layerscope_gpu, 50, True),
+        (layerscope_gpu, 70, False),
+    ):
         monkeypatch.setattr(measures.faster, "on", lambda device, gpu=gpu: gpu)
         x = torch.randn(2, tokens, 120, generator=torch.Generator().manual_seed(tokens))
         known, found = (token_entropy(x @ x.mT, options) for options in (Options(), wanted))
@@ -201,7 +272,10 @@ def test_a_text_without_a_token() -> None:
     mask = torch.ones(5, 20, dtype=torch.bool)
     mask[2] = False
     got, _ = prepared(states("plain", 20, 8).to(torch.bfloat16), mask, Options())
-    assert all((got.matrices[name][2] == 0).all() and got.curvature[name][2].isnan() for name in ("keep", "drop"))
+    assert all(
+        (got.matrices[name][2] == 0).all() and got.curvature[name][2].isnan()
+        for name in ("keep", "drop")
+    )
 
 
 def test_only_what_is_asked_for_and_where() -> None:
@@ -218,7 +292,9 @@ def test_only_what_is_asked_for_and_where() -> None:
         return taken[-1]
 
     norms = torch.linalg.vector_norm(given.double(), dim=-1)
-    there = prepare_long(given.float(), TokenFacts(norms, None, sink, given.dtype), Options(), space=space)
+    there = prepare_long(
+        given.float(), TokenFacts(norms, None, sink, given.dtype), Options(), space=space
+    )
     assert there.matrices["keep"] is taken[0]
     assert there.matrices["drop"] is taken[1]
 

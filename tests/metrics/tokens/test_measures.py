@@ -1,4 +1,5 @@
-"""Token measures: the Gram path (T ≤ D), the direct path (T > D) and the reference agree; padding enters nothing."""
+"""Token measures: the Gram path (T ≤ D), the direct path (T > D) and the reference agree; padding
+enters nothing."""
 
 import numpy as np
 import pytest
@@ -7,7 +8,12 @@ import torch
 from layerscope.metrics import ROW_PREPARATIONS, Options
 from layerscope.metrics.entropy import spectrum_entropy
 from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import curvatures, prepare_tokens, prompt_entropies, solve_tokens
+from layerscope.metrics.tokens.measures import (
+    curvatures,
+    prepare_tokens,
+    prompt_entropies,
+    solve_tokens,
+)
 from layerscope.metrics.tokens.norms import Sink, find_sink, sum_in_groups, without_token
 from layerscope.spectra import faster
 from layerscope_gpu import eigenvalues
@@ -55,12 +61,17 @@ def test_both_paths_against_the_reference(path, kind, dtype):
     assert where == [ref.sink(t)[0] for t in tokens]
     assert sink.ratio.numpy() == close(np.array([ref.sink(t)[1] for t in tokens]), rel=1e-6)
     out = measure_tokens(states, mask, sink, Options())
-    assert out.entropy["keep"].numpy() == close(np.array([ref.prompt_entropy(t) for t in tokens]), abs=1e-9, nan_ok=True)
+    assert out.entropy["keep"].numpy() == close(
+        np.array([ref.prompt_entropy(t) for t in tokens]), abs=1e-9, nan_ok=True
+    )
     expected = [ref.prompt_entropy(t, drop=p) for t, p in zip(tokens, where, strict=True)]
     assert out.entropy["drop"].numpy() == close(np.array(expected), abs=1e-9, nan_ok=True)
-    # acos has an infinite slope at ±1: cosines that agree to 1e-15 give angles that agree to 3e-8 there
+    # acos has an infinite slope at ±1: cosines that agree to 1e-15 give angles that agree to 3e-8
+    # there
     tolerance = 1e-6 if kind == "repeats" or "huge" in kind else 1e-9
-    assert out.curvature["keep"].numpy() == close(np.array([ref.curvature(t) for t in tokens]), abs=tolerance, nan_ok=True)
+    assert out.curvature["keep"].numpy() == close(
+        np.array([ref.curvature(t) for t in tokens]), abs=tolerance, nan_ok=True
+    )
     expected = [ref.curvature(t, drop=p) for t, p in zip(tokens, where, strict=True)]
     assert out.curvature["drop"].numpy() == close(np.array(expected), abs=tolerance, nan_ok=True)
     assert out.flat.tolist() == [ref.flat_terms(t) for t in tokens]
@@ -78,7 +89,10 @@ def test_rows_and_alpha(path, rows, alpha):
     expected = np.array([ref.prompt_entropy(t, alpha, rows) for t in tokens])
     assert out.entropy["keep"].numpy() == close(expected, abs=1e-9)
     assert prompt_entropies(states, mask, options).numpy() == close(expected, abs=1e-9)
-    without = [ref.prompt_entropy(t, alpha, rows, drop=p) for t, p in zip(tokens, sink.position.tolist(), strict=True)]
+    without = [
+        ref.prompt_entropy(t, alpha, rows, drop=p)
+        for t, p in zip(tokens, sink.position.tolist(), strict=True)
+    ]
     assert out.entropy["drop"].numpy() == close(np.array(without), abs=1e-9)
 
 
@@ -90,9 +104,13 @@ def test_the_gram_path_equals_the_direct_formulas(kind):
     dropped = without_token(mask, sink.position)
     tolerance = 1e-6 if kind == "repeats" or "huge" in kind else 1e-9
     for name, kept in {"keep": mask, "drop": dropped}.items():
-        torch.testing.assert_close(out.entropy[name], prompt_entropies(states, kept), rtol=0, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(
+            out.entropy[name], prompt_entropies(states, kept), rtol=0, atol=1e-9, equal_nan=True
+        )
         bent, flat = curvatures(states, kept)
-        torch.testing.assert_close(out.curvature[name], bent, rtol=0, atol=tolerance, equal_nan=True)
+        torch.testing.assert_close(
+            out.curvature[name], bent, rtol=0, atol=tolerance, equal_nan=True
+        )
         if name == "keep":
             assert out.flat.tolist() == flat.tolist()
 
@@ -114,10 +132,14 @@ def test_padding_enters_nothing(path, filling, side):
         assert sink.position[i].item() - start == alone_sink.position.item()
         for name in ("keep", "drop"):
             assert out.entropy[name][i].item() == close(one.entropy[name].item(), abs=1e-9)
-            assert out.curvature[name][i].item() == close(one.curvature[name].item(), abs=1e-9, nan_ok=True)
+            assert out.curvature[name][i].item() == close(
+                one.curvature[name].item(), abs=1e-9, nan_ok=True
+            )
         assert out.flat[i].item() == one.flat.item()
     values = prompt_entropies(states, mask, Options(rows="raw"))
-    assert values.numpy() == close(np.array([ref.prompt_entropy(t, rows="raw") for t in tokens]), abs=1e-9)
+    assert values.numpy() == close(
+        np.array([ref.prompt_entropy(t, rows="raw") for t in tokens]), abs=1e-9
+    )
 
 
 def test_any_token_may_be_dropped():
@@ -127,7 +149,9 @@ def test_any_token_may_be_dropped():
     for position in range(len(tokens)):
         sink = Sink(torch.tensor([position]), torch.ones(1))
         out = measure_tokens(states, None, sink, Options())
-        assert out.entropy["drop"].item() == close(ref.prompt_entropy(tokens, drop=position), abs=1e-9)
+        assert out.entropy["drop"].item() == close(
+            ref.prompt_entropy(tokens, drop=position), abs=1e-9
+        )
         assert out.entropy["keep"].item() == close(ref.prompt_entropy(tokens), abs=1e-9)
         assert out.curvature["drop"].item() == close(ref.curvature(tokens, drop=position), abs=1e-9)
 
@@ -139,12 +163,15 @@ def test_a_token_that_equals_the_mean_has_no_direction():
     tokens = np.stack([axes[0], -axes[0], axes[1], -axes[1], 0 * axes[0]]) + rng.normal(size=WIDTH)
     for dtype in (torch.float64, torch.float32):
         states = tensor(tokens).to(dtype).unsqueeze(0)
-        assert measure_tokens(states, None, None, Options()).entropy["keep"].item() == close(np.log(2), abs=1e-6)
+        assert measure_tokens(states, None, None, Options()).entropy["keep"].item() == close(
+            np.log(2), abs=1e-6
+        )
         assert prompt_entropies(states).item() == close(np.log(2), abs=1e-6)
 
 
 def test_the_sink_is_what_makes_the_valley():
-    """Method §6: one massive token in the mean makes the others look alike; without it the entropy is back."""
+    """Method §6: one massive token in the mean makes the others look alike; without it the entropy
+    is back."""
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(1, 64, 128))
     tokens[0, 0] *= 200
@@ -174,8 +201,12 @@ def test_float32_gives_what_float64_gives(path, kind, dtype):
     want = measure_tokens(states, mask, sink, Options())
     got = measure_tokens(states, mask, sink, Options(), dtype=torch.float32)
     for name in ("keep", "drop"):
-        torch.testing.assert_close(got.entropy[name], want.entropy[name], rtol=0, atol=1e-4, equal_nan=True)
-        torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-3, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            got.entropy[name], want.entropy[name], rtol=0, atol=1e-4, equal_nan=True
+        )
+        torch.testing.assert_close(
+            got.curvature[name], want.curvature[name], rtol=1e-3, atol=0, equal_nan=True
+        )
 
 
 def test_equal_tokens_have_no_direction_in_float32_either():
@@ -190,7 +221,9 @@ def test_equal_tokens_have_no_direction_in_float32_either():
 def test_sums_in_groups(tokens):
     states = torch.randn(3, tokens, 6).to(torch.bfloat16)
     states[:, 0] *= 1000
-    torch.testing.assert_close(sum_in_groups(states), states.double().sum(1), rtol=1e-6, atol=1e-3 * 2**-10)
+    torch.testing.assert_close(
+        sum_in_groups(states), states.double().sum(1), rtol=1e-6, atol=1e-3 * 2**-10
+    )
 
 
 def test_solving_sites_together_changes_nothing():
@@ -235,8 +268,13 @@ def test_determinants_are_asked_for_where_they_give_the_entropy(monkeypatch):
     monkeypatch.setattr(faster, "on", lambda device: Package())
     assert (measures.token_entropy(gram.clone(), Options()) == 0).all()
     want = spectrum_entropy(torch.linalg.eigvalsh(gram))
-    torch.testing.assert_close(measures.token_entropy(gram[:2].clone(), Options()), want[:2])  # it could not be used
-    for options in (Options(alpha=3.0), Options(clamp_gram=True)):  # other orders; entries cut off make eigenvalues negative
+    torch.testing.assert_close(
+        measures.token_entropy(gram[:2].clone(), Options()), want[:2]
+    )  # it could not be used
+    for options in (
+        Options(alpha=3.0),
+        Options(clamp_gram=True),
+    ):  # other orders; entries cut off make eigenvalues negative
         assert (measures.token_entropy(gram.clone(), options) > 0).all()
 
 

@@ -12,7 +12,13 @@ from layerscope.report.contents import gather
 from layerscope.report.page import payload
 from layerscope.report.sections import sections
 from layerscope.report.write import write_report
-from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study, synthetic_sweep
+from tests.report.synthetic import (
+    synthetic_evaluation,
+    synthetic_probe,
+    synthetic_run,
+    synthetic_study,
+    synthetic_sweep,
+)
 
 
 @pytest.fixture
@@ -37,9 +43,15 @@ def test_probes_are_not_taken_for_scores() -> None:
     assert block.kind == "probe"
     assert [chart.title for chart in block.charts] == ["top-1 accuracy", "top-5 accuracy"]
     first = block.charts[0].lines[0]
-    assert (first.name, list(first.layers), first.note) == ("attention probe", list(range(7)), (2, "chosen: layer 2"))
+    assert (first.name, list(first.layers), first.note) == (
+        "attention probe",
+        list(range(7)),
+        (2, "chosen: layer 2"),
+    )
     assert first.values[2] == pytest.approx(60.0)
-    assert report.headline.lead.startswith("Attention probe: highest at layer 2 (60.0); the validation items choose layer 2")
+    assert report.headline.lead.startswith(
+        "Attention probe: highest at layer 2 (60.0); the validation items choose layer 2"
+    )
     assert "better than the last layer's 52.0" in report.headline.lead
     assert any("few items" in notice.text for notice in report.notices)
 
@@ -60,7 +72,11 @@ def test_a_sweep_says_how_its_jobs_ended() -> None:
     report = gather([synthetic_sweep()])
     (block,) = report.blocks
     assert block.words == ["2 jobs in night: 1 complete, 1 failed."]
-    assert [chart.title for chart in block.charts] == ["Prompt entropy", "Curvature", "Dataset entropy"]
+    assert [chart.title for chart in block.charts] == [
+        "Prompt entropy",
+        "Curvature",
+        "Dataset entropy",
+    ]
     assert block.charts[0].lines[0].name == "small--lee"
     assert any("large--lee failed: no memory" in notice.text for notice in report.notices)
     extremes = block.tables["Lowest and highest of every job"]
@@ -70,13 +86,27 @@ def test_a_sweep_says_how_its_jobs_ended() -> None:
 
 @pytest.mark.slow
 def test_all_kinds_in_one_report_in_every_format(tmp_path: Path, study_folder: Path) -> None:
-    runs = [synthetic_run(), synthetic_evaluation(), synthetic_probe(), synthetic_study(study_folder), synthetic_sweep()]
+    runs = [
+        synthetic_run(),
+        synthetic_evaluation(),
+        synthetic_probe(),
+        synthetic_study(study_folder),
+        synthetic_sweep(),
+    ]
     report = gather(runs)
     assert len(report.runs) == 5
     assert report.headline.lead.startswith("Layer 2 of 6: +10.0 on STSBenchmark")
-    assert any(point.startswith("Study: Extreme inputs: Repeated tokens") for point in report.headline.points)
+    assert any(
+        point.startswith("Study: Extreme inputs: Repeated tokens")
+        for point in report.headline.points
+    )
     text = write_report(runs, tmp_path / "report.md").read_text(encoding="utf-8")
-    for said in ("## Probes of small on digits", "## Study: Extreme inputs", "## Sweep: night", "top-1 accuracy, %"):
+    for said in (
+        "## Probes of small on digits",
+        "## Study: Extreme inputs",
+        "## Sweep: night",
+        "top-1 accuracy, %",
+    ):
         assert said in text
     assert write_report(runs, tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     from matplotlib.image import imread

@@ -1,4 +1,5 @@
-"""An evaluation in the terminal: fits the width, shows gains and ties, and takes names as they are."""
+"""An evaluation in the terminal: fits the width, shows gains and ties, and takes names as they
+are."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ NAME = "org/[bold]model[/]"
 
 
 def evaluation(readouts: list[str], layers: int = 13) -> Evaluation:
-    """A run of two tasks: scores rise to layer 8 and fall again; the last layer of the first readout is its reference."""
+    """A run of two tasks: scores rise to layer 8 and fall again; the last layer of the first
+    readout is its reference."""
     scores, gains = [], []
     for task in ("STSBenchmark", "MassiveScenarioClassification"):
         for place, readout in enumerate(readouts):
@@ -41,10 +43,23 @@ def evaluation(readouts: list[str], layers: int = 13) -> Evaluation:
                 gain = score - (0.66 - 0.05 * place)
                 interval = {"ci_low": gain - 0.012, "ci_high": gain + 0.013}
                 over = score - 0.66  # the last layer of the first readout
-                default = {"gain_over_default": over, "default_ci_low": over - 0.02, "default_ci_high": over + 0.03}
+                default = {
+                    "gain_over_default": over,
+                    "default_ci_low": over - 0.02,
+                    "default_ci_high": over + 0.03,
+                }
                 if math.isfinite(score):
                     tied = abs(layer - 8) < 2
-                    gains.append({**place_of, "score": score, "gain": gain, **interval, **default, "tied_best": tied})
+                    gains.append(
+                        {
+                            **place_of,
+                            "score": score,
+                            "gain": gain,
+                            **interval,
+                            **default,
+                            "tied_best": tied,
+                        }
+                    )
     manifest = {
         "model": {"name": NAME, "n_blocks": layers - 1},
         "counts": {"texts": 2552, "encoded": 17},
@@ -83,7 +98,8 @@ def test_fits_and_shows_gains_and_ties(readouts: list[str], width: int) -> None:
     assert "66.00" in words
     assert "STSBenchmark" in words
     assert ("readout of the best" in words) == (readouts is MANY and width == 160)
-    # the best readout of each of two tasks, where there are several, the line of its mean, and what the default is
+    # the best readout of each of two tasks, where there are several, the line of its mean, and what
+    # the default is
     assert words.count("plain/mean/appli") == (4 if readouts is MANY else 1)
     assert words.count("undefined task") == 3
     assert "… and 2 more, in manifest.json" in words
@@ -117,7 +133,11 @@ def test_the_default_is_the_reference_only_where_it_was_scored() -> None:
 
 
 def test_curves_of_deep_models_fit_a_narrow_terminal() -> None:
-    (line,) = [line for line in printed(evaluation(ONE, layers=49), 80).splitlines() if line.strip().startswith("plain/")]
+    (line,) = [
+        line
+        for line in printed(evaluation(ONE, layers=49), 80).splitlines()
+        if line.strip().startswith("plain/")
+    ]
     assert "plain/mean/applied/keep/none" in line
 
 
@@ -145,7 +165,14 @@ def test_no_interval_and_nothing_at_all() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "text"),
-    [([], ""), ([4], "4"), ([0, 1], "0–1"), ([3, 1, 2, 7], "1–3, 7"), ([0, 2, 4], "0, 2, 4"), ([5, 6, 9, 10, 11], "5–6, 9–11")],
+    [
+        ([], ""),
+        ([4], "4"),
+        ([0, 1], "0–1"),
+        ([3, 1, 2, 7], "1–3, 7"),
+        ([0, 2, 4], "0, 2, 4"),
+        ([5, 6, 9, 10, 11], "5–6, 9–11"),
+    ],
 )
 def test_ranges(layers: list[int], text: str) -> None:
     assert ", ".join(layer_ranges(layers)) == text
@@ -156,5 +183,7 @@ def test_readouts_break_at_slashes_in_a_narrow_terminal() -> None:
     for line in text.splitlines():
         for word in ("step-by-step", "weighted", "applied", "corpus"):
             start = line.lstrip().split(" ")[0]
-            assert not any(start.startswith(word[k:] + "/") for k in range(1, len(word)) if word[k] not in "-"), line
+            assert not any(
+                start.startswith(word[k:] + "/") for k in range(1, len(word)) if word[k] not in "-"
+            ), line
     assert "step-by-step/" in text

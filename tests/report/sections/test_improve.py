@@ -20,13 +20,27 @@ from tests.tiny import tiny_model
 
 @pytest.fixture(scope="module")
 def improved() -> Improved:
-    """An improvement whose choice is layer 2 of 3 under the one-word template, whatever the tiny model makes of it."""
+    """An improvement whose choice is layer 2 of 3 under the one-word template, whatever the tiny
+    model makes of it."""
     model = tiny_model("llama")
     model.identity["quantization"] = "Q4_1"
-    run = layerscope.improve(model, some_texts(40), judge="none", templates=["one-word"], max_length=96, progress=False)
-    gains = {"before": 0.2, "after": 0.4, "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05}
+    run = layerscope.improve(
+        model, some_texts(40), judge="none", templates=["one-word"], max_length=96, progress=False
+    )
+    gains = {
+        "before": 0.2,
+        "after": 0.4,
+        "interval": [0.1, 0.3],
+        "readout_gain": 0.15,
+        "layer_gain": 0.05,
+    }
     found = {"by": "", "before": 0.3, "after": 0.6}
-    run.manifest["evidence"] |= {**gains, "kept_default": False, "found": found, "relative_cost": 1 / 3}
+    run.manifest["evidence"] |= {
+        **gains,
+        "kept_default": False,
+        "found": found,
+        "relative_cost": 1 / 3,
+    }
     run.choice = replace(run.choice, layer=2, readout=READOUTS[3], abstained=False)
     return run
 
@@ -37,21 +51,33 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         report = gather(runs)
         (mark,) = report.marks
         assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
-        found = "Asking for one word at layer 2 of 3 finds the right neighbors twice as often as today"
+        found = (
+            "Asking for one word at layer 2 of 3 finds the right neighbors twice as often as today"
+        )
         assert report.headline.lead == f"{found}, at a third of today's computation"
         right, numbers, parts, valley = report.headline.points
-        assert right.startswith("Right neighbors are those on which the model's most consistent readings agree: of a text's 10")
-        assert "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300), on 40 texts." in numbers
+        assert right.startswith(
+            "Right neighbors are those on which the model's most consistent readings agree: of a text's 10"
+        )
+        assert (
+            "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300), on 40 texts."
+            in numbers
+        )
         assert parts.endswith("brings +0.150; read alike, layer 2 instead of 3 brings +0.050.")
         assert valley == "The entropy valley at layer 1 is the attention sink."
-        assert "without labels the best guess" not in f"{report.headline.lead} {report.headline.points}"
+        assert (
+            "without labels the best guess"
+            not in f"{report.headline.lead} {report.headline.points}"
+        )
 
 
 @pytest.mark.parametrize(
     ("cost", "told"),
     [(2.5, ""), (11.87, "budget=0.5, or templates=plain,one-word,step-by-step")],
 )
-def test_a_choice_that_is_dear_to_use_says_what_is_cheaper(improved: Improved, cost: float, told: str) -> None:
+def test_a_choice_that_is_dear_to_use_says_what_is_cheaper(
+    improved: Improved, cost: float, told: str
+) -> None:
     evidence = improved.manifest["evidence"] | {"relative_cost": cost}
     text = as_text(replace(improved, manifest=improved.manifest | {"evidence": evidence}))
     assert (f"encoding costs {cost:.1f} × today's computation" in text) == bool(told)
@@ -81,7 +107,13 @@ def test_an_improvement_alone_is_marked_and_shown_before_the_charts(improved: Im
 
 def test_a_model_that_is_left_as_it_is_says_so_once(improved: Improved) -> None:
     evidence = {**improved.manifest["evidence"], "kept_default": True}
-    choice = replace(improved.choice, layer=3, readout=READOUTS[0], abstained=True, reason="The texts do not show it.")
+    choice = replace(
+        improved.choice,
+        layer=3,
+        readout=READOUTS[0],
+        abstained=True,
+        reason="The texts do not show it.",
+    )
     kept = replace(improved, choice=choice, manifest={**improved.manifest, "evidence": evidence})
     report = gather([kept, synthetic_run(improved.model, blocks=3)])
     assert report.headline.lead == "tiny-llama: keep the last layer, layer 3 of 3 (block.2)"
@@ -94,13 +126,22 @@ def test_a_model_that_is_left_as_it_is_says_so_once(improved: Improved) -> None:
 def test_what_is_true_of_all_runs_of_a_model_is_noted_once(improved: Improved) -> None:
     profile = synthetic_run(improved.model, blocks=3)
     profile.manifest["warnings"] = ["the weights were quantized (Q4_1) in their source."]
-    told = [notice.text for notice in gather([improved, profile]).notices if "quantized" in notice.text]
+    told = [
+        notice.text for notice in gather([improved, profile]).notices if "quantized" in notice.text
+    ]
     assert told == ["The weights were quantized (Q4_1) in their source."]
 
 
 def test_the_page_shows_the_choice_and_the_neighbors(tmp_path: Path) -> None:
     texts = some_texts(40)
-    run = layerscope.improve(tiny_model("llama"), texts, judge="none", templates=["one-word"], max_length=96, progress=False)
+    run = layerscope.improve(
+        tiny_model("llama"),
+        texts,
+        judge="none",
+        templates=["one-word"],
+        max_length=96,
+        progress=False,
+    )
     wide = neighbors_side_by_side(run.neighbors)
     assert len(wide) == 15
     assert list(wide.columns) == ["text", "rank", "nearest today", "nearest now"]

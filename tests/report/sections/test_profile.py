@@ -1,4 +1,5 @@
-"""A profile in the terminal and in a notebook: fits the width, says what the valley is, and takes names as they are."""
+"""A profile in the terminal and in a notebook: fits the width, says what the valley is, and takes
+names as they are."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def test_fits_the_width_and_tells_the_valley(run: Profile, width: int) -> None:
     text = printed(run, width)
     assert max(len(line) for line in text.splitlines()) <= width
     words = " ".join(text.split())
-    assert "Prompt entropy has a valley at layer 2 (block.1): 1.25 nats, 1.75 below its shoulders." in words
+    assert (
+        "Prompt entropy has a valley at layer 2 (block.1): 1.25 nats, 1.75 below its shoulders."
+        in words
+    )
     assert "It is the sink" in words
     assert "without that token it is 3.20." in words
     assert "note curvature is undefined for up to 1 of 11 prompts" in words
@@ -36,7 +40,9 @@ def test_fits_the_width_and_tells_the_valley(run: Profile, width: int) -> None:
 @pytest.mark.parametrize("width", [80, 200])
 def test_every_layer_has_a_line(run: Profile, width: int) -> None:
     lines = printed(run, width).splitlines()
-    entropy = {line.split()[0]: line for line in lines if line.split() and line.split()[0] in "0123"}
+    entropy = {
+        line.split()[0]: line for line in lines if line.split() and line.split()[0] in "0123"
+    }
     assert list(entropy) == ["0", "1", "2", "3"]
     assert "1.25" in entropy["2"]
     assert ("±" in entropy["2"]) == (width == 200)
@@ -86,7 +92,15 @@ def test_deep_models_keep_their_ends() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.0, "0.00"), (0.123, "0.12"), (12.34, "12.3"), (1234.5, "1234"), (0.0123, "0.012"), (1e-5, "1.0e-05"), (math.nan, "–")],
+    [
+        (0.0, "0.00"),
+        (0.123, "0.12"),
+        (12.34, "12.3"),
+        (1234.5, "1234"),
+        (0.0123, "0.012"),
+        (1e-5, "1.0e-05"),
+        (math.nan, "–"),
+    ],
 )
 def test_number(value: float, shown: str) -> None:
     assert number(value) == shown

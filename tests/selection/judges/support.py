@@ -1,4 +1,5 @@
-"""Candidates with known neighbors: groups of texts whose vectors lie close together, hidden in more or less noise."""
+"""Candidates with known neighbors: groups of texts whose vectors lie close together, hidden in more
+or less noise."""
 
 from __future__ import annotations
 
@@ -12,11 +13,15 @@ DEFAULT = Readout()
 OTHER = Readout("one-word", "last", "raw", "keep", "corpus")
 
 
-def planted(noise: float, count: int = 120, groups: int = 12, width: int = 16, seed: int = 0) -> np.ndarray:
+def planted(
+    noise: float, count: int = 120, groups: int = 12, width: int = 16, seed: int = 0
+) -> np.ndarray:
     """Vectors (count, width) around the same group centers for every noise."""
     centers = np.random.default_rng(7).normal(size=(groups, width))
     rng = np.random.default_rng([seed, round(1000 * noise)])
-    return (centers[np.arange(count) % groups] + noise * rng.normal(size=(count, width))).astype(np.float32)
+    return (centers[np.arange(count) % groups] + noise * rng.normal(size=(count, width))).astype(
+        np.float32
+    )
 
 
 @dataclass
@@ -34,7 +39,10 @@ class Planted:
         """Views differ from the texts by noise of their own, as large as the layer's."""
         seed = {"texts": 0, "dropped": 1, "first-half": 2, "second-half": 3}[view]
         row = self.noises[[one.template for one in self.readouts].index(readout.template)]
-        base = [planted(0.3, seed=5) + noise * planted(1.0, seed=11 * seed + i) for i, noise in enumerate(row)]
+        base = [
+            planted(0.3, seed=5) + noise * planted(1.0, seed=11 * seed + i)
+            for i, noise in enumerate(row)
+        ]
         return np.stack(base).astype(np.float32)
 
 

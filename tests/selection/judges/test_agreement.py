@@ -13,7 +13,9 @@ from tests.selection.judges.support import CANDIDATES, planted
 def test_an_encoder_agrees_with_itself_and_not_with_noise():
     vectors = planted(0.5)
     reference = Neighborhoods.of(similarities(vectors))
-    assert torch.allclose(reference.agreement(similarities(vectors)), torch.ones(len(vectors)), atol=1e-5)
+    assert torch.allclose(
+        reference.agreement(similarities(vectors)), torch.ones(len(vectors)), atol=1e-5
+    )
     noise = np.random.default_rng(1).normal(size=vectors.shape)
     assert abs(float(reference.agreement(similarities(noise)).mean())) < 0.1
 
@@ -30,20 +32,25 @@ def test_overlap_and_order_by_hand():
     angles = np.array([0.0, 0.1, 0.3, 0.7, 1.5])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     reference = Neighborhoods.of(similarities(vectors), neighbors=1, near=2)
-    swapped = np.array([0.0, 0.3, 0.1, 0.7, 1.5])  # text 0 now has text 2 as its nearest, and text 1 second
+    swapped = np.array(
+        [0.0, 0.3, 0.1, 0.7, 1.5]
+    )  # text 0 now has text 2 as its nearest, and text 1 second
     other = np.stack([np.cos(swapped), np.sin(swapped)], axis=1)
     found = reference.agreement(similarities(other))
     assert found[0].item() == pytest.approx(-0.5)  # overlap 0, order reversed: (0 − 1) / 2
 
 
 def test_equal_vectors_have_no_order_to_agree_with():
-    """Texts that end with the same token have equal vectors in the first layer: no sort may make neighbors of them."""
+    """Texts that end with the same token have equal vectors in the first layer: no sort may make
+    neighbors of them."""
     vectors = planted(0.5)
     reference = Neighborhoods.of(similarities(vectors))
     same = np.tile(np.random.default_rng(2).normal(size=16), (len(vectors), 1))
     found = reference.agreement(similarities(same))
     # of n − 1 equals any ten may be the nearest
-    assert torch.allclose(found, torch.full_like(found, 0.5 * reference.count / (len(vectors) - 1)), atol=1e-5)
+    assert torch.allclose(
+        found, torch.full_like(found, 0.5 * reference.count / (len(vectors) - 1)), atol=1e-5
+    )
     some = same.copy()
     some[: len(vectors) // 2] = vectors[: len(vectors) // 2]
     assert float(reference.agreement(similarities(some)).mean()) < 0.5

@@ -41,9 +41,13 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
 def test_a_judge_of_pure_noise_has_no_say():
     rng = np.random.default_rng(0)
     truth = np.linspace(0, 1, 12).reshape(3, 4)
-    sure = ScoredCandidates(truth, truth[..., None] + 0.01 * rng.normal(size=(3, 4, 50)), judge="sure")
+    sure = ScoredCandidates(
+        truth, truth[..., None] + 0.01 * rng.normal(size=(3, 4, 50)), judge="sure"
+    )
     noise = rng.normal(size=(3, 4))
-    unsure = ScoredCandidates(noise, noise[..., None] + 3 * rng.normal(size=(3, 4, 50)), judge="unsure")
+    unsure = ScoredCandidates(
+        noise, noise[..., None] + 3 * rng.normal(size=(3, 4, 50)), judge="unsure"
+    )
     both = combined([sure, unsure])
     assert both.facts["weights"]["unsure"] == 0
     assert both.best() == sure.best()
@@ -55,7 +59,8 @@ def test_what_counts_more_decides():
     noise = 0.01 * np.random.default_rng(0).normal(size=(3, 4, 50))
     up = np.linspace(0, 1, 12).reshape(3, 4)
     first, second = (
-        ScoredCandidates(score, score[..., None] + noise, judge=name) for name, score in (("up", up), ("down", 1 - up))
+        ScoredCandidates(score, score[..., None] + noise, judge=name)
+        for name, score in (("up", up), ("down", 1 - up))
     )
     assert combined([first, second], [2.0, 1.0]).best() == first.best()
     assert combined([first, second], [1.0, 2.0]).best() == second.best()
@@ -83,7 +88,9 @@ def test_judges_that_resample_differently_often_are_combined() -> None:
     rng = np.random.default_rng(0)
     score = np.linspace(0, 1, 12).reshape(3, 4)
     parts = [
-        ScoredCandidates(score, score[..., None] + 0.01 * rng.standard_normal((3, 4, n)), judge=name)
+        ScoredCandidates(
+            score, score[..., None] + 0.01 * rng.standard_normal((3, 4, n)), judge=name
+        )
         for name, n in (("a", 300), ("b", 200))
     ]
     both = combined(parts)

@@ -25,7 +25,9 @@ def test_dropping_keeps_the_order_of_the_rest():
     left = drop_words(text, rng).split()
     assert len(left) == 7
     assert left == sorted(left)
-    assert drop_words("word", np.random.default_rng(0)) != "word"  # characters, where there are few words
+    assert (
+        drop_words("word", np.random.default_rng(0)) != "word"
+    )  # characters, where there are few words
     assert drop_words("x", rng) == "x"
 
 

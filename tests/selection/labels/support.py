@@ -16,7 +16,9 @@ READOUTS = [readout for readout in all_readouts(["plain"]) if readout.pooling in
 LAYERS = tuple(range(9))
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ",") -> Path:
+def write_csv(
+    path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ","
+) -> Path:
     """A table on disk."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=delimiter)
@@ -27,7 +29,9 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], 
 
 def classes(count: int, kinds: int = 3) -> Labeled:
     """Texts with classes in turn."""
-    return build("classification", [((f"text number {i}",), f"class {i % kinds}") for i in range(count)])
+    return build(
+        "classification", [((f"text number {i}",), f"class {i % kinds}") for i in range(count)]
+    )
 
 
 def scored_pairs(count: int, seed: int = 0) -> Labeled:
@@ -44,9 +48,11 @@ def judged_pairs(count: int) -> Labeled:
 def planted(
     labeled: Labeled, readout: Readout | None, layer: int = 4, strength: float = 3.0, seed: int = 0
 ) -> Callable[[Readout], np.ndarray]:
-    """Vectors (layers, texts, 24): noise, except that one layer of one readout (and a little of its neighbors) knows the labels.
+    """Vectors (layers, texts, 24): noise, except that one layer of one readout (and a little of its
+    neighbors) knows the labels.
 
-    Classes lie along their own axes; the two texts of a pair share as much of a vector as their score says.
+    Classes lie along their own axes; the two texts of a pair share as much of a vector as their
+    score says.
     """
 
     def read(asked: Readout) -> np.ndarray:

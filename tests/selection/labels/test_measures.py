@@ -23,7 +23,9 @@ def test_weighted_scores_are_those_of_repeated_examples(decimals: int) -> None:
     cosines, gold = rng.normal(size=(3, 40)).round(decimals), rng.integers(0, 5, 40).astype(float)
     chosen, weights = resamples(40)
     wanted = [[Single("spearman", row, gold).score(draw) for draw in chosen] for row in cosines]
-    np.testing.assert_allclose(ScoredPairs(NOWHERE, gold).score(cosines, weights), wanted, atol=1e-12)
+    np.testing.assert_allclose(
+        ScoredPairs(NOWHERE, gold).score(cosines, weights), wanted, atol=1e-12
+    )
     together = (gold > 2).astype(float)
     wanted = [[Single("ap", row, together).score(draw) for draw in chosen] for row in cosines]
     np.testing.assert_allclose(Pairs(NOWHERE, together).score(cosines, weights), wanted, atol=1e-12)
@@ -31,7 +33,11 @@ def test_weighted_scores_are_those_of_repeated_examples(decimals: int) -> None:
 
 def test_left_out_predictions_are_those_of_probes_fitted_without_the_fold() -> None:
     rng = np.random.default_rng(0)
-    vectors, labels, weights = rng.normal(size=(2, 40, 12)), rng.integers(0, 3, 40), rng.uniform(0.5, 2, 40)
+    vectors, labels, weights = (
+        rng.normal(size=(2, 40, 12)),
+        rng.integers(0, 3, 40),
+        rng.uniform(0.5, 2, 40),
+    )
     goal, splits = np.eye(3)[labels], stratified_folds(labels, 5, 2, 0)
     probe = Probe(grams(vectors), goal, weights, (0.1,))
     found = probe.left_out(splits)
@@ -40,7 +46,9 @@ def test_left_out_predictions_are_those_of_probes_fitted_without_the_fold() -> N
         for split, folds in enumerate(splits):
             for fold in range(5):
                 seen = folds != fold
-                dual = np.linalg.solve(held[layer][np.ix_(seen, seen)] + np.diag(0.1 / weights[seen]), goal[seen])
+                dual = np.linalg.solve(
+                    held[layer][np.ix_(seen, seen)] + np.diag(0.1 / weights[seen]), goal[seen]
+                )
                 wanted = held[layer][np.ix_(~seen, seen)] @ dual
                 np.testing.assert_allclose(found[split, layer][~seen], wanted, atol=1e-10)
 
@@ -48,7 +56,9 @@ def test_left_out_predictions_are_those_of_probes_fitted_without_the_fold() -> N
 def test_folds_hold_every_class_evenly() -> None:
     labels = np.repeat([0, 1, 2], [20, 11, 4])
     for folds in stratified_folds(labels, 5, 3, 0):
-        table = np.array([[((labels == k) & (folds == f)).sum() for f in range(5)] for k in range(3)])
+        table = np.array(
+            [[((labels == k) & (folds == f)).sum() for f in range(5)] for k in range(3)]
+        )
         assert (np.ptp(table, axis=1) <= 1).all()
         assert np.ptp(table.sum(0)) <= 1
 
@@ -73,7 +83,9 @@ def test_separable_classes_are_told_and_noise_is_not() -> None:
     assert abs(items.judged[0].mean() - 0.5) < 0.15
 
 
-@pytest.mark.parametrize("labeled", [classes(30), scored_pairs(30), judged_pairs(30)], ids=["classes", "scores", "pairs"])
+@pytest.mark.parametrize(
+    "labeled", [classes(30), scored_pairs(30), judged_pairs(30)], ids=["classes", "scores", "pairs"]
+)
 def test_an_undefined_layer_stays_undefined(labeled: object) -> None:
     vectors = np.random.default_rng(0).normal(size=(3, len(labeled.texts), 8)).astype(np.float32)  # type: ignore[attr-defined]
     vectors[1] = np.nan
@@ -83,7 +95,8 @@ def test_an_undefined_layer_stays_undefined(labeled: object) -> None:
 
 
 def test_what_a_round_tests_has_no_part_in_the_rest() -> None:
-    """The predictions without some examples are those of a probe that never had them, whatever their labels."""
+    """The predictions without some examples are those of a probe that never had them, whatever
+    their labels."""
     rng = np.random.default_rng(0)
     vectors, labels, weights = rng.normal(size=(2, 30, 12)), rng.integers(0, 3, 30), np.ones(30)
     test, gram = np.arange(30) % 3 == 0, grams(vectors)
@@ -109,7 +122,9 @@ def test_neighbours_tell_classes_apart_as_counted_by_hand() -> None:
     for place, i in enumerate(part[:-1]):  # the last is alone in its class
         same = [j for j in part if j != i and labels[j] == labels[i]]
         other = [j for j in part if labels[j] != labels[i]]
-        wanted = [np.mean([[row[i, a] > row[i, b] for b in other] for a in same]) for row in cosines]
+        wanted = [
+            np.mean([[row[i, a] > row[i, b] for b in other] for a in same]) for row in cosines
+        ]
         np.testing.assert_allclose(found[:, place], wanted)
     np.testing.assert_allclose(found[:, -1], found[:, :-1].mean(-1))
 
@@ -118,7 +133,9 @@ def test_chance_is_what_random_vectors_score() -> None:
     rng = np.random.default_rng(0)
     together = (np.arange(20) < 6).astype(float)
     measure, every = Pairs(NOWHERE, together), np.ones((1, 20))
-    assert measure.chance(every)[0] == pytest.approx(measure.score(rng.normal(size=(4000, 20)), every).mean(), abs=0.01)
+    assert measure.chance(every)[0] == pytest.approx(
+        measure.score(rng.normal(size=(4000, 20)), every).mean(), abs=0.01
+    )
     assert ScoredPairs(NOWHERE, rng.normal(size=20)).chance(every)[0] == 0
     assert make_measure(classes(20, 4)).chance(every)[0] == 0.5
 

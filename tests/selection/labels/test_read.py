@@ -19,19 +19,27 @@ def test_classes_from_csv(tmp_path: Path) -> None:
     found = read_labels(write_csv(tmp_path / "l.csv", ("Text", "Label", "note"), rows))
     assert (found.kind, len(found), found.classes) == ("classification", 40, ("a", "b"))
     wanted = {text: label for text, label, _ in rows}
-    assert all(found.classes[target] == wanted[text] for text, target in zip(found.sides[0], found.targets, strict=True))
+    assert all(
+        found.classes[target] == wanted[text]
+        for text, target in zip(found.sides[0], found.targets, strict=True)
+    )
     assert found.facts()["classes"] == {"a": 20, "b": 20}
     assert not found.warnings
 
 
 def test_pairs_from_tsv_and_scores_from_packed_jsonl(tmp_path: Path) -> None:
     rows = [(text, text + "?", "yes" if i % 2 else "No") for i, text in enumerate(TEXTS)]
-    pairs = read_labels(write_csv(tmp_path / "l.tsv", ("sentence1", "sentence2", "label"), rows, "\t"))
+    pairs = read_labels(
+        write_csv(tmp_path / "l.tsv", ("sentence1", "sentence2", "label"), rows, "\t")
+    )
     assert pairs.kind == "pairs"
     assert int(pairs.targets.sum()) == 20
     assert len(pairs.texts) == 80
     file = tmp_path / "l.jsonl.gz"
-    lines = [json.dumps({"sentence1": t, "sentence2": t + "!", "score": i / 8}) for i, t in enumerate(TEXTS)]
+    lines = [
+        json.dumps({"sentence1": t, "sentence2": t + "!", "score": i / 8})
+        for i, t in enumerate(TEXTS)
+    ]
     file.write_bytes(gzip.compress("\n".join([*lines, ""]).encode()))
     scores = read_labels(file)
     assert scores.kind == "scores"
@@ -50,7 +58,12 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     rows = [(text, "ab"[i % 2]) for i, text in enumerate(TEXTS)]
     rows += [("  ", "a"), (TEXTS[0], "a"), ("unsure", "a"), ("unsure", "b"), ("none", " ")]
     found = read_labels(write_csv(tmp_path / "l.csv", ("text", "label"), rows))
-    assert found.dropped == {"empty text": 1, "duplicate": 1, "contradicting label": 2, "no label": 1}
+    assert found.dropped == {
+        "empty text": 1,
+        "duplicate": 1,
+        "contradicting label": 2,
+        "no label": 1,
+    }
     assert len(found) == 40
     assert len(found.warnings) == 4
 
@@ -74,11 +87,17 @@ def test_many_examples_are_sampled() -> None:
         (("text", "grade"), ("a", "b"), "'grade', which is not a known layout"),
         (("sentence1", "sentence2", "label", "score"), ("a", "b", "1", "2"), "has both"),
         (("sentence1", "sentence2", "label"), ("a", "b", "3"), "0 or 1"),
-        (("sentence1", "sentence2", "score"), ("a", "b", "high"), "a score is a finite number, not 'high'"),
+        (
+            ("sentence1", "sentence2", "score"),
+            ("a", "b", "high"),
+            "a score is a finite number, not 'high'",
+        ),
         (("sentence1", "sentence2", "score"), ("a", "b", "nan"), "finite"),
     ],
 )
-def test_errors_of_layout(tmp_path: Path, header: tuple[str, ...], row: tuple[str, ...], words: str) -> None:
+def test_errors_of_layout(
+    tmp_path: Path, header: tuple[str, ...], row: tuple[str, ...], words: str
+) -> None:
     with pytest.raises(DataError, match=words):
         read_labels(write_csv(tmp_path / "l.csv", header, [row]))
 
@@ -86,7 +105,12 @@ def test_errors_of_layout(tmp_path: Path, header: tuple[str, ...], row: tuple[st
 def test_labels_that_are_not_there_are_no_class(tmp_path: Path) -> None:
     file = tmp_path / "l.jsonl"
     given = ["a", "b", float("nan"), None]
-    file.write_text("".join(json.dumps({"text": text, "label": given[i % 4]}) + "\n" for i, text in enumerate(TEXTS[:40])))
+    file.write_text(
+        "".join(
+            json.dumps({"text": text, "label": given[i % 4]}) + "\n"
+            for i, text in enumerate(TEXTS[:40])
+        )
+    )
     found = read_labels(file)
     assert found.classes == ("a", "b")
     assert found.dropped == {"no label": 20}
@@ -97,7 +121,9 @@ def test_labels_that_are_not_there_are_no_class(tmp_path: Path) -> None:
 
 def test_errors_of_content(tmp_path: Path) -> None:
     def labeled(labels: list[str], count: int = 40) -> Path:
-        return write_csv(tmp_path / "l.csv", ("text", "label"), zip(TEXTS[:count], labels, strict=False))
+        return write_csv(
+            tmp_path / "l.csv", ("text", "label"), zip(TEXTS[:count], labels, strict=False)
+        )
 
     with pytest.raises(DataError, match="the same label 'a'"):
         read_labels(labeled(["a"] * 40))

@@ -32,17 +32,29 @@ def sentences(count: int) -> list[str]:
 def labeled_file(folder: Path, count: int = 48) -> Path:
     """The class is the first word's: every layer of any model carries it somewhere."""
     texts = sentences(count)
-    return write_csv(folder / "labels.csv", ("text", "label"), [(text, "early" if text < "e" else "late") for text in texts])
+    return write_csv(
+        folder / "labels.csv",
+        ("text", "label"),
+        [(text, "early" if text < "e" else "late") for text in texts],
+    )
 
 
 def plant(model: LoadedModel, store: Path, texts: list[str], labels: list[int], site: str) -> None:
-    """Put vectors into the store in which one site under plain/mean/raw knows the labels: no model has to run."""
+    """Put vectors into the store in which one site under plain/mean/raw knows the labels: no model
+    has to run."""
     rng = np.random.default_rng(0)
     sites, kinds = ["embed", "block.0", "block.1", "block.2"], ["mean/applied", "mean/raw"]
-    vectors = {kind: rng.normal(size=(4, len(texts), model.width)).astype(np.float32) for kind in kinds}
+    vectors = {
+        kind: rng.normal(size=(4, len(texts), model.width)).astype(np.float32) for kind in kinds
+    }
     vectors["mean/raw"][sites.index(site), np.arange(len(texts)), labels] += 6
     space = open_space(EmbeddingStore(store, None), model, get_template("plain"), 128)
-    space.add([text_key(text) for text in texts], vectors, sites, {"truncated": np.zeros(len(texts), dtype=bool)})
+    space.add(
+        [text_key(text) for text in texts],
+        vectors,
+        sites,
+        {"truncated": np.zeros(len(texts), dtype=bool)},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +79,22 @@ def test_the_site_that_carries_the_labels_is_found_in_the_store(
     assert found.extra["accuracy"] > 95
     assert found.extra["reference_accuracy"] < 60
     assert found.risk_of_loss == 0
-    assert found.extra["expected_score"] == pytest.approx(found.extra["reference_score"] + found.expected_gain)
+    assert found.extra["expected_score"] == pytest.approx(
+        found.extra["reference_score"] + found.expected_gain
+    )
     assert found.gain_layer is not None
     assert found.gain_layer.value == pytest.approx(found.expected_gain, abs=25)
     assert found.tied == (2,)
-    early = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", max_blocks=0.4)
+    early = select_with_labels(
+        model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", max_blocks=0.4
+    )
     assert early.layer <= 1
 
 
 def test_the_answer_is_whole_and_json(model: LoadedModel, tmp_path: Path) -> None:
-    found = select_with_labels(model, labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
+    found = select_with_labels(
+        model, labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store"
+    )
     assert isinstance(found, Choice)
     told = json.loads(json.dumps(found.as_dict(table=True), allow_nan=False))
     assert list(told)[: len(KEYS)] == list(KEYS)
@@ -102,7 +120,9 @@ def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_pa
     assert first == second
 
 
-def test_texts_are_encoded_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_encoded_once(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = labeled_file(tmp_path, 24)
     seen = watch(monkeypatch)
     select_with_labels(model, file, store=tmp_path / "store", layers=[1])
@@ -125,15 +145,26 @@ def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
     )
     file = write_csv(tmp_path / "s.tsv", ("sentence1", "sentence2", "score"), rows, "\t")
     scores = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    assert (scores.extra["judged_by"], scores.metric, scores.extra["labels"]["kind"]) == ("spearman", "Spearman", "scores")
+    assert (scores.extra["judged_by"], scores.metric, scores.extra["labels"]["kind"]) == (
+        "spearman",
+        "Spearman",
+        "scores",
+    )
     assert scores.table["score"].between(-100, 100).all()
 
 
-def test_a_run_gives_its_stored_vectors(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_gives_its_stored_vectors(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, run = labeled_file(tmp_path), tmp_path / "run"
     run.mkdir()
     conventions = {"max_length": 128, "unit_length": False}
-    manifest = {"kind": "evaluation", "status": "complete", "model": model.identity, "conventions": conventions}
+    manifest = {
+        "kind": "evaluation",
+        "status": "complete",
+        "model": model.identity,
+        "conventions": conventions,
+    }
     (run / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ModelError, match="Give the model itself"):
         select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
@@ -156,14 +187,20 @@ def test_the_label_free_answer_stands_beside_a_profiles(model: LoadedModel, tmp_
     profiled = profile(model, sentences(30), out=run, max_length=64, progress=False)
     select_with_labels(model, file, readouts=FEW, max_length=64, store=tmp_path / "store")
     found = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
-    assert profiled.manifest["conventions"]["max_length"] == found.extra["conventions"]["max_length"] == 64
+    assert (
+        profiled.manifest["conventions"]["max_length"]
+        == found.extra["conventions"]["max_length"]
+        == 64
+    )
     assert found.extra["label_free"] is not None
     assert "layer" in found.extra["label_free"]
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:
-    found = select_with_labels(model_folder, labeled_file(tmp_path), readouts=FEW, layers=[0, -1], store=tmp_path / "store")
+    found = select_with_labels(
+        model_folder, labeled_file(tmp_path), readouts=FEW, layers=[0, -1], store=tmp_path / "store"
+    )
     assert found.model == model_folder.name
     assert set(found.table["layer"]) == {0, 3}
 

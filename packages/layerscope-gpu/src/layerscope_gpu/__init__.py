@@ -1,16 +1,34 @@
-"""CUDA kernels for PyTorch that need no compiler installed: batched symmetric eigenvalues, token statistics, fused model passes.
+"""CUDA kernels for PyTorch that need no compiler installed: batched symmetric eigenvalues, token
+statistics, fused model passes.
 
-Every kernel is compiled by NVRTC (which torch's wheels bring), tried on a known answer before it is used, and says where it
-cannot be used. Imports only torch, numpy and the standard library.
+Every kernel is compiled by NVRTC (which torch's wheels bring), tried on a known answer before it is
+used, and says where it cannot be used. Imports only torch, numpy and the standard library.
 """
 
-from layerscope_gpu import ahead, chebyshev, factors, passes, precision, resolvents, tokens, whitening
+from layerscope_gpu import (
+    ahead,
+    chebyshev,
+    factors,
+    passes,
+    precision,
+    resolvents,
+    tokens,
+    whitening,
+)
 from layerscope_gpu.cuda import UnusableError, is_ready
-from layerscope_gpu.eigenvalues import eigvalsh, entropy_source, exact_entropy, kernel_source, solvers_used, usable_solvers
+from layerscope_gpu.eigenvalues import (
+    eigvalsh,
+    entropy_source,
+    exact_entropy,
+    kernel_source,
+    solvers_used,
+    usable_solvers,
+)
 from layerscope_gpu.entropy import approximate_entropy
 
 INTERFACE = 3
-"""Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses another than its own."""
+"""Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
+another than its own."""
 
 __all__ = [
     "INTERFACE",

@@ -1,4 +1,5 @@
-"""Kernels that will be needed, compiled in the background: one after the other they would take seconds, once per machine."""
+"""Kernels that will be needed, compiled in the background: one after the other they would take
+seconds, once per machine."""
 
 from __future__ import annotations
 
@@ -24,4 +25,6 @@ def reading_kernels(width: int, dtype: torch.dtype) -> list[str]:
 def compile_kernels(sources: Iterable[str | None], device: torch.device) -> None:
     """Start compiling them for a GPU. Where that cannot be done, they will not be used."""
     with suppress(OSError, RuntimeError):
-        compile_ahead([source for source in sources if source is not None], architecture_of(device.index or 0))
+        compile_ahead(
+            [source for source in sources if source is not None], architecture_of(device.index or 0)
+        )

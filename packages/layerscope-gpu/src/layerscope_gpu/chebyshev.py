@@ -1,8 +1,10 @@
-"""Passes over float16 matrices, which read each entry once (of sums over symmetric ones, half of them).
+"""Passes over float16 matrices, which read each entry once (of sums over symmetric ones, half of
+them).
 
-They serve entropies from traces of Chebyshev polynomials. Each function says whether it did the work: where NVRTC cannot compile
-the kernels, a first try is wrong or matrices do not fit, torch's operators are the caller's way. The source at the end works on
-matrices (B, m, m), m a multiple of 8, eight entries at a time.
+They serve entropies from traces of Chebyshev polynomials. Each function says whether it did the
+work: where NVRTC cannot compile the kernels, a first try is wrong or matrices do not fit, torch's
+operators are the caller's way. The source at the end works on matrices (B, m, m), m a multiple of
+8, eight entries at a time.
 """
 
 from __future__ import annotations
@@ -18,15 +20,22 @@ _THREADS = 256
 
 
 def narrow(matrices: Tensor, by: Tensor, out: Tensor) -> bool:
-    """`out` (B, m, m) = matrices (B, n, n) · by (B,), with zeros around them where m > n; False where that was not done."""
-    fits = matrices.dtype == torch.float32 and _ours(out) and matrices.is_contiguous() and matrices.data_ptr() % 16 == 0
+    """`out` (B, m, m) = matrices (B, n, n) · by (B,), with zeros around them where m > n; False
+    where that was not done."""
+    fits = (
+        matrices.dtype == torch.float32
+        and _ours(out)
+        and matrices.is_contiguous()
+        and matrices.data_ptr() % 16 == 0
+    )
     if fits:
         _narrow(matrices, by, out)
     return fits
 
 
 def rescale(first: Tensor, second: Tensor, third: Tensor, by: Tensor, square: Tensor) -> bool:
-    """first · by → first; second · square + first → second and third; False where that was not done. Numbers (B,)."""
+    """first · by → first; second · square + first → second and third; False where that was not
+    done. Numbers (B,)."""
     fits = _ours(first)
     if fits:
         _rescale(first, second, third, by, square)
@@ -34,7 +43,8 @@ def rescale(first: Tensor, second: Tensor, third: Tensor, by: Tensor, square: Te
 
 
 def pair_sums(arrays: Tensor) -> Tensor | None:
-    """tr(A_i A_j) for all i ≤ j of 1 or 6 symmetric matrices (COUNT, B, m, m): (B, COUNT (COUNT + 1) / 2), float64; or None."""
+    """tr(A_i A_j) for all i ≤ j of 1 or 6 symmetric matrices (COUNT, B, m, m): (B, COUNT (COUNT +
+    1) / 2), float64; or None."""
     return _pair_sums(arrays) if len(arrays) in (1, 6) and _ours(arrays) else None
 
 
@@ -42,7 +52,9 @@ def _ours(matrices: Tensor) -> bool:
     """Whether the kernels can take these."""
     if not matrices.is_cuda or matrices.dtype != torch.float16 or matrices.shape[-1] % 8:
         return False
-    return matrices.is_contiguous() and matrices.data_ptr() % 16 == 0 and usable(matrices.device.index)
+    return (
+        matrices.is_contiguous() and matrices.data_ptr() % 16 == 0 and usable(matrices.device.index)
+    )
 
 
 def _blocks(matrices: Tensor) -> int:
@@ -56,14 +68,30 @@ def _narrow(matrices: Tensor, by: Tensor, out: Tensor) -> None:
 
 
 def _rescale(first: Tensor, second: Tensor, third: Tensor, by: Tensor, square: Tensor) -> None:
-    arguments: list[Tensor | int] = [first, second, third, by.float(), square.float(), first.shape[-1]]
+    arguments: list[Tensor | int] = [
+        first,
+        second,
+        third,
+        by.float(),
+        square.float(),
+        first.shape[-1],
+    ]
     launch(SOURCE, "rescale", _blocks(first), _THREADS, 0, arguments)
 
 
 def _pair_sums(arrays: Tensor) -> Tensor:
     kinds, count, m = arrays.shape[:3]
-    out = torch.empty(count, SUMS_BLOCKS, kinds * (kinds + 1) // 2, dtype=torch.float32, device=arrays.device)
-    launch(SOURCE, f"sums_of_{kinds}", count * SUMS_BLOCKS, SUMS_THREADS, 0, [arrays, out, count, m, SUMS_BLOCKS])
+    out = torch.empty(
+        count, SUMS_BLOCKS, kinds * (kinds + 1) // 2, dtype=torch.float32, device=arrays.device
+    )
+    launch(
+        SOURCE,
+        f"sums_of_{kinds}",
+        count * SUMS_BLOCKS,
+        SUMS_THREADS,
+        0,
+        [arrays, out, count, m, SUMS_BLOCKS],
+    )
     return out.sum(1, dtype=torch.float64)
 
 
@@ -84,7 +112,11 @@ def right(device: torch.device) -> bool:
     for k in range(6):
         _narrow(given, by / (k + 1), arrays[k])
         known = (given * (by / (k + 1))[:, None, None]).half()
-        if not torch.equal(arrays[k, :, :21, :21], known) or arrays[k, :, 21:].any() or arrays[k, :, :, 21:].any():
+        if (
+            not torch.equal(arrays[k, :, :21, :21], known)
+            or arrays[k, :, 21:].any()
+            or arrays[k, :, :, 21:].any()
+        ):
             return False
     first, second, third = arrays[:3].clone()
     _rescale(first, second, third, -by, by.square())
@@ -94,9 +126,14 @@ def right(device: torch.device) -> bool:
     flat = arrays.double().flatten(2).transpose(0, 1)
     i, j = torch.triu_indices(6, 6, device=device)
     return (
-        all(torch.allclose(a.double(), b, rtol=2e-3, atol=1e-3) for a, b in zip(found, (scaled, known, known), strict=True))
+        all(
+            torch.allclose(a.double(), b, rtol=2e-3, atol=1e-3)
+            for a, b in zip(found, (scaled, known, known), strict=True)
+        )
         and torch.allclose(sums, (flat @ flat.mT)[:, i, j], rtol=1e-4, atol=1e-4)
-        and torch.allclose(_pair_sums(arrays[:1]), flat[:, :1].square().sum(-1), rtol=1e-4, atol=1e-4)
+        and torch.allclose(
+            _pair_sums(arrays[:1]), flat[:, :1].square().sum(-1), rtol=1e-4, atol=1e-4
+        )
     )
 
 

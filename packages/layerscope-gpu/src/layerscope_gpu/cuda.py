@@ -1,6 +1,8 @@
-"""CUDA kernels and libraries without a compiler: found beside torch, compiled by NVRTC, called through ctypes.
+"""CUDA kernels and libraries without a compiler: found beside torch, compiled by NVRTC, called
+through ctypes.
 
-Kernels are compiled once per machine, cached, and launched on torch's stream. The source at the end is shared by several kernels.
+Kernels are compiled once per machine, cached, and launched on torch's stream. The source at the end
+is shared by several kernels.
 """
 
 from __future__ import annotations
@@ -26,11 +28,20 @@ class UnusableError(RuntimeError):
 
 @cache
 def load_library(name: str) -> ctypes.CDLL:
-    """A shared library such as `libcusolver.so`, whatever its version: from torch's own packages, else the system's."""
+    """A shared library such as `libcusolver.so`, whatever its version: from torch's own packages,
+    else the system's."""
     site = Path(torch.__file__).resolve().parent.parent
     folders = [*site.glob("nvidia/*/lib"), site / "torch" / "lib"]
-    files = sorted((file for folder in folders for file in folder.glob(f"{name}.*")), key=lambda f: f.name, reverse=True)
-    tried = [*(str(file) for file in files), *(f"{name}.{version}" for version in (13, 12, 11, 1)), name]
+    files = sorted(
+        (file for folder in folders for file in folder.glob(f"{name}.*")),
+        key=lambda f: f.name,
+        reverse=True,
+    )
+    tried = [
+        *(str(file) for file in files),
+        *(f"{name}.{version}" for version in (13, 12, 11, 1)),
+        name,
+    ]
     for candidate in tried:
         try:
             return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
@@ -52,20 +63,24 @@ _found: set[tuple[str, str]] = set()  # in the cache
 
 
 def compile_ahead(sources: Iterable[str], architecture: str) -> None:
-    """Start compiling what will be needed and is not cached: one kernel after the other would take seconds."""
+    """Start compiling what will be needed and is not cached: one kernel after the other would take
+    seconds."""
     asked = [(source, architecture) for source in dict.fromkeys(sources)]
     unknown = [one for one in asked if one not in _ahead and one not in _found]
     missing = [one for one in unknown if _cached(_file(*one)) is None]
     _found.update(set(unknown) - set(missing))
     if missing:
-        pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), thread_name_prefix="layerscope-compiling")
+        pool = ThreadPoolExecutor(
+            min(len(missing), os.cpu_count() or 1), thread_name_prefix="layerscope-compiling"
+        )
         for one in missing:
             _ahead[one] = pool.submit(_make, *one)
         pool.shutdown(wait=False)
 
 
 def is_ready(source: str, index: int) -> bool:
-    """Whether a device's kernel can be used without waiting. If it must be compiled first, that is begun, in the background."""
+    """Whether a device's kernel can be used without waiting. If it must be compiled first, that is
+    begun, in the background."""
     try:
         architecture = architecture_of(index)
         compile_ahead([source], architecture)
@@ -88,7 +103,8 @@ def architecture_of(index: int) -> str:
 
 @cache
 def compiled(source: str, architecture: str) -> bytes:
-    """The code for an architecture such as `sm_90`. A second process reads it from the cache: compiling takes seconds."""
+    """The code for an architecture such as `sm_90`. A second process reads it from the cache:
+    compiling takes seconds."""
     waiting = _ahead.get((source, architecture))
     if waiting is not None:
         return waiting.result()
@@ -104,14 +120,17 @@ def _make(source: str, architecture: str) -> bytes:
 
 
 def cache_folder() -> Path:
-    """For compiled kernels: `$LAYERSCOPE_CACHE/kernels`, or `layerscope/kernels` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """For compiled kernels: `$LAYERSCOPE_CACHE/kernels`, or `layerscope/kernels` in
+    `$XDG_CACHE_HOME` or `~/.cache`."""
     own, base = os.environ.get("LAYERSCOPE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     try:
         if own:
             return Path(own).expanduser() / "kernels"
         return (Path(base) if base else Path.home() / ".cache") / "layerscope" / "kernels"
     except RuntimeError as error:  # a container's user without a name and without HOME
-        raise UnusableError("there is no home folder to keep compiled kernels in: set LAYERSCOPE_CACHE to a folder") from error
+        raise UnusableError(
+            "there is no home folder to keep compiled kernels in: set LAYERSCOPE_CACHE to a folder"
+        ) from error
 
 
 def _file(source: str, architecture: str) -> Path:
@@ -152,7 +171,12 @@ def _version() -> str:
 def _compile(source: str, architecture: str) -> bytes:
     nvrtc = load_library("libnvrtc.so")
     program = c_void_p()
-    if nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"layerscope_gpu.cu", 0, None, None) != 0:
+    if (
+        nvrtc.nvrtcCreateProgram(
+            byref(program), source.encode(), b"layerscope_gpu.cu", 0, None, None
+        )
+        != 0
+    ):
         raise UnusableError("nvrtcCreateProgram failed")
     options = (c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
     status, size = nvrtc.nvrtcCompileProgram(program, 2, options), c_size_t()
@@ -160,7 +184,9 @@ def _compile(source: str, architecture: str) -> bytes:
         nvrtc.nvrtcGetProgramLogSize(program, byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise UnusableError(f"the kernel does not compile: {log.value.decode(errors='replace')[:500]}")
+        raise UnusableError(
+            f"the kernel does not compile: {log.value.decode(errors='replace')[:500]}"
+        )
     nvrtc.nvrtcGetCUBINSize(program, byref(size))
     code = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetCUBIN(program, code)
@@ -203,26 +229,36 @@ def _function(source: str, name: str, index: int) -> c_void_p:
     _driver("cuModuleGetFunction", byref(function), _module(source, index)[0], name.encode())
     static = c_int()
     _driver("cuFuncGetAttribute", byref(static), c_int(_STATIC_SHARED), function)
-    _driver("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SHARED), c_int(shared_memory(index) - static.value))
+    _driver(
+        "cuFuncSetAttribute",
+        function,
+        c_int(_MAX_DYNAMIC_SHARED),
+        c_int(shared_memory(index) - static.value),
+    )
     return function
 
 
-def launch(source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]) -> None:
-    """Run a kernel on the current stream of the tensors' device: `blocks` × `threads`, with `shared` bytes of shared memory."""
+def launch(
+    source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]
+) -> None:
+    """Run a kernel on the current stream of the tensors' device: `blocks` × `threads`, with
+    `shared` bytes of shared memory."""
     index = next(a.device.index for a in arguments if isinstance(a, Tensor))
     assert index is not None
     if torch.cuda.current_device() != index:
         with torch.cuda.device(index):
             launch(source, name, blocks, threads, shared, arguments)
         return
-    # Called tens of thousands of times per profile, while the GPU may wait: no object for every argument. A kernel reads as many
-    # of the eight bytes as its parameter has, the lowest first.
+    # Called tens of thousands of times per profile, while the GPU may wait: no object for every
+    # argument. A kernel reads as many of the eight bytes as its parameter has, the lowest first.
     count = len(arguments)
     values = (c_uint64 * count)(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments])
     at = addressof(values)
     pointers = (c_uint64 * count)(*range(at, at + 8 * count, 8))
     function, stream = _function(source, name, index), _raw_stream(index)
-    status = _launcher()(function, blocks, 1, 1, threads, 1, 1, shared, stream, addressof(pointers), None)
+    status = _launcher()(
+        function, blocks, 1, 1, threads, 1, 1, shared, stream, addressof(pointers), None
+    )
     if status != 0:
         raise UnusableError(f"cuLaunchKernel returned status {status}")
 
@@ -236,7 +272,8 @@ def _launcher() -> Callable[..., int]:
 
 
 def _raw_stream(index: int) -> int:
-    """torch's current stream on a device, as a number: through what compiled code uses, where this torch has it."""
+    """torch's current stream on a device, as a number: through what compiled code uses, where this
+    torch has it."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(raw(index)) if raw is not None else int(torch.cuda.current_stream(index).cuda_stream)
 

@@ -1,7 +1,7 @@
 """Eigenvalues of batches of symmetric matrices on a GPU: which solver takes which matrices.
 
-Small float32 matrices, and larger ones in batches, go to kernels of our own; the rest to cuSOLVER's batched solver, and to
-torch's own call where neither can be used (a warning says so once).
+Small float32 matrices, and larger ones in batches, go to kernels of our own; the rest to cuSOLVER's
+batched solver, and to torch's own call where neither can be used (a warning says so once).
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from torch import Tensor
 from layerscope_gpu.cuda import UnusableError, shared_memory
 from layerscope_gpu.solvers import band, cusolver, determinants, small, tridiagonal
 
-# One thread block per matrix: with fewer matrices than this the chip would be mostly idle, and cuSOLVER is faster.
+# One thread block per matrix: with fewer matrices than this the chip would be mostly idle, and
+# cuSOLVER is faster.
 _FEWEST_FOR_KERNEL = 16
 
 _REGISTERS = "own register kernel (small float32 matrices)"
 _BANDS = f"own band kernels (float32 batches up to {band.LARGEST} rows)"
-_DETERMINANTS = f"own determinants of bands (entropies of float32 batches up to {band.LARGEST} rows)"
+_DETERMINANTS = (
+    f"own determinants of bands (entropies of float32 batches up to {band.LARGEST} rows)"
+)
 _TRIDIAGONAL = "own tridiagonal kernel (float32 batches)"
 _CUSOLVER = "cusolverDnXsyevBatched"
 _TORCH = "torch.linalg.eigvalsh on cuda"
@@ -29,12 +32,14 @@ _used: dict[int, set[str]] = {}  # by CUDA device
 
 
 def solvers_used(index: int) -> str:
-    """The solvers that `eigvalsh` has used on a GPU since this was last asked. It compiles nothing."""
+    """The solvers that `eigvalsh` has used on a GPU since this was last asked. It compiles
+    nothing."""
     return ", ".join(sorted(_used.pop(index, ()))) or "none"
 
 
 def usable_solvers(index: int) -> str:
-    """The solvers that work on a GPU. All of them are tried, which takes seconds where a kernel has not been compiled yet."""
+    """The solvers that work on a GPU. All of them are tried, which takes seconds where a kernel has
+    not been compiled yet."""
     names = []
     if small.usable(index, 128) is None:
         names.append(_REGISTERS)
@@ -48,27 +53,42 @@ def usable_solvers(index: int) -> str:
 
 
 def kernel_source(n: int, index: int) -> str | None:
-    """The source of the kernel that float32 matrices of n rows go to on a GPU; None if they are too large for one."""
+    """The source of the kernel that float32 matrices of n rows go to on a GPU; None if they are too
+    large for one."""
     if n <= small.LARGEST:
         return small.variant(n).source
     if n <= band.LARGEST:
         return band.variant(n).source
-    return tridiagonal.variant(n, shared_memory(index)).source if n <= tridiagonal.largest(index) else None
+    return (
+        tridiagonal.variant(n, shared_memory(index)).source
+        if n <= tridiagonal.largest(index)
+        else None
+    )
 
 
 def entropy_source(n: int, index: int) -> str | None:
-    """The source of the kernels that `exact_entropy` needs for float32 matrices of n rows on a GPU; None if it needs none."""
-    return determinants.source(band.variant(n)) if band.SMALLEST <= n <= band.LARGEST else kernel_source(n, index)
+    """The source of the kernels that `exact_entropy` needs for float32 matrices of n rows on a GPU;
+    None if it needs none."""
+    return (
+        determinants.source(band.variant(n))
+        if band.SMALLEST <= n <= band.LARGEST
+        else kernel_source(n, index)
+    )
 
 
 def exact_entropy(matrices: Tensor, overwrite: bool = False) -> Tensor | None:
-    """−Σ p log p, p = λ / Σλ, of positive semidefinite matrices (batch, n, n), float64; None where eigenvalues are the way.
+    """−Σ p log p, p = λ / Σλ, of positive semidefinite matrices (batch, n, n), float64; None where
+    eigenvalues are the way.
 
-    By determinants, to 2e-6 nats and the rounding of float32: in half the time of eigenvalues at 512 rows. `overwrite` allows
-    the matrices to be destroyed. NaN where all eigenvalues are zero.
+    By determinants, to 2e-6 nats and the rounding of float32: in half the time of eigenvalues at
+    512 rows. `overwrite` allows the matrices to be destroyed. NaN where all eigenvalues are zero.
     """
     n, index = matrices.shape[-1], matrices.device.index
-    if not matrices.is_cuda or matrices.dtype != torch.float32 or len(matrices) < _FEWEST_FOR_KERNEL:
+    if (
+        not matrices.is_cuda
+        or matrices.dtype != torch.float32
+        or len(matrices) < _FEWEST_FOR_KERNEL
+    ):
         return None
     if determinants.usable(index, n) is not None:
         return None
@@ -77,9 +97,11 @@ def exact_entropy(matrices: Tensor, overwrite: bool = False) -> Tensor | None:
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
-    """Eigenvalues, ascending, of symmetric matrices (..., n, n), float32 or float64; those of a CPU are left to torch.
+    """Eigenvalues, ascending, of symmetric matrices (..., n, n), float32 or float64; those of a CPU
+    are left to torch.
 
-    `overwrite` allows a solver to work in the matrices themselves instead of a copy. NaN in, NaN out.
+    `overwrite` allows a solver to work in the matrices themselves instead of a copy. NaN in, NaN
+    out.
 
     >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0]))).tolist()
     [1.0, 3.0]
@@ -104,7 +126,11 @@ def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
     if many and band.usable(index, n) is None:
         used.add(_BANDS)
         return band.eigvalsh(flat, overwrite)
-    if many and flat.shape[-1] <= tridiagonal.largest(index) and tridiagonal.usable(index, flat.shape[-1]) is None:
+    if (
+        many
+        and flat.shape[-1] <= tridiagonal.largest(index)
+        and tridiagonal.usable(index, flat.shape[-1]) is None
+    ):
         used.add(_TRIDIAGONAL)
         return tridiagonal.eigvalsh(flat, overwrite)
     problem = _cusolver_problem(index)
@@ -120,8 +146,14 @@ def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
 def _cusolver_problem(index: int) -> str | None:
     """None if cuSOLVER's batched solver works on a device, else why not."""
     try:
-        solved = cusolver.eigvalsh(torch.diag(torch.tensor([3.0, 1.0])).to(torch.device("cuda", index)).unsqueeze(0))
-        return None if torch.allclose(solved.cpu(), torch.tensor([[1.0, 3.0]])) else "it gives wrong eigenvalues here"
+        solved = cusolver.eigvalsh(
+            torch.diag(torch.tensor([3.0, 1.0])).to(torch.device("cuda", index)).unsqueeze(0)
+        )
+        return (
+            None
+            if torch.allclose(solved.cpu(), torch.tensor([[1.0, 3.0]]))
+            else "it gives wrong eigenvalues here"
+        )
     except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
         return str(problem)
 

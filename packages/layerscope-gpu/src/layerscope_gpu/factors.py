@@ -1,4 +1,5 @@
-"""Inverse Cholesky factors of many float64 matrices: a recursion over their halves, which ends in a kernel for small ones."""
+"""Inverse Cholesky factors of many float64 matrices: a recursion over their halves, which ends in a
+kernel for small ones."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ inverse_factor(double* matrices, int n, int ld, int stride) {
 
 
 def inverse_factor(matrices: Tensor) -> Tensor:
-    """L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, which are overwritten; NaN where one is not.
+    """L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, which are
+    overwritten; NaN where one is not.
 
     Only their lower halves are read.
 
@@ -77,7 +79,11 @@ def inverse_factor(matrices: Tensor) -> Tensor:
             matrices.copy_(torch.linalg.solve_triangular(factors, eye, upper=False))
         return matrices
     half = n // 2
-    first, beside, second = matrices[:, :half, :half], matrices[:, half:, :half], matrices[:, half:, half:]
+    first, beside, second = (
+        matrices[:, :half, :half],
+        matrices[:, half:, :half],
+        matrices[:, half:, half:],
+    )
     inverse_factor(first)
     across = beside @ first.mT  # L₂₁ = A₂₁ L₁₁⁻ᵀ
     second.baddbmm_(across, across.mT, alpha=-1)
@@ -93,28 +99,42 @@ def log_determinant(factors: Tensor) -> Tensor:
 
 
 def leaf_by_kernel(a: Tensor) -> bool:
-    """L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64, of which the lower halves are read.
+    """L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64, of which
+    the lower halves are read.
 
-    False, and nothing done, where the kernel cannot take them. NaN where a matrix is not positive definite.
+    False, and nothing done, where the kernel cannot take them. NaN where a matrix is not positive
+    definite.
     """
-    fits = a.is_cuda and a.dtype == torch.float64 and a.stride(-1) == 1 and a.shape[-1] <= 64 and usable(a.device.index)
+    fits = (
+        a.is_cuda
+        and a.dtype == torch.float64
+        and a.stride(-1) == 1
+        and a.shape[-1] <= 64
+        and usable(a.device.index)
+    )
     if fits:
         _leaf_kernel(a)
     return fits
 
 
 def _leaf_kernel(a: Tensor) -> None:
-    launch(SOURCE, "inverse_factor", len(a), _THREADS, 0, [a, a.shape[-1], a.stride(1), a.stride(0)])
+    launch(
+        SOURCE, "inverse_factor", len(a), _THREADS, 0, [a, a.shape[-1], a.stride(1), a.stride(0)]
+    )
 
 
 @cache
 def usable(index: int) -> bool:
     """Whether the kernel works on a device: compiled and tried once."""
     try:
-        base = torch.linspace(-1, 1, 3 * 37 * 37, dtype=torch.float64, device=torch.device("cuda", index)).view(3, 37, 37)
+        base = torch.linspace(
+            -1, 1, 3 * 37 * 37, dtype=torch.float64, device=torch.device("cuda", index)
+        ).view(3, 37, 37)
         matrices = base @ base.mT + torch.eye(37, dtype=torch.float64, device=base.device)
         found = matrices.clone()
         _leaf_kernel(found)
-        return torch.allclose(found @ matrices @ found.mT, torch.eye(37).to(base)) and bool((found.triu(1) == 0).all())
+        return torch.allclose(found @ matrices @ found.mT, torch.eye(37).to(base)) and bool(
+            (found.triu(1) == 0).all()
+        )
     except (UnusableError, OSError, AttributeError, RuntimeError):
         return False

@@ -13,10 +13,15 @@ from torch import Tensor
 
 @contextmanager
 def half_products() -> Iterator[None]:
-    """Products of float16 matrices are summed in float32 to the end inside a block, whatever the user allows the model."""
+    """Products of float16 matrices are summed in float32 to the end inside a block, whatever the
+    user allows the model."""
     switch: Any = torch.backends.cuda.matmul
     names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
-    before = {name: allowed for name in names if torch.cuda.is_available() and (allowed := getattr(switch, name, False))}
+    before = {
+        name: allowed
+        for name in names
+        if torch.cuda.is_available() and (allowed := getattr(switch, name, False))
+    }
     for name in before:
         setattr(switch, name, False)
     try:
@@ -34,9 +39,12 @@ def wide_product(rows: Tensor, out: Tensor) -> Tensor:
 
 @cache
 def wide_products(index: int) -> bool:
-    """Whether `wide_product` works on a device, tried once on numbers whose products float16 cannot hold."""
+    """Whether `wide_product` works on a device, tried once on numbers whose products float16 cannot
+    hold."""
     try:
-        rows = (1 + torch.arange(48, device=torch.device("cuda", index)).view(1, 6, 8) / 1024).half()
+        rows = (
+            1 + torch.arange(48, device=torch.device("cuda", index)).view(1, 6, 8) / 1024
+        ).half()
         want = (rows.double().unsqueeze(-1) * rows.double().unsqueeze(-2)).sum(1).float()
         return torch.equal(wide_product(rows, torch.empty_like(want)), want)
     except (RuntimeError, TypeError):  # not in this torch, or not on this device

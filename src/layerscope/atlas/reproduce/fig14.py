@@ -25,7 +25,9 @@ def accuracies(model: str) -> Array:
 def width(model: str) -> float:
     """The width of the states, from how the published normalization divides by its logarithm."""
     raw = metric_values(model, "imagenet", "entropy_prompt")["value"].to_numpy(float)
-    per_log = metric_values(model, "imagenet", "entropy_prompt", normalization="logD")["value"].to_numpy(float)
+    per_log = metric_values(model, "imagenet", "entropy_prompt", normalization="logD")[
+        "value"
+    ].to_numpy(float)
     return float(np.exp(np.median(raw / per_log)))
 
 
@@ -58,16 +60,27 @@ def rows(convention: str) -> Iterator[Row]:
             slope = trend(values.tolist())
             note = "Spearman with the layer; claim: steadily increasing; judged as at least 0.9"
             yield Row(model, "entropy_dataset: trend", slope, slope >= 0.9, note)
-    yield Row("aimv2", "valley of entropy_prompt", None, False, "no metrics of aimv2 were published")
+    yield Row(
+        "aimv2", "valley of entropy_prompt", None, False, "no metrics of aimv2 were published"
+    )
     for model in (AIM, "vit-large"):
         wide = width(model)
-        yield Row(model, "width", wide, round(wide) == VIT_L_WIDTH, "claim: all are 24-layer ViT-L, whose width is 1024")
+        yield Row(
+            model,
+            "width",
+            wide,
+            round(wide) == VIT_L_WIDTH,
+            "claim: all are 24-layer ViT-L, whose width is 1024",
+        )
 
 
 def charts(convention: str) -> list[Chart]:
     """Accuracy, prompt entropy, dataset entropy."""
     found = {model: accuracies(model) for model in PROBED}
-    lines = [Line(model, range(1, 25), list(values), note=(int(values.argmax()) + 1, "")) for model, values in found.items()]
+    lines = [
+        Line(model, range(1, 25), list(values), note=(int(values.argmax()) + 1, ""))
+        for model, values in found.items()
+    ]
     # the same names as above, so that a model keeps its color; aimv2 has no metrics
     models = {"aim": AIM, **{m: f"{m}-large" for m in PROBED[2:]}}
     accuracy = Chart("ImageNet-100 accuracy, attention probe (%)", lines, x="label of the probe")

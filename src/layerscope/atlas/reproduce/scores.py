@@ -1,6 +1,7 @@
 """Figure 1, Table 2 and the talk: mean MTEB scores by layer, and under ways of choosing the layer.
 
-The talk says "the layer with the lowest entropy gives 5 to 10 %" and "try 20 to 70 % depth"; both on every scored model."""
+The talk says "the layer with the lowest entropy gives 5 to 10 %" and "try 20 to 70 % depth"; both
+on every scored model."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def as_drawn(model: str, convention: str) -> pd.DataFrame:
 
 
 def _fig1_rows(convention: str) -> Iterator[Row]:
-    """Per model: best, last, where the best lies, on how many tasks an inner layer wins; then the printed range of gains."""
+    """Per model: best, last, where the best lies, on how many tasks an inner layer wins; then the
+    printed range of gains."""
     gains, relative = [], []
     for title, model in FIG1_MODELS.items():
         drawn, same = as_drawn(model, convention), score_means(model, convention, fair=True)
@@ -50,18 +52,28 @@ def _fig1_rows(convention: str) -> Iterator[Row]:
         middle = "claim: around mid-depth; judged as the middle third"
         yield Row(title, "best", float(top["score"]), inner, facts, tasks)
         yield Row(title, "last", float(last["score"]), inner, better, tasks)
-        yield Row(title, "gain", gain, gain > 0, f"{relative[-1]:+.1f} % of the last layer's score", tasks)
+        yield Row(
+            title, "gain", gain, gain > 0, f"{relative[-1]:+.1f} % of the last layer's score", tasks
+        )
         yield Row(title, "depth of best", depth, 1 / 3 <= depth <= 2 / 3, middle, tasks)
-        note = "tasks where some inner layer, the best of all, beats the last; claim: nearly every one"
+        note = (
+            "tasks where some inner layer, the best of all, beats the last; claim: nearly every one"
+        )
         yield Row(title, "share of tasks", wins, wins >= 0.9, note, of)
         unseen = unseen_gains(model, convention)
         mean = student_interval(unseen)
         t = mean.value / float(unseen.std(ddof=1)) * np.sqrt(len(unseen))
-        note = f"each task's layer is the best of the other tasks; 95 % {mean.format()}, t = {t:.1f}"
-        yield Row(title, "gain, layer chosen on other tasks", mean.value, mean.low > 0, note, len(unseen))
+        note = (
+            f"each task's layer is the best of the other tasks; 95 % {mean.format()}, t = {t:.1f}"
+        )
+        yield Row(
+            title, "gain, layer chosen on other tasks", mean.value, mean.low > 0, note, len(unseen)
+        )
         share = float((unseen > 0).mean())
         note = "tasks where the layer chosen on the other tasks beats the last; claim: nearly every one"
-        yield Row(title, "share of tasks, layer chosen on others", share, share >= 0.9, note, len(unseen))
+        yield Row(
+            title, "share of tasks, layer chosen on others", share, share >= 0.9, note, len(unseen)
+        )
     note = f"in points; relative to the last layer's score the largest is {max(relative):.1f} %"
     yield Row("all", "largest gain", max(gains), abs(max(gains) - 16) <= 0.5, note, printed=16.0)
     note = "in points, the four models above; ≥ 1.5 rounds to 2"
@@ -69,7 +81,8 @@ def _fig1_rows(convention: str) -> Iterator[Row]:
 
 
 def unseen_gains(model: str, convention: str) -> np.ndarray:
-    """Per task, in points: what the layer gains over the last that is best in the mean of all other tasks."""
+    """Per task, in points: what the layer gains over the last that is best in the mean of all other
+    tasks."""
     wide = same_tasks(select_scores(model, convention)).pivot_table("score", "task", "layer")
     gains = 100 * wide.sub(wide[wide.columns.max()], axis=0).to_numpy(float)
     others = (gains.sum(axis=0) - gains) / (len(gains) - 1)
@@ -80,7 +93,12 @@ def _inner_wins(model: str, convention: str) -> tuple[float, int]:
     table = select_scores(model, convention)
     end = table["layer"].max()
     last = table[table["layer"] == end].set_index("task")["score"]
-    inner = table[(table["layer"] > 0) & (table["layer"] < end)].groupby("task")["score"].max().reindex(last.index)
+    inner = (
+        table[(table["layer"] > 0) & (table["layer"] < end)]
+        .groupby("task")["score"]
+        .max()
+        .reindex(last.index)
+    )
     return float((inner > last).mean()), len(last)
 
 
@@ -109,8 +127,20 @@ FIG1 = Item(
 TABLE2_MODELS = {"Pythia-410M": "Pythia-410m", "LLM2Vec-8B": "LLM2Vec-mntp-unsup-simcse"}
 RULES = {"min_dime": "dime", "min_infonce": "infonce", "min_entropy_dataset": "entropy_dataset"}
 PRINTED = {
-    "Pythia-410M": {"best": 52.0, "last": 45.5, "min_dime": 48.5, "min_infonce": 46.2, "min_entropy_dataset": 48.1},
-    "LLM2Vec-8B": {"best": 66.3, "last": 63.9, "min_dime": 60.0, "min_infonce": 64.3, "min_entropy_dataset": 50.4},
+    "Pythia-410M": {
+        "best": 52.0,
+        "last": 45.5,
+        "min_dime": 48.5,
+        "min_infonce": 46.2,
+        "min_entropy_dataset": 48.1,
+    },
+    "LLM2Vec-8B": {
+        "best": 66.3,
+        "last": 63.9,
+        "min_dime": 60.0,
+        "min_infonce": 64.3,
+        "min_entropy_dataset": 50.4,
+    },
 }
 
 
@@ -125,7 +155,8 @@ class ChosenLayer:
 
 
 def lowest_metric(model: str, metric: str, convention: str) -> ChosenLayer:
-    """Per task: the layer with the lowest value of the metric on the task's own dataset, among the layers with a score."""
+    """Per task: the layer with the lowest value of the metric on the task's own dataset, among the
+    layers with a score."""
     scores = select_scores(model, convention)
     values = metric_values(model, "mteb", metric)
     both = scores.merge(values[["task", "layer", "value"]], on=["task", "layer"])
@@ -133,7 +164,9 @@ def lowest_metric(model: str, metric: str, convention: str) -> ChosenLayer:
     mine = scores[scores["task"].isin(picked["task"])]
     last = mine[mine["layer"] == scores["layer"].max()]
     best = mine.groupby("task")["score"].max()
-    return ChosenLayer(*(100 * picked["score"].mean(), len(picked), 100 * last["score"].mean(), 100 * best.mean()))
+    return ChosenLayer(
+        *(100 * picked["score"].mean(), len(picked), 100 * last["score"].mean(), 100 * best.mean())
+    )
 
 
 def best_with_all_tasks(means: pd.DataFrame) -> tuple[int, float]:
@@ -144,7 +177,8 @@ def best_with_all_tasks(means: pd.DataFrame) -> tuple[int, float]:
 
 
 def _table2_rows(convention: str) -> Iterator[Row]:
-    """Ten cells. Under `authors` the digits are judged; under `english`, whose digits must differ, what the cell says."""
+    """Ten cells. Under `authors` the digits are judged; under `english`, whose digits must differ,
+    what the cell says."""
     for title, model in TABLE2_MODELS.items():
         printed = PRINTED[title]
         means = score_means(model, convention)
@@ -155,7 +189,12 @@ def _table2_rows(convention: str) -> Iterator[Row]:
             note += f", which lacks {means['tasks'].max() - int(top['tasks'])} task; with all tasks {whole:.2f} at layer {layer}"
         inner = whole > float(last["score"])
         cells = {"best": (float(top["score"]), int(top["tasks"]), inner, note)}
-        cells["last"] = float(last["score"]), int(last["tasks"]), inner, f"layer {int(last['layer'])}"
+        cells["last"] = (
+            float(last["score"]),
+            int(last["tasks"]),
+            inner,
+            f"layer {int(last['layer'])}",
+        )
         for column, metric in RULES.items():
             rule = lowest_metric(model, metric, convention)
             gain = rule.value - rule.last
@@ -164,7 +203,9 @@ def _table2_rows(convention: str) -> Iterator[Row]:
             cells[column] = rule.value, rule.tasks, same_side, note
         for column, (ours, tasks, holds, note) in cells.items():
             if convention == "authors":
-                holds = abs(printed[column] - ours) <= 0.05 + 1e-9  # our number rounds to the printed one
+                holds = (
+                    abs(printed[column] - ours) <= 0.05 + 1e-9
+                )  # our number rounds to the printed one
             else:
                 beats = "an inner layer beats the last"
                 note += f"; judged: {'on the same side of the last layer as printed' if column in RULES else beats}"
@@ -176,7 +217,10 @@ def _table2_charts(convention: str) -> list[Chart]:
     out, cells = [], list(_table2_rows(convention))
     for title in TABLE2_MODELS:
         mine = [row for row in cells if row.model == title]
-        names = [row.column.replace("min_", "lowest\n").replace("entropy_dataset", "dataset\nentropy") for row in mine]
+        names = [
+            row.column.replace("min_", "lowest\n").replace("entropy_dataset", "dataset\nentropy")
+            for row in mine
+        ]
         ours = Line(f"recomputed, {convention}", names, [float(row.ours or 0) for row in mine])
         printed = Line("printed", names, [float(row.printed or 0) for row in mine])
         out.append(Chart(title, [printed, ours], "mean MTEB score", x="", bars=True))
@@ -207,7 +251,8 @@ SHALLOW, DEEP = 0.2, 0.7
 
 
 def lowest_entropy_gain(model: str, metric: str, convention: str) -> tuple[int, float, float]:
-    """The layer with the lowest entropy on wikitext among those with scores; its gain over the last in points and per cent."""
+    """The layer with the lowest entropy on wikitext among those with scores; its gain over the last
+    in points and per cent."""
     scores = score_means(model, convention, fair=True).set_index("layer")["score"]
     values = metric_values(model, "wikitext", metric).set_index("layer")["value"]
     layer = int(values.reindex(scores.index).dropna().idxmin())  # type: ignore[call-overload]
@@ -223,7 +268,8 @@ def best_depths(model: str, convention: str) -> np.ndarray:
 
 
 def _talk_rows(convention: str) -> Iterator[Row]:
-    """Per model and entropy the gain of the rule; per model where the best layer lies and what a layer of that range gives."""
+    """Per model and entropy the gain of the rule; per model where the best layer lies and what a
+    layer of that range gives."""
     relative: dict[str, list[float]] = {metric: [] for metric in ENTROPIES}
     within, ahead = 0, 0
     for model in TALK_MODELS:
@@ -232,10 +278,10 @@ def _talk_rows(convention: str) -> Iterator[Row]:
         for metric, name in ENTROPIES.items():
             layer, points, share = lowest_entropy_gain(model, metric, convention)
             relative[metric].append(share)
-            note = (
-                f"layer {layer} has the lowest; {points:+.2f} points; claim: 5 to 10 % over the last layer, judged as at least 5"
+            note = f"layer {layer} has the lowest; {points:+.2f} points; claim: 5 to 10 % over the last layer, judged as at least 5"
+            yield Row(
+                model, f"lowest {name} entropy: gain in %", share, share >= LEAST, note, tasks
             )
-            yield Row(model, f"lowest {name} entropy: gain in %", share, share >= LEAST, note, tasks)
         top, last = highest(means, "score"), float(highest(means, "layer")["score"])
         depth, depths = float(top["depth"]), best_depths(model, convention)
         inside = SHALLOW <= depth <= DEEP
@@ -255,26 +301,52 @@ def _talk_rows(convention: str) -> Iterator[Row]:
             f"of {len(TALK_MODELS)} models gain at least 5 %, {int((gains < 0).sum())} lose; from {gains.min():+.1f} "
             f"to {gains.max():+.1f} %; it depends on the model and on which entropy is meant, which the talk does not say"
         )
-        yield Row("all", f"lowest {name} entropy: models", float(count), count == len(TALK_MODELS), note)
+        yield Row(
+            "all", f"lowest {name} entropy: models", float(count), count == len(TALK_MODELS), note
+        )
     note = f"of {len(TALK_MODELS)} models have their best mean at depth 0.2 to 0.7; it depends on the model: see the rows above"
-    yield Row("all", "best mean at 0.2 to 0.7: models", float(within), within == len(TALK_MODELS), note)
+    yield Row(
+        "all", "best mean at 0.2 to 0.7: models", float(within), within == len(TALK_MODELS), note
+    )
     note = (
         f"of {len(TALK_MODELS)} models are better there on average than at the last layer; it depends on the model, and the "
         "range does not say which of its layers"
     )
-    yield Row("all", "0.2 to 0.7 beats the last: models", float(ahead), ahead == len(TALK_MODELS), note)
+    yield Row(
+        "all", "0.2 to 0.7 beats the last: models", float(ahead), ahead == len(TALK_MODELS), note
+    )
 
 
 def _talk_charts(convention: str) -> list[Chart]:
     """The gain of the two rules by model, and where each model's best layer lies."""
     gains = [
-        Line(f"lowest {name} entropy", TALK_MODELS, [lowest_entropy_gain(model, metric, convention)[2] for model in TALK_MODELS])
+        Line(
+            f"lowest {name} entropy",
+            TALK_MODELS,
+            [lowest_entropy_gain(model, metric, convention)[2] for model in TALK_MODELS],
+        )
         for metric, name in ENTROPIES.items()
     ]
-    tops = [float(highest(score_means(model, convention, fair=True), "score")["depth"]) for model in TALK_MODELS]
+    tops = [
+        float(highest(score_means(model, convention, fair=True), "score")["depth"])
+        for model in TALK_MODELS
+    ]
     return [
-        Chart("Gain over the last layer", gains, "% of its score", x="", bars=True, level=(LEAST, "5 %: the talk's lower end")),
-        Chart("Depth of the best mean score", [Line(convention, TALK_MODELS, tops)], "layer / blocks", x="", bars=True),
+        Chart(
+            "Gain over the last layer",
+            gains,
+            "% of its score",
+            x="",
+            bars=True,
+            level=(LEAST, "5 %: the talk's lower end"),
+        ),
+        Chart(
+            "Depth of the best mean score",
+            [Line(convention, TALK_MODELS, tops)],
+            "layer / blocks",
+            x="",
+            bars=True,
+        ),
     ]
 
 

@@ -1,4 +1,5 @@
-"""Figures 2 and 10, 4 and 11, 12, 13: metrics on wikitext by architecture, over training, by size and after fine-tuning."""
+"""Figures 2 and 10, 4 and 11, 12, 13: metrics on wikitext by architecture, over training, by size
+and after fine-tuning."""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ from layerscope.atlas.reproduce.base import (
 from layerscope.core.statistics import Array
 
 THREE_METRICS = ["entropy_prompt", "curvature", "lidar"]  # figures 2, 4 and 12
-EVERY_METRIC = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]  # figures 10 and 11
+EVERY_METRIC = [
+    "entropy_prompt",
+    "entropy_dataset",
+    "curvature",
+    "infonce",
+    "lidar",
+    "dime",
+]  # figures 10 and 11
 _item = partial(Item, uses_scores=False)
 
 
@@ -40,8 +48,17 @@ def _rows_2(convention: str) -> Iterator[Row]:
         for model, move in moves.items():
             holds, note = move > bert, f"claim: moves more than BERT ({bert:.2f})"
             if model == "bert-base":
-                holds, note = move < min(moves["Pythia-410m"], moves["mamba-370m"]), "claim: BERT moves less than both"
-            yield Row(model, f"range of {named(metric)}", move, holds, note + "; highest − lowest before the last layer")
+                holds, note = (
+                    move < min(moves["Pythia-410m"], moves["mamba-370m"]),
+                    "claim: BERT moves less than both",
+                )
+            yield Row(
+                model,
+                f"range of {named(metric)}",
+                move,
+                holds,
+                note + "; highest − lowest before the last layer",
+            )
     entropy = {model: curve(model, "entropy_prompt") for model in MODELS_2}
     level = {model: float(values.mean()) for model, values in entropy.items()}
     claims = {
@@ -72,22 +89,34 @@ MODELS_10 = ["Pythia-410m", "mamba-370m"]
 
 
 def _rows_10(convention: str) -> Iterator[Row]:
-    """How far each metric moves in the two models: over the whole depth, and in the middle third, which the caption is about."""
+    """How far each metric moves in the two models: over the whole depth, and in the middle third,
+    which the caption is about."""
     counts = {}
-    for where, reach in (("", spread), (", middle third", lambda values: float(np.ptp(middle(values))))):
+    for where, reach in (
+        ("", spread),
+        (", middle third", lambda values: float(np.ptp(middle(values)))),
+    ):
         holds = 0
         for metric in EVERY_METRIC:
             pythia, mamba = (reach(curve(model, metric)) for model in MODELS_10)
             holds += pythia > mamba
             note = f"Mamba's is {mamba:.3f}; claim: Pythia's is larger"
-            yield Row("Pythia-410m", f"range of {named(metric)}{where}", pythia, pythia > mamba, note)
+            yield Row(
+                "Pythia-410m", f"range of {named(metric)}{where}", pythia, pythia > mamba, note
+            )
         counts[where] = holds
     for where, holds in counts.items():
         note = (
             f"of {len(EVERY_METRIC)} metrics move more in Pythia; claim: all. It depends on the metric and on where one looks; "
             "Figure 2's caption says the opposite of Mamba"
         )
-        yield Row("Pythia-410m", f"metrics that move more{where}", float(holds), holds == len(EVERY_METRIC), note)
+        yield Row(
+            "Pythia-410m",
+            f"metrics that move more{where}",
+            float(holds),
+            holds == len(EVERY_METRIC),
+            note,
+        )
 
 
 FIG10 = _item(
@@ -108,7 +137,8 @@ _row_4 = partial(Row, "Pythia-410m")
 
 
 def _where(metric: str) -> list[Row]:
-    """Whether the middle changes most, and whether the first layers change little after step 1000."""
+    """Whether the middle changes most, and whether the first layers change little after step
+    1000."""
     values = np.stack([curve(name, metric) for name in NAMES_4])
     change = np.abs(values[-1] - values[0])
     ratio = float(middle(change).mean() / _elsewhere(change).mean())
@@ -117,7 +147,10 @@ def _where(metric: str) -> list[Row]:
     later = np.abs(values[-1] - values[1])
     early = float(later[1:EARLY_4].mean() / middle(later).mean())
     note = "step 1000 to the end, layers 1–4 against the middle third; claim: early layers hardly change; judged as below 0.25"
-    return [first, _row_4(f"{named(metric)}: late change, early / middle", early, early < 0.25, note)]
+    return [
+        first,
+        _row_4(f"{named(metric)}: late change, early / middle", early, early < 0.25, note),
+    ]
 
 
 def _rows_4(convention: str) -> Iterator[Row]:
@@ -128,14 +161,26 @@ def _rows_4(convention: str) -> Iterator[Row]:
     falls = trend([float(middle(v).mean()) for v in entropy])
     first, second, last = (float(middle(entropy[i]).mean()) for i in (0, 1, -1))
     levels = f"{first:.2f} at step 1, {second:.2f} at 1000, {last:.2f} at the end; claim: it falls"
-    yield _row_4("entropy_prompt: trend in the middle", falls, falls <= -0.9, f"Spearman with the step; {levels}")
+    yield _row_4(
+        "entropy_prompt: trend in the middle",
+        falls,
+        falls <= -0.9,
+        f"Spearman with the step; {levels}",
+    )
     for name, angles in ((named(ABSOLUTE), bend), (SIGNED, np.pi - bend)):
         bends = trend([float(middle(v).mean()) for v in angles])
-        levels = f"{middle(angles[0]).mean():.2f} at step 1, {middle(angles[-1]).mean():.2f} at the end"
+        levels = (
+            f"{middle(angles[0]).mean():.2f} at step 1, {middle(angles[-1]).mean():.2f} at the end"
+        )
         note = f"Spearman with the step; {levels}; claim: it becomes smoother (falls)" + _how(name)
         yield _row_4(f"{name}: trend in the middle", bends, bends < 0, note)
     lowest = int(np.argmin(lidar[-1])) / (lidar.shape[1] - 1)
-    yield _row_4("lidar: depth of the lowest", lowest, 1 / 3 <= lowest <= 2 / 3, "claim: lowest in the middle layers")
+    yield _row_4(
+        "lidar: depth of the lowest",
+        lowest,
+        1 / 3 <= lowest <= 2 / 3,
+        "claim: lowest in the middle layers",
+    )
 
 
 def _how(metric: str) -> str:
@@ -189,17 +234,35 @@ def _rows_12(convention: str) -> Iterator[Row]:
     for i, (model, (_, dip, clear)) in enumerate(zip(MODELS_12, found, strict=True)):
         claim = "a valley" if i == 0 else "a valley deeper than the next smaller"
         holds = clear and (i == 0 or dip > dips[i - 1])
-        yield Row(model, "valley of entropy_prompt", dip, holds, f"nats below the lower shoulder; claim: {claim}")
+        yield Row(
+            model,
+            "valley of entropy_prompt",
+            dip,
+            holds,
+            f"nats below the lower shoulder; claim: {claim}",
+        )
     larger = valley(curve(LARGER_12, "entropy_prompt"))[1]
     note = f"beyond the figure: shallower than 1b's {dips[-1]:.2f}, so the trend does not continue"
     yield Row(LARGER_12, "valley of entropy_prompt", larger, larger > dips[-1], note)
     rises = trend(dips)
-    yield Row("14m to 1b", "valley: trend with size", rises, rises >= 0.9, "Spearman; claim: larger models dip more")
-    for metric, sign, said in ((ABSOLUTE, -1, "lower"), (SIGNED, -1, "lower"), ("lidar", 1, "higher")):
+    yield Row(
+        "14m to 1b",
+        "valley: trend with size",
+        rises,
+        rises >= 0.9,
+        "Spearman; claim: larger models dip more",
+    )
+    for metric, sign, said in (
+        (ABSOLUTE, -1, "lower"),
+        (SIGNED, -1, "lower"),
+        ("lidar", 1, "higher"),
+    ):
         means = [float(curve(model, metric).mean()) for model in MODELS_12]
         slope = trend(means)
         shown = ", ".join(f"{size} {mean:.2f}" for size, mean in zip(SIZES_12, means, strict=True))
-        note = f"Spearman; claim: {said} in larger models; means over layers: {shown}" + _how(metric)
+        note = f"Spearman; claim: {said} in larger models; means over layers: {shown}" + _how(
+            metric
+        )
         yield Row("14m to 1b", f"{named(metric)}: trend with size", slope, sign * slope > 0, note)
 
 

@@ -1,4 +1,5 @@
-"""Images to profile or probe a model on: folders, parquet files, hub datasets, catalogued sets; and their views."""
+"""Images to profile or probe a model on: folders, parquet files, hub datasets, catalogued sets; and
+their views."""
 
 from __future__ import annotations
 

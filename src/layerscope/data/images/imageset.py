@@ -1,4 +1,5 @@
-"""Images: from a file, encoded bytes or an array to a picture; sets of them, where they come from and what was left out."""
+"""Images: from a file, encoded bytes or an array to a picture; sets of them, where they come from
+and what was left out."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def decode(item: Item) -> Image:
         warnings.simplefilter("ignore")  # about odd but readable metadata
         with image.open(source) as opened:
             size = len(item) if isinstance(item, bytes) else item.stat().st_size
-            check_unpacked(4 * opened.width * opened.height, size, "it")  # as many as a view takes, whatever the file holds
+            check_unpacked(
+                4 * opened.width * opened.height, size, "it"
+            )  # as many as a view takes, whatever the file holds
             opened.load()
             # turned as the camera says: without that most of a phone's pictures lie on their side
             return ImageOps.exif_transpose(opened)
@@ -79,10 +82,11 @@ def inspect(item: Item) -> tuple[bytes, str | None]:
 class ImageSet:
     """The images of a run, still encoded; every one of them can be decoded.
 
-    `labels` are numbers into `classes`, or None. `fingerprint` says which images, whatever their order; `ordered_fingerprint`
-    says in which order and with which labels as well. `source` holds facts that fit into JSON, among them the names of images
-    that could not be decoded (`corrupt`); `dropped` counts what was left out, by reason. A set without digests has been
-    listed, but not decoded yet.
+    `labels` are numbers into `classes`, or None. `fingerprint` says which images, whatever their
+    order; `ordered_fingerprint` says in which order and with which labels as well. `source` holds
+    facts that fit into JSON, among them the names of images that could not be decoded (`corrupt`);
+    `dropped` counts what was left out, by reason. A set without digests has been listed, but not
+    decoded yet.
     """
 
     kind: ClassVar[str] = "images"
@@ -115,10 +119,14 @@ class ImageSet:
         """
         known = None if labels is None else np.asarray(labels, dtype=np.int64)
         if known is not None and len(known) != len(items):
-            raise DataError(f"{len(items)} images were given with {len(known)} labels; give one label for each image.")
+            raise DataError(
+                f"{len(items)} images were given with {len(known)} labels; give one label for each image."
+            )
         if known is not None and not classes:
             classes = [str(k) for k in range(int(known.max(initial=-1)) + 1)]
-        called = tuple(names) if names is not None else tuple(f"image {i}" for i in range(len(items)))
+        called = (
+            tuple(names) if names is not None else tuple(f"image {i}" for i in range(len(items)))
+        )
         read = tuple(digests) if digests is not None else tuple(digest(item) for item in items)
         return cls(items, called, read, known, tuple(classes), name, dict(source or {}))
 
@@ -140,8 +148,11 @@ class ImageSet:
 
     @property
     def keys(self) -> np.ndarray:
-        """A number for each image, from its content: it stands for the image wherever order must not matter."""
-        return np.array([int.from_bytes(found[:8], "big") for found in self.digests], dtype=np.uint64)
+        """A number for each image, from its content: it stands for the image wherever order must
+        not matter."""
+        return np.array(
+            [int.from_bytes(found[:8], "big") for found in self.digests], dtype=np.uint64
+        )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> ImageSet:
         """The images with these numbers, in this order."""
@@ -163,7 +174,9 @@ class ImageSet:
         out = []
         if "corrupt" in self.dropped:
             named = "; ".join(self.source.get("corrupt", [])[:3])
-            out.append(f"{self.dropped['corrupt']} images could not be decoded and were left out: {named}.")
+            out.append(
+                f"{self.dropped['corrupt']} images could not be decoded and were left out: {named}."
+            )
         if "null" in self.dropped:
             out.append(f"{self.dropped['null']} rows without an image were left out.")
         return out + duplicate_warnings(self)
@@ -177,7 +190,8 @@ class ImageSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSetEntry(Entry):
-    """One catalogued set. `read(split, folder)` gives its images (N, H, W[, 3]) uint8 and its labels (N,)."""
+    """One catalogued set. `read(split, folder)` gives its images (N, H, W[, 3]) uint8 and its
+    labels (N,)."""
 
     kind: ClassVar[str] = "image set"
     shelf: ClassVar[str] = "images"

@@ -1,7 +1,8 @@
 """Images and their views as a model's input, prepared by several processes where there are many.
 
-`PixelPreparation` goes from an image to a model's input where no processor of transformers says how. A view is a crop, a flip,
-other colors, a blur. It is seeded by the image itself, so that order never matters.
+`PixelPreparation` goes from an image to a model's input where no processor of transformers says
+how. A view is a crop, a flip, other colors, a blur. It is seeded by the image itself, so that order
+never matters.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 class PixelPreparation:
     """Resize, crop, scale to 0 … 1, subtract `mean` and divide by `std`.
 
-    `size` is (height, width). With `resize` the shorter side is first brought to that many pixels and the middle cut out;
-    without it the image is stretched to `size`. One channel means gray.
+    `size` is (height, width). With `resize` the shorter side is first brought to that many pixels
+    and the middle cut out; without it the image is stretched to `size`. One channel means gray.
 
     >>> PixelPreparation((2, 2), channels=1).prepare(__import__("PIL.Image").Image.new("RGB", (4, 4), "white")).tolist()
     [[[1.0, 1.0], [1.0, 1.0]]]
@@ -58,7 +59,13 @@ class PixelPreparation:
         how: Any = _RESAMPLE[self.resample]
         if self.resize is not None:
             factor = self.resize / min(image.size)
-            image = image.resize((max(width, round(image.width * factor)), max(height, round(image.height * factor))), how)
+            image = image.resize(
+                (
+                    max(width, round(image.width * factor)),
+                    max(height, round(image.height * factor)),
+                ),
+                how,
+            )
             left, top = (image.width - width) // 2, (image.height - height) // 2
             image = image.crop((left, top, left + width, top + height))
         elif image.size != (width, height):
@@ -68,7 +75,9 @@ class PixelPreparation:
         normed = (values - mean) / std
         return np.ascontiguousarray(normed.transpose(2, 0, 1), dtype=np.float32)
 
-    def __call__(self, images: Sequence[Image] | Image, return_tensors: str = "np", **_: Any) -> dict[str, np.ndarray]:
+    def __call__(
+        self, images: Sequence[Image] | Image, return_tensors: str = "np", **_: Any
+    ) -> dict[str, np.ndarray]:
         """As transformers' processors are called."""
         several = images if isinstance(images, Sequence) else [images]
         return {"pixel_values": np.stack([self.prepare(image) for image in several])}
@@ -86,8 +95,12 @@ class PixelPreparation:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> PixelPreparation:
         """The opposite of `to_dict`."""
-        given: dict[str, Any] = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
-        listed: dict[str, Any] = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        given: dict[str, Any] = {
+            name: facts[name] for name in cls.__dataclass_fields__ if name in facts
+        }
+        listed: dict[str, Any] = {
+            name: tuple(value) for name, value in given.items() if isinstance(value, list)
+        }
         return cls(**{**given, **listed})
 
 
@@ -95,18 +108,25 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def default_preparation(config: Any) -> PixelPreparation:
-    """What to do where nothing says it: stretch to the model's size, scale to −1 … 1; AIM as its authors evaluate it."""
+    """What to do where nothing says it: stretch to the model's size, scale to −1 … 1; AIM as its
+    authors evaluate it."""
     side, channels = getattr(config, "image_size", 224), int(getattr(config, "num_channels", 3))
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
     if getattr(config, "model_type", None) == "aim" and channels == 3:
-        return PixelPreparation((height, width), 3, IMAGENET_MEAN, IMAGENET_STD, -(-height * 8 // 7), "bicubic")
+        return PixelPreparation(
+            (height, width), 3, IMAGENET_MEAN, IMAGENET_STD, -(-height * 8 // 7), "bicubic"
+        )
     return PixelPreparation((height, width), channels)
 
 
 AREA = (0.35, 1.0)  # share of the image that a crop keeps
 RATIO = (3 / 4, 4 / 3)  # of a crop's width to its height, beside the image's own
 FLIP = 0.5
-JITTER, STRENGTH, HUE = 0.8, 0.4, 0.1  # how often colors change; by how much; hue as a share of the circle
+JITTER, STRENGTH, HUE = (
+    0.8,
+    0.4,
+    0.1,
+)  # how often colors change; by how much; hue as a share of the circle
 BLUR, SIGMA = 0.5, (0.1, 2.0)  # how often an image is blurred; by how many pixels of 224
 
 RECIPE = (
@@ -133,7 +153,11 @@ def augment(image: Image, rng: np.random.Generator) -> Image:
     view = view.resize(size, pil.Resampling.BILINEAR, box=_crop(size, rng))
     if rng.random() < FLIP:
         view = view.transpose(pil.Transpose.FLIP_LEFT_RIGHT)
-    jitter, factors, hue = rng.random() < JITTER, rng.uniform(1 - STRENGTH, 1 + STRENGTH, 3), rng.uniform(-HUE, HUE)
+    jitter, factors, hue = (
+        rng.random() < JITTER,
+        rng.uniform(1 - STRENGTH, 1 + STRENGTH, 3),
+        rng.uniform(-HUE, HUE),
+    )
     if jitter:
         view = ImageEnhance.Brightness(view).enhance(float(factors[0]))
         view = ImageEnhance.Contrast(view).enhance(float(factors[1]))
@@ -161,7 +185,9 @@ def _turned(image: Image, share: float) -> Image:
 
     hue, saturation, value = image.convert("HSV").split()
     turned = (np.asarray(hue, dtype=np.int16) + round(share * 256)) % 256
-    return pil.merge("HSV", (pil.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
+    return pil.merge("HSV", (pil.fromarray(turned.astype(np.uint8)), saturation, value)).convert(
+        "RGB"
+    )
 
 
 _AT_ONCE = 16
@@ -169,7 +195,9 @@ _MOST_WORKERS = 8
 _START_AFTER = 400  # images: fewer are done before the processes are up
 
 
-def answer(processor: Any, request: tuple[Callable[..., list[Any]], list[Item], tuple[Any, ...]]) -> list[Any]:
+def answer(
+    processor: Any, request: tuple[Callable[..., list[Any]], list[Item], tuple[Any, ...]]
+) -> list[Any]:
     """What a worker does: one of the three functions below, for some images."""
     do, items, given = request
     return do(processor, items, *given)
@@ -185,17 +213,22 @@ def prepared(processor: Any, items: Sequence[Item]) -> list[np.ndarray]:
     return [prepare(decode(item), processor) for item in items]
 
 
-def prepared_views(processor: Any, items: Sequence[Item], keys: Sequence[int], views: int, seed: int) -> list[np.ndarray]:
+def prepared_views(
+    processor: Any, items: Sequence[Item], keys: Sequence[int], views: int, seed: int
+) -> list[np.ndarray]:
     """The same for `views` views of each image; `keys` are the images' own, for the seeds."""
     made = []
     for item, key in zip(items, keys, strict=True):
         image = decode(item)
-        made += [prepare(augment(image, view_rng(key, view, seed)), processor) for view in range(views)]
+        made += [
+            prepare(augment(image, view_rng(key, view, seed)), processor) for view in range(views)
+        ]
     return made
 
 
 def prepare(image: Image, processor: Any) -> np.ndarray:
-    """An image as its model's processor makes it: (channels, height, width), or numbers of a palette (pixels,)."""
+    """An image as its model's processor makes it: (channels, height, width), or numbers of a
+    palette (pixels,)."""
     own = getattr(processor, "prepare", None)
     if own is not None:
         return own(image)
@@ -235,24 +268,42 @@ class PixelReader(Closing):
 
     def inspect(self, items: Sequence[Item]) -> list[tuple[bytes, str | None]]:
         """Each image's digest, and why it cannot be decoded, or None if it can."""
-        return self._map([(inspected, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)], len(items))
+        return self._map(
+            [(inspected, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)],
+            len(items),
+        )
 
     def read(self, images: ImageSet, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Prepared images: (channels, height, width) float32, or (pixels,) numbers of a palette."""
         items = [images.items[int(i)] for i in indices]
-        return self._map([(prepared, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)], len(items))
+        return self._map(
+            [(prepared, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)],
+            len(items),
+        )
 
-    def views(self, images: ImageSet, indices: Sequence[int] | np.ndarray, n_views: int, seed: int) -> list[np.ndarray]:
+    def views(
+        self, images: ImageSet, indices: Sequence[int] | np.ndarray, n_views: int, seed: int
+    ) -> list[np.ndarray]:
         """Prepared views, `n_views` of each image, image by image."""
         items = [images.items[int(i)] for i in indices]
         keys = [int.from_bytes(images.digests[int(i)][:8], "big") for i in indices]
-        parts = [slice(i, i + max(1, _AT_ONCE // n_views)) for i in range(0, len(items), max(1, _AT_ONCE // n_views))]
-        return self._map([(prepared_views, items[p], (keys[p], n_views, seed)) for p in parts], len(items) * n_views)
+        parts = [
+            slice(i, i + max(1, _AT_ONCE // n_views))
+            for i in range(0, len(items), max(1, _AT_ONCE // n_views))
+        ]
+        return self._map(
+            [(prepared_views, items[p], (keys[p], n_views, seed)) for p in parts],
+            len(items) * n_views,
+        )
 
     def _map(self, requests: list[Any], images: int) -> list[Any]:
         """The answers to all requests, one after the other."""
         # workers that were asked for in so many words start at once
-        if self._pool is None and self._count > 1 and (self._asked is not None or self._done + images >= _START_AFTER):
+        if (
+            self._pool is None
+            and self._count > 1
+            and (self._asked is not None or self._done + images >= _START_AFTER)
+        ):
             self._pool = WorkerPool(answer, self.processor, self._count, {"OMP_NUM_THREADS": "1"})
         self._done += images
         if self._pool is None:

@@ -1,8 +1,9 @@
-"""Image sets that can be asked for by name; other packages add theirs as entry points `layerscope.images`.
+"""Image sets that can be asked for by name; other packages add theirs as entry points
+`layerscope.images`.
 
-Scikit-learn's digits: 1,797 handwritten digits of 8 × 8 pixels, which come with scikit-learn. Fashion-MNIST: 70,000 pictures of
-clothes, 28 × 28; the original files, from a Debian package that carries them. The package is only a container here: nothing in it
-is installed.
+Scikit-learn's digits: 1,797 handwritten digits of 8 × 8 pixels, which come with scikit-learn.
+Fashion-MNIST: 70,000 pictures of clothes, 28 × 28; the original files, from a Debian package that
+carries them. The package is only a container here: nothing in it is installed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def _digits_folder() -> Path:
     try:
         import sklearn.datasets
     except ImportError:
-        raise MissingExtraError("the image set `digits` (it comes with scikit-learn)", "vision") from None
+        raise MissingExtraError(
+            "the image set `digits` (it comes with scikit-learn)", "vision"
+        ) from None
 
     return Path(sklearn.datasets.__file__).parent / "data"
 
@@ -46,7 +49,11 @@ DIGITS = ImageSetEntry(
     summary="1,797 handwritten digits, 8 × 8, gray, 10 classes (all, or train and test)",
     license="CC-BY-4.0 (UCI), carried by scikit-learn (BSD-3-Clause)",
     citation="Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository",
-    origin=Installed(_digits_folder, "scikit-learn's load_digits", installed=lambda: find_spec("sklearn") is not None),
+    origin=Installed(
+        _digits_folder,
+        "scikit-learn's load_digits",
+        installed=lambda: find_spec("sklearn") is not None,
+    ),
     splits=("all", "train", "test"),
     classes=tuple(str(k) for k in range(10)),
     read=_read_digits,
@@ -54,7 +61,9 @@ DIGITS = ImageSetEntry(
 
 
 _FASHION_VERSION = "0.0~git20200523.55506a9-1"
-_FASHION_FILE = f"pool/main/d/dataset-fashion-mnist/dataset-fashion-mnist_{_FASHION_VERSION}_all.deb"
+_FASHION_FILE = (
+    f"pool/main/d/dataset-fashion-mnist/dataset-fashion-mnist_{_FASHION_VERSION}_all.deb"
+)
 _FASHION_PACKAGE = Package(
     "Debian dataset-fashion-mnist",
     _FASHION_VERSION,
@@ -82,7 +91,8 @@ def _read_fashion(split: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in MNIST's format: a magic number with the count of dimensions, their sizes, the values."""
+    """An array of bytes in MNIST's format: a magic number with the count of dimensions, their
+    sizes, the values."""
     data = gzip.decompress(path.read_bytes())
     if data[:3] != b"\0\0\x08":
         raise DataError(f"{path} is not an idx file of bytes.")
@@ -97,10 +107,24 @@ FASHION_MNIST = ImageSetEntry(
     license="MIT",
     citation="Xiao, Rasul & Vollgraf (2017), Fashion-MNIST, arXiv 1708.07747",
     origin=Published(
-        tuple(File.inside(_FASHION_PACKAGE, f"{_FASHION_INSIDE}/{name}", sha256) for name, sha256 in _FASHION_FILES.items())
+        tuple(
+            File.inside(_FASHION_PACKAGE, f"{_FASHION_INSIDE}/{name}", sha256)
+            for name, sha256 in _FASHION_FILES.items()
+        )
     ),
     splits=("train", "test"),
-    classes=("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    classes=(
+        "t-shirt",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
     read=_read_fashion,
 )
 
@@ -115,6 +139,12 @@ def read_set(name: str, split: str | None, offline: bool) -> ImageSet:
     if chosen not in entry.splits:
         raise DataError(f"{name} has no split {chosen!r}. It has: {', '.join(entry.splits)}.")
     images, labels = entry.read(chosen, entry.fetch(offline=offline))
-    facts = {"kind": "catalogue", "split": chosen, "license": entry.license, "citation": entry.citation, "version": entry.version}
+    facts = {
+        "kind": "catalogue",
+        "split": chosen,
+        "license": entry.license,
+        "citation": entry.citation,
+        "version": entry.version,
+    }
     names = [f"{name} {chosen} {i}" for i in range(len(images))]
     return ImageSet.of(list(images), labels, entry.classes, name, facts, names, ())

@@ -1,4 +1,5 @@
-"""Labeled tasks: which there are, where their data come from, and mteb's task objects with the data in them."""
+"""Labeled tasks: which there are, where their data come from, and mteb's task objects with the data
+in them."""
 
 from __future__ import annotations
 

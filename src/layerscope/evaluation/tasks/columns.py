@@ -1,8 +1,9 @@
 """Tasks whose datasets give columns as plain lists. Rows, order and scores stay the same.
 
-A column of `datasets` looks each value up in its table anew. mteb reads labels and texts one by one, for every training draw,
-every clustering and every metric. These look-ups then take most of the time of scoring one layer on a clustering task, and nearly
-all of it on a classification task, beyond the fits.
+A column of `datasets` looks each value up in its table anew. mteb reads labels and texts one by
+one, for every training draw, every clustering and every metric. These look-ups then take most of
+the time of scoring one layer on a clustering task, and nearly all of it on a classification task,
+beyond the fits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ def _list_columns_class() -> Any:
 def with_lists(data: Any) -> Any:
     """The same rows, in a dataset that gives columns as lists."""
     kind = _list_columns_class()
-    return kind(data.data, info=data.info, split=data.split, indices_table=data._indices, fingerprint=data._fingerprint)
+    return kind(
+        data.data,
+        info=data.info,
+        split=data.split,
+        indices_table=data._indices,
+        fingerprint=data._fingerprint,
+    )
 
 
 def list_columns(task: Any) -> None:
@@ -45,7 +52,9 @@ def list_columns(task: Any) -> None:
         task.dataset = _converted(task.dataset)
     else:
         task.dataset = {subset: _converted(splits) for subset, splits in task.dataset.items()}
-    if task.metadata.type == "Clustering" and hasattr(task, "evaluator"):  # mteb makes a dataset of every set of texts
+    if task.metadata.type == "Clustering" and hasattr(
+        task, "evaluator"
+    ):  # mteb makes a dataset of every set of texts
         _list_sets(task)
 
 
@@ -53,7 +62,10 @@ def _converted(splits: Any) -> Any:
     """The rows in one piece: those that a sample left are not looked up through their numbers."""
     from datasets import DatasetDict
 
-    flat = {split: data.flatten_indices() if data._indices is not None else data for split, data in splits.items()}
+    flat = {
+        split: data.flatten_indices() if data._indices is not None else data
+        for split, data in splits.items()
+    }
     return DatasetDict({split: with_lists(data) for split, data in flat.items()})
 
 
@@ -66,4 +78,6 @@ def _list_sets(task: Any) -> None:
 
     task.evaluator = ListEvaluator
     if hasattr(task, "_compute_metrics"):
-        task._compute_metrics = lambda labels, *rest, **given: type(task)._compute_metrics(task, labels[:], *rest, **given)
+        task._compute_metrics = lambda labels, *rest, **given: type(task)._compute_metrics(
+            task, labels[:], *rest, **given
+        )

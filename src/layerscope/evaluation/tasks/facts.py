@@ -1,4 +1,5 @@
-"""What exactly a loaded task holds: counts, a fingerprint, and whether the data are MTEB's own split."""
+"""What exactly a loaded task holds: counts, a fingerprint, and whether the data are MTEB's own
+split."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def used_splits(task: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def counts(task: Any) -> dict[str, int]:
-    """Scored items (pairs, texts, queries); training rows, documents and sets where there are such."""
+    """Scored items (pairs, texts, queries); training rows, documents and sets where there are
+    such."""
     total: dict[str, int] = {"items": 0}
     for _, split, data in used_splits(task):
         if isinstance(data, Mapping):
@@ -34,7 +36,9 @@ def counts(task: Any) -> dict[str, int]:
             total["train_items"] = total.get("train_items", 0) + len(data)
         else:
             column = getattr(task, "label_column_name", None)
-            nested = column in data.column_names and len(data) > 0 and isinstance(data[0][column], list)
+            nested = (
+                column in data.column_names and len(data) > 0 and isinstance(data[0][column], list)
+            )
             if nested and task.metadata.type == "Clustering":
                 total["sets"] = total.get("sets", 0) + len(data)
             nested = nested and (task.metadata.type == "Clustering" or len(data) == 1)
@@ -57,11 +61,14 @@ def fingerprint(task: Any) -> str:
 
 
 def _read_columns(task: Any, part: Any) -> list[str]:
-    """The columns that scoring reads: others, such as names of labels, do not make data different."""
+    """The columns that scoring reads: others, such as names of labels, do not make data
+    different."""
     named = [getattr(task, name, None) for name in ("input_column_name", "label_column_name")]
     named += [getattr(task, name, None) for name in ("input1_column_name", "input2_column_name")]
     named += [*getattr(task, "column_names", ()), "score", "id", "title", "text"]
-    columns = sorted({name for name in named if isinstance(name, str) and name in part.column_names})
+    columns = sorted(
+        {name for name in named if isinstance(name, str) and name in part.column_names}
+    )
     return columns or sorted(part.column_names)
 
 
@@ -72,8 +79,8 @@ def _canonical(value: Any) -> bytes:
 def agrees_with_published(task: Any) -> tuple[bool | None, str]:
     """True, False or None (nothing to compare with), and why.
 
-    Rows, characters and labels (or the mean score) are compared for every split in use. The order is not: mteb does
-    not publish it.
+    Rows, characters and labels (or the mean score) are compared for every split in use. The order
+    is not: mteb does not publish it.
     """
     published = task.metadata.descriptive_stats
     if not published:
@@ -96,13 +103,27 @@ def agrees_with_published(task: Any) -> tuple[bool | None, str]:
 
 
 def refuse_constant(task: Any) -> None:
-    """Raise where every item of a scored split has the same gold value: no correlation and no ranking is defined then."""
+    """Raise where every item of a scored split has the same gold value: no correlation and no
+    ranking is defined then."""
     kind = task.metadata.type
-    column = "score" if kind == "STS" else getattr(task, "label_column_name", None) if kind == "PairClassification" else None
+    column = (
+        "score"
+        if kind == "STS"
+        else getattr(task, "label_column_name", None)
+        if kind == "PairClassification"
+        else None
+    )
     for _, split, data in used_splits(task):
-        if column is None or isinstance(data, Mapping) or column not in data.column_names or len(data) < 2:
+        if (
+            column is None
+            or isinstance(data, Mapping)
+            or column not in data.column_names
+            or len(data) < 2
+        ):
             continue
-        values = [value for row in data[column] for value in (row if isinstance(row, list) else [row])]
+        values = [
+            value for row in data[column] for value in (row if isinstance(row, list) else [row])
+        ]
         if len(values) > 1 and all(value == values[0] for value in values):
             raise DataError(
                 f"all {len(values)} items of split {split!r} have the same gold value, {values[0]!r}: "
@@ -122,7 +143,9 @@ def _statistics(task: Any, data: Any) -> dict[str, Any]:
         scores = list(data["score"])
         return _pair(data, *task.column_names) | {"mean score": sum(scores) / len(scores)}
     if kind == "PairClassification":
-        return _pair(data, task.input1_column_name, task.input2_column_name) | _labels(data[task.label_column_name])
+        return _pair(data, task.input1_column_name, task.input2_column_name) | _labels(
+            data[task.label_column_name]
+        )
     if kind not in _LABELED:
         return {"rows": len(data)}
     texts, labels = _labeled(task, data)
@@ -181,9 +204,15 @@ def _published_value(stats: Mapping[str, Any], what: str) -> Any:
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None and value != {}:
-            return {key: label["count"] for key, label in value.items()} if what == "labels" else value
+            return (
+                {key: label["count"] for key, label in value.items()} if what == "labels" else value
+            )
     return None
 
 
 def _same(actual: Any, wanted: Any) -> bool:
-    return math.isclose(actual, wanted, rel_tol=1e-9) if isinstance(actual, float) else bool(actual == wanted)
+    return (
+        math.isclose(actual, wanted, rel_tol=1e-9)
+        if isinstance(actual, float)
+        else bool(actual == wanted)
+    )

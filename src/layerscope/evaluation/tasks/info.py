@@ -1,8 +1,10 @@
-"""Which tasks there are, what is scored of each (type, splits, subsets), and mteb's task objects themselves.
+"""Which tasks there are, what is scored of each (type, splits, subsets), and mteb's task objects
+themselves.
 
-The paper's tasks are the 32 English ones of its Table 1, by their names in mteb. Several have a corrected successor in mteb
-(`….v2`, hierarchical arXiv). The originals are kept: they are what the paper's scores were measured on. Every task is scored on
-its English test split only, although mteb would also run the validation split, or other languages, of some.
+The paper's tasks are the 32 English ones of its Table 1, by their names in mteb. Several have a
+corrected successor in mteb (`….v2`, hierarchical arXiv). The originals are kept: they are what the
+paper's scores were measured on. Every task is scored on its English test split only, although mteb
+would also run the validation split, or other languages, of some.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ MONOLINGUAL = ("default",)
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """One task: its type and what of it is scored. `train_split` is None where nothing is trained."""
+    """One task: its type and what of it is scored. `train_split` is None where nothing is
+    trained."""
 
     name: str
     task_type: str
@@ -36,11 +39,17 @@ class TaskInfo:
 
 def text_task(name: str, task_type: str, *subsets: str) -> TaskInfo:
     """A task with a test split, and a training split where a classifier is trained."""
-    return TaskInfo(name, task_type, subsets or MONOLINGUAL, train_split="train" if task_type == "Classification" else None)
+    return TaskInfo(
+        name,
+        task_type,
+        subsets or MONOLINGUAL,
+        train_split="train" if task_type == "Classification" else None,
+    )
 
 
 _TASKS = (
-    # `en-ext` is English as well: more, synthetic, counterfactuals. MTEB's English benchmark uses `en`.
+    # `en-ext` is English as well: more, synthetic, counterfactuals. MTEB's English benchmark uses
+    # `en`.
     text_task("AmazonCounterfactualClassification", "Classification", "en"),
     text_task("AmazonReviewsClassification", "Classification", "en"),
     text_task("Banking77Classification", "Classification"),
@@ -88,11 +97,14 @@ def text_tasks() -> dict[str, Any]:
         from mteb.get_tasks import TASK_LIST
     except ImportError as error:
         raise MissingExtraError("scoring labeled tasks", "mteb") from error
-    return {cls.metadata.name: cls for cls in TASK_LIST if list(cls.metadata.modalities) == ["text"]}
+    return {
+        cls.metadata.name: cls for cls in TASK_LIST if list(cls.metadata.modalities) == ["text"]
+    }
 
 
 def is_mteb_task(name: str) -> bool:
-    """Whether mteb has a text task of this name; the paper's tasks are known without importing mteb."""
+    """Whether mteb has a text task of this name; the paper's tasks are known without importing
+    mteb."""
     return name in PAPER_TASKS or name in text_tasks()
 
 
@@ -105,7 +117,9 @@ def task_info(name: str) -> TaskInfo:
     parts = getattr(metadata, "tasks", None)
     if parts:
         names = ", ".join(part.metadata.name for part in parts)
-        raise DataError(f"task {name!r} is an average over other tasks. Give its parts instead: {names}.")
+        raise DataError(
+            f"task {name!r} is an average over other tasks. Give its parts instead: {names}."
+        )
     train = getattr(cls, "train_split", None) if metadata.type == "Classification" else None
     return TaskInfo(name, metadata.type, _subsets(metadata), tuple(metadata.eval_splits), train)
 
@@ -113,7 +127,11 @@ def task_info(name: str) -> TaskInfo:
 def _subsets(metadata: Any) -> tuple[str, ...]:
     """The subsets that are English throughout; every subset of a task that has none."""
     languages = metadata.hf_subsets_to_langscripts
-    english = [subset for subset, codes in languages.items() if all(code.startswith("eng-") for code in codes)]
+    english = [
+        subset
+        for subset, codes in languages.items()
+        if all(code.startswith("eng-") for code in codes)
+    ]
     return tuple(english or languages)
 
 
@@ -129,8 +147,9 @@ def new_task(info: TaskInfo) -> Any:
 def reseed(task: Any) -> None:
     """Reset a task's random state to what it was when the task was created.
 
-    mteb's newer clustering tasks draw their documents from a generator that moves on with every evaluation. Without
-    this reset, a task object would score the second layer on other documents than the first.
+    mteb's newer clustering tasks draw their documents from a generator that moves on with every
+    evaluation. Without this reset, a task object would score the second layer on other documents
+    than the first.
     """
     fresh = type(task)(seed=task.seed)
     task.rng_state, task.np_rng = fresh.rng_state, fresh.np_rng
@@ -155,7 +174,8 @@ def task_class(
     version: str,
     attributes: Mapping[str, Any] | None = None,
 ) -> type:
-    """A task class of mteb whose data come from `load(task)`; `origin` and `version` stand for hub path and revision."""
+    """A task class of mteb whose data come from `load(task)`; `origin` and `version` stand for hub
+    path and revision."""
     text_tasks()
     from mteb import abstasks
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -178,5 +198,10 @@ def task_class(
             self.dataset = load(self)
             self.data_loaded = True
 
-    members = {"metadata": metadata, "load_data": load_data, "__module__": __name__, "__doc__": description}
+    members = {
+        "metadata": metadata,
+        "load_data": load_data,
+        "__module__": __name__,
+        "__doc__": description,
+    }
     return type(name, (getattr(abstasks, base_name),), members | dict(attributes or {}))

@@ -1,4 +1,5 @@
-"""A task to score, small enough to send to another process, the task object it stands for, and tasks cut to fewer items."""
+"""A task to score, small enough to send to another process, the task object it stands for, and
+tasks cut to fewer items."""
 
 from __future__ import annotations
 
@@ -9,8 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.core.untrusted import sha256_of
-from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, limit_hub_waits, load_published
-from layerscope.errors import DataError, DownloadError, InvalidValueError, LayerscopeError, OfflineError
+from layerscope.data.hub import (
+    HubBusyError,
+    hub_offline,
+    hub_problem,
+    limit_hub_waits,
+    load_published,
+)
+from layerscope.errors import (
+    DataError,
+    DownloadError,
+    InvalidValueError,
+    LayerscopeError,
+    OfflineError,
+)
 from layerscope.evaluation.tasks import catalogue, columns
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
 from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
@@ -28,11 +41,16 @@ def check_sample(sample: int | None) -> None:
     if sample is None:
         return
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < MIN_SAMPLE:
-        raise InvalidValueError(f"sample is {sample!r}; it must be a whole number of items, {MIN_SAMPLE} or more, or left out.")
+        raise InvalidValueError(
+            f"sample is {sample!r}; it must be a whole number of items, {MIN_SAMPLE} or more, or left out."
+        )
 
 
-def draw(total: int, count: int, seed: int, labels: Sequence[Hashable] | None = None, cover: int = 0) -> list[int]:
-    """`count` of `total` positions in ascending order, with at least `cover` different labels where there are as many."""
+def draw(
+    total: int, count: int, seed: int, labels: Sequence[Hashable] | None = None, cover: int = 0
+) -> list[int]:
+    """`count` of `total` positions in ascending order, with at least `cover` different labels where
+    there are as many."""
     order = sorted(range(total), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest())
     chosen: dict[int, None] = {}
     if labels is not None:
@@ -52,8 +70,9 @@ def draw(total: int, count: int, seed: int, labels: Sequence[Hashable] | None = 
 def apply_sample(task: Any, sample: int, seed: int) -> None:
     """Leave at most `sample` scored items per split and subset in a loaded task.
 
-    Pairs, texts to classify and queries count as items. Of a clustering task the first set stays, with that many of
-    its texts. A classifier keeps every training label, with twice as many rows as one training draws.
+    Pairs, texts to classify and queries count as items. Of a clustering task the first set stays,
+    with that many of its texts. A classifier keeps every training label, with twice as many rows as
+    one training draws.
     """
     convert = getattr(task, "convert_v1_dataset_format_to_v2", None)
     if convert is not None:
@@ -64,8 +83,14 @@ def apply_sample(task: Any, sample: int, seed: int) -> None:
         for split in task.eval_splits:
             splits[split] = _sampled(task, splits[split], sample, seed)
         train = getattr(task, "train_split", None)
-        if task.metadata.type == "Classification" and train in splits and train not in task.eval_splits:
-            splits[train] = _few_shots(splits[train], task.label_column_name, _TRAIN_SHOTS * task.samples_per_label, seed)
+        if (
+            task.metadata.type == "Classification"
+            and train in splits
+            and train not in task.eval_splits
+        ):
+            splits[train] = _few_shots(
+                splits[train], task.label_column_name, _TRAIN_SHOTS * task.samples_per_label, seed
+            )
 
 
 def _sampled(task: Any, data: Any, sample: int, seed: int) -> Any:
@@ -80,7 +105,8 @@ def _sampled(task: Any, data: Any, sample: int, seed: int) -> Any:
         data = Dataset.from_dict(data[0])
     labels, cover = None, 0
     if kind in ("Classification", "PairClassification", "Clustering"):
-        # mteb takes a test split of exactly two labels for a binary task, so three must stay where there are three.
+        # mteb takes a test split of exactly two labels for a binary task, so three must stay where
+        # there are three.
         labels, cover = data[task.label_column_name], 3
         labels = [str(label) for label in labels]
     return data.select(draw(len(data), sample, seed, labels, cover))
@@ -91,7 +117,10 @@ def _sampled_set(task: Any, row: dict[str, Any], sample: int, seed: int) -> Any:
 
     texts, labels = row[task.input_column_name], row[task.label_column_name]
     chosen = draw(len(texts), sample, seed, labels, cover=2)
-    kept = {task.input_column_name: [[texts[i] for i in chosen]], task.label_column_name: [[labels[i] for i in chosen]]}
+    kept = {
+        task.input_column_name: [[texts[i] for i in chosen]],
+        task.label_column_name: [[labels[i] for i in chosen]],
+    }
     return Dataset.from_dict(kept)
 
 
@@ -100,7 +129,9 @@ def _few_shots(train: Any, column: str, shots: int, seed: int) -> Any:
     labels = list(train[column])
     counts: dict[Hashable, int] = {}
     chosen = []
-    for i in sorted(range(len(labels)), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest()):
+    for i in sorted(
+        range(len(labels)), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest()
+    ):
         counts[labels[i]] = counts.get(labels[i], 0) + 1
         if counts[labels[i]] <= shots:
             chosen.append(i)
@@ -108,24 +139,35 @@ def _few_shots(train: Any, column: str, shots: int, seed: int) -> Any:
 
 
 def _sampled_queries(task: Any, data: dict[str, Any], sample: int, seed: int) -> dict[str, Any]:
-    """Some queries, with the documents that are ranked for them (in a search: judged ones and some others)."""
-    queries, corpus, relevant, ranked = (data[key] for key in ("queries", "corpus", "relevant_docs", "top_ranked"))
+    """Some queries, with the documents that are ranked for them (in a search: judged ones and some
+    others)."""
+    queries, corpus, relevant, ranked = (
+        data[key] for key in ("queries", "corpus", "relevant_docs", "top_ranked")
+    )
     ids = list(queries["id"])
     joined = str(task.metadata.main_score).startswith("max_over_subqueries")
     groups = list(dict.fromkeys(_group(query, joined) for query in ids))
     wanted = {groups[i] for i in draw(len(groups), sample, seed)}
     chosen = [i for i, query in enumerate(ids) if _group(query, joined) in wanted]
     names = [ids[i] for i in chosen]
-    documents = {document for query in names for document in (*relevant.get(query, {}), *(ranked or {}).get(query, ()))}
+    documents = {
+        document
+        for query in names
+        for document in (*relevant.get(query, {}), *(ranked or {}).get(query, ()))
+    }
     places = [i for i, document in enumerate(corpus["id"]) if document in documents]
     if ranked is None:
         others = sorted(set(range(len(corpus))) - set(places))
-        places = sorted(places + [others[i] for i in draw(len(others), _OTHER_DOCUMENTS * sample, seed)])
+        places = sorted(
+            places + [others[i] for i in draw(len(others), _OTHER_DOCUMENTS * sample, seed)]
+        )
     return {
         "queries": queries.select(chosen),
         "corpus": corpus.select(places),
         "relevant_docs": {query: relevant[query] for query in names if query in relevant},
-        "top_ranked": None if ranked is None else {query: ranked[query] for query in names if query in ranked},
+        "top_ranked": None
+        if ranked is None
+        else {query: ranked[query] for query in names if query in ranked},
     }
 
 
@@ -140,8 +182,9 @@ Source = Literal["hub", "local", "package"]
 class TaskSpec:
     """One task and where its data come from.
 
-    `path` is the task's folder for local data. `sample` scores a part of the data, drawn with `seed`; the scoring
-    itself always uses mteb's own seed. `offline` keeps the hub libraries off the network.
+    `path` is the task's folder for local data. `sample` scores a part of the data, drawn with
+    `seed`; the scoring itself always uses mteb's own seed. `offline` keeps the hub libraries off
+    the network.
     """
 
     name: str
@@ -168,16 +211,24 @@ class TaskSpec:
         return task
 
     def facts(self, task: Any | None = None) -> dict[str, Any]:
-        """What is scored and on which data, for a report. Give the loaded `task` to save loading it again."""
+        """What is scored and on which data, for a report. Give the loaded `task` to save loading it
+        again."""
         task = self.load() if task is None else task
         metadata = task.metadata
         exact, reason = self._exact(task)
         own = {} if self.source != "package" else catalogue.TASKS.get(self.name).facts()
         kind = {"name": self.name, "task_type": metadata.type, "main_score": metadata.main_score}
         parts = {"splits": list(task.eval_splits), "subsets": list(task.hf_subsets)}
-        data = {"dataset": metadata.dataset.get("path"), "revision": metadata.dataset.get("revision")}
+        data = {
+            "dataset": metadata.dataset.get("path"),
+            "revision": metadata.dataset.get("revision"),
+        }
         # the sample has the name that it has in the manifests of earlier versions
-        drawn = {"limit": self.sample, "seed": self.seed if self.sample is not None else None, **counts(task)}
+        drawn = {
+            "limit": self.sample,
+            "seed": self.seed if self.sample is not None else None,
+            **counts(task),
+        }
         return {
             **kind, **parts, **data, "source": self.source, "path": self.path, **drawn,
             "fingerprint": fingerprint(task), "exact": exact, "exact_reason": reason,
@@ -191,7 +242,9 @@ class TaskSpec:
         """Whether the data are MTEB's own split, as far as that can be known."""
         if self.sample is not None:
             return False, f"a part: sample {self.sample}"
-        stand_ins = [f"{file.path.name} stands in for {split!r}" for split, file in self._stand_ins()]
+        stand_ins = [
+            f"{file.path.name} stands in for {split!r}" for split, file in self._stand_ins()
+        ]
         if self.source == "package" or not is_mteb_task(self.name):
             return None, "not one of MTEB's tasks"
         if stand_ins:
@@ -203,22 +256,34 @@ class TaskSpec:
         if self.source != "local":
             return []
         _, files = self._local()
-        return [(split, file) for by_split in files.values() for split, file in by_split.items() if file.stand_in]
+        return [
+            (split, file)
+            for by_split in files.values()
+            for split, file in by_split.items()
+            if file.stand_in
+        ]
 
     def _local(self) -> tuple[TaskInfo, dict[str, dict[str, SplitFile]]]:
         folder = Path(self.path or "")
         info = task_info(self.name) if is_mteb_task(self.name) else own_task_info(self.name, folder)
         files = find_files(folder, info) if info is not None else None
         if info is None or files is None:
-            raise DataError(f"{folder} no longer holds the data of task {self.name}. Put it back, or resolve the tasks again.")
+            raise DataError(
+                f"{folder} no longer holds the data of task {self.name}. Put it back, or resolve the tasks again."
+            )
         return info, files
 
     def _load_local(self) -> tuple[Any, dict[str, Any]]:
         info, files = self._local()
-        # Some tasks have several scored splits or subsets. Not all need be given: what is missing is not scored.
-        splits = [split for split in info.splits if all(split in by_split for by_split in files.values())]
+        # Some tasks have several scored splits or subsets. Not all need be given: what is missing
+        # is not scored.
+        splits = [
+            split for split in info.splits if all(split in by_split for by_split in files.values())
+        ]
         if not splits:
-            raise DataError(f"the subsets in {self.path} have no scored split in common. Scored: {', '.join(info.splits)}.")
+            raise DataError(
+                f"the subsets in {self.path} have no scored split in common. Scored: {', '.join(info.splits)}."
+            )
         if is_mteb_task(self.name):
             task = new_task(info).filter_eval_splits(splits)
             task.hf_subsets = list(files)
@@ -229,8 +294,13 @@ class TaskSpec:
         return task, notes
 
     def _own_class(self, info: TaskInfo, files: dict[str, dict[str, SplitFile]]) -> type:
-        # The version is the files' content, so that results of one version are not taken for those of another.
-        digests = [sha256_of(file.path) for by_split in files.values() for _, file in sorted(by_split.items())]
+        # The version is the files' content, so that results of one version are not taken for those
+        # of another.
+        digests = [
+            sha256_of(file.path)
+            for by_split in files.values()
+            for _, file in sorted(by_split.items())
+        ]
         return task_class(
             self.name,
             info.task_type,
@@ -245,15 +315,21 @@ class TaskSpec:
         limit_hub_waits()
         with hub_offline(self.offline):
             try:
-                load_published(lambda: _loaded_anew(task), str(task.metadata.dataset.get("path")), self.offline)
-            except Exception as error:  # errors of many kinds: the hub's, the network's and the dataset builders'
+                load_published(
+                    lambda: _loaded_anew(task), str(task.metadata.dataset.get("path")), self.offline
+                )
+            except (
+                Exception
+            ) as error:  # errors of many kinds: the hub's, the network's and the dataset builders'
                 if isinstance(error, LayerscopeError) and not isinstance(error, HubBusyError):
                     raise
                 raise self._explained(task, error) from error
         for subset in task.hf_subsets:
             missing = set(task.eval_splits) - set(task.dataset.get(subset, task.dataset))
             if missing:
-                raise DataError(f"the data of task {self.name} ({subset}) have no split {', '.join(sorted(missing))}.")
+                raise DataError(
+                    f"the data of task {self.name} ({subset}) have no split {', '.join(sorted(missing))}."
+                )
         return task
 
     def _explained(self, task: Any, error: Exception) -> LayerscopeError:
@@ -262,7 +338,9 @@ class TaskSpec:
         text = f"the data of task {self.name} ({dataset.get('path')}, revision {dataset.get('revision')}) could not be loaded"
         advice = "give a data folder that holds it (<data_dir>/<task>/<split>.jsonl.gz)"
         if self.offline:
-            return OfflineError(f"{text}, and downloads are off ({reason}). Run once with downloads on, or {advice}.")
+            return OfflineError(
+                f"{text}, and downloads are off ({reason}). Run once with downloads on, or {advice}."
+            )
         problem = hub_problem(error)
         if problem is not None:
             return DownloadError(f"{text}: {problem}. Or {advice}.")

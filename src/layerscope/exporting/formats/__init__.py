@@ -1,4 +1,5 @@
-"""Export formats: a file with a `FORMAT` each; other packages add theirs with entry points of the group `layerscope.exports`."""
+"""Export formats: a file with a `FORMAT` each; other packages add theirs with entry points of the
+group `layerscope.exports`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch; and a quantized one beside it.
+"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch;
+and a quantized one beside it.
 
-Layout: `onnx/model.onnx` (and `onnx/model_int8.onnx`), inputs `input_ids` and `attention_mask` (batch × sequence, int64), outputs
-`sentence_embedding` (finished) and `token_embeddings`. What the graph does not need, such as a block of zeros, is not in it.
+Layout: `onnx/model.onnx` (and `onnx/model_int8.onnx`), inputs `input_ids` and `attention_mask`
+(batch × sequence, int64), outputs `sentence_embedding` (finished) and `token_embeddings`. What the
+graph does not need, such as a block of zeros, is not in it.
 """
 
 from __future__ import annotations
@@ -31,20 +33,29 @@ _ONE_FILE = int(1.8 * 2**30)  # a graph with its weights in one file ends at 2 G
 
 
 class Pipeline(nn.Module):
-    """Tokens to a finished vector: transformer and pooling as sentence-transformers runs them, then the head, then the length."""
+    """Tokens to a finished vector: transformer and pooling as sentence-transformers runs them, then
+    the head, then the length."""
 
     def __init__(self, model: Any, head: Head | None, unit: bool) -> None:
         super().__init__()
         self.transformer, self.pooling, self.unit = model[0], model[1], unit
-        # a mean is subtracted, not multiplied with an identity: a quantized identity would not be one
+        # a mean is subtracted, not multiplied with an identity: a quantized identity would not be
+        # one
         parts = (None, None) if head is None else (head.mean, head.matrix)
         self.mean, self.matrix = (
-            None if part is None else nn.Parameter(torch.tensor(part, dtype=torch.float32), requires_grad=False) for part in parts
+            None
+            if part is None
+            else nn.Parameter(torch.tensor(part, dtype=torch.float32), requires_grad=False)
+            for part in parts
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """The finished vectors and the tokens' states."""
-        given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "modality": "text"}
+        given: dict[str, Any] = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "modality": "text",
+        }
         pooled = self.pooling(self.transformer(given))
         vector = pooled["sentence_embedding"]
         if self.mean is not None:
@@ -57,7 +68,8 @@ class Pipeline(nn.Module):
 
 
 def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, Any]]:
-    """Write the graph and, on request, a quantized one; returns what was measured of each. The graph must equal torch."""
+    """Write the graph and, on request, a quantized one; returns what was measured of each. The
+    graph must equal torch."""
     from sentence_transformers import SentenceTransformer
 
     name = draft.model.name
@@ -70,7 +82,9 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
             "an ONNX graph is made from float32 weights: leave out dtype=, and use quantize='int8' for a small one."
         )
     with _silence():
-        model = SentenceTransformer(str(draft.folder), device="cpu", local_files_only=True, trust_remote_code=False).eval()
+        model = SentenceTransformer(
+            str(draft.folder), device="cpu", local_files_only=True, trust_remote_code=False
+        ).eval()
     pipeline = Pipeline(model, draft.head, draft.unit).eval()
     batches = _batches(draft)
     file = draft.folder / "onnx" / "model.onnx"
@@ -84,7 +98,9 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
     wanted, torch_speed = _measure(torch_run, batches)
     facts = [_facts(file, batches, wanted, torch_speed)]
     if not facts[0]["cosine_distance"] < TOLERANCE:
-        raise ExportError(f"the ONNX graph does not give what torch gives: cosine distance {facts[0]['cosine_distance']:.1e}.")
+        raise ExportError(
+            f"the ONNX graph does not give what torch gives: cosine distance {facts[0]['cosine_distance']:.1e}."
+        )
     if quantize:
         facts.append(_facts(_quantized(file), batches, wanted, torch_speed))
     return facts
@@ -103,7 +119,8 @@ def _silence() -> Iterator[None]:
 
 
 def _batches(draft: Draft) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Padded batches of different shapes; the first, with padding, is what the graph is traced on."""
+    """Padded batches of different shapes; the first, with padding, is what the graph is traced
+    on."""
     rows = [row for row in draft.framed.ids(draft.texts) if row]
     groups = [rows[i : i + 8] for i in range(0, len(rows), 8)]
     if len(groups[-1]) > 1:
@@ -120,7 +137,8 @@ def _batches(draft: Draft) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Path) -> None:
-    """By tracing, which is quick; by torch.export where that does not work or the weights are too large for one file."""
+    """By tracing, which is quick; by torch.export where that does not work or the weights are too
+    large for one file."""
     given = tuple(torch.tensor(part) for part in example)
     size = sum(p.numel() * p.element_size() for p in pipeline.parameters())
     axes = {0: "batch", 1: "sequence"}
@@ -128,18 +146,42 @@ def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Pat
     with _silence(), torch.inference_mode():
         if size < _ONE_FILE:
             try:
-                moving = {**dict.fromkeys((*INPUTS, "token_embeddings"), axes), "sentence_embedding": {0: "batch"}}
-                torch.onnx.export(pipeline, given, str(file), dynamo=False, opset_version=17, dynamic_axes=moving, **named)
+                moving = {
+                    **dict.fromkeys((*INPUTS, "token_embeddings"), axes),
+                    "sentence_embedding": {0: "batch"},
+                }
+                torch.onnx.export(
+                    pipeline,
+                    given,
+                    str(file),
+                    dynamo=False,
+                    opset_version=17,
+                    dynamic_axes=moving,
+                    **named,
+                )
                 return
             except Exception:  # an operation that tracing does not know
                 file.unlink(missing_ok=True)
         try:
-            shapes = {name: {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")} for name in INPUTS}
+            shapes = {
+                name: {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
+                for name in INPUTS
+            }
             wide = size >= _ONE_FILE
-            torch.onnx.export(pipeline, given, str(file), dynamo=True, dynamic_shapes=shapes, external_data=wide, **named)
+            torch.onnx.export(
+                pipeline,
+                given,
+                str(file),
+                dynamo=True,
+                dynamic_shapes=shapes,
+                external_data=wide,
+                **named,
+            )
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            raise ExportError(f"torch could not turn this model into an ONNX graph: {reason}. Leave out onnx=True.") from error
+            raise ExportError(
+                f"torch could not turn this model into an ONNX graph: {reason}. Leave out onnx=True."
+            ) from error
 
 
 def _quantized(file: Path) -> Path:
@@ -152,7 +194,10 @@ def _quantized(file: Path) -> Path:
 
 
 def _facts(
-    file: Path, batches: Sequence[tuple[np.ndarray, np.ndarray]], wanted: np.ndarray, torch_speed: float
+    file: Path,
+    batches: Sequence[tuple[np.ndarray, np.ndarray]],
+    wanted: np.ndarray,
+    torch_speed: float,
 ) -> dict[str, Any]:
     import onnxruntime
 
@@ -178,7 +223,8 @@ def _facts(
 
 
 def _measure(
-    run: Callable[[np.ndarray, np.ndarray], np.ndarray], batches: Sequence[tuple[np.ndarray, np.ndarray]]
+    run: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    batches: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> tuple[np.ndarray, float]:
     """All vectors, and texts per second, tokenization not counted."""
     run(*batches[0])
@@ -221,7 +267,9 @@ class OnnxFormat(ExportFormat):
         for graph in facts:
             distances = f"{graph['cosine_distance']:.1e} | {graph['mean_cosine_distance']:.1e}"
             speed = f"{graph['texts_per_s']:.1f} ({graph['torch_texts_per_s']:.1f})"
-            lines.append(f"| {graph['file']} | {graph['bytes'] / 2**20:.0f} | {distances} | {speed} |")
+            lines.append(
+                f"| {graph['file']} | {graph['bytes'] / 2**20:.0f} | {distances} | {speed} |"
+            )
         return "\n".join(lines)
 
     def lines(self, facts: Any) -> list[str]:

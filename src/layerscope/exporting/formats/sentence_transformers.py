@@ -1,7 +1,9 @@
-"""The folder that sentence-transformers loads: tokenizer, and standard modules around the cut model.
+"""The folder that sentence-transformers loads: tokenizer, and standard modules around the cut
+model.
 
-The module files are written in the form that every version of sentence-transformers and most other servers read. A folder is
-loaded with modules of known kinds alone: no code of its own runs, and it cannot ask to be trusted."""
+The module files are written in the form that every version of sentence-transformers and most other
+servers read. A folder is loaded with modules of known kinds alone: no code of its own runs, and it
+cannot ask to be trusted."""
 
 from __future__ import annotations
 
@@ -25,17 +27,26 @@ from layerscope.store import atomic
 
 _OWN = "sentence_transformers.models"
 _ROUTER, _ROUTES = ".Router", "router_config.json"
-_ROPE_THETA = ("llama", "mistral", "qwen2", "qwen3")  # transformers 4 has one frequency for all blocks here, under this name
+_ROPE_THETA = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+)  # transformers 4 has one frequency for all blocks here, under this name
 
 
 def _write_modules(draft: Draft) -> None:
     folder, width = draft.folder, draft.model.width
     names = ["Transformer", "Pooling"]
     _write_transformer(draft)
-    known = {pooling.sentence_transformers: pooling.name == draft.readout.pooling for pooling in POOLINGS.all().values()}
+    known = {
+        pooling.sentence_transformers: pooling.name == draft.readout.pooling
+        for pooling in POOLINGS.all().values()
+    }
     pooling = {f"pooling_mode_{name}": chosen for name, chosen in known.items() if name is not None}
     atomic.write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": width, **pooling, "include_prompt": True},
     )
     if any(side.head is not None for side in draft.sides):
         names.append("Router")
@@ -46,21 +57,38 @@ def _write_modules(draft: Draft) -> None:
     if draft.unit:
         names.append("Normalize")
     prompts = {side.name: side.prompt for side in draft.sides}
-    write_pipeline(folder, [(f"{_OWN}.{name}", f"{i}_{name}" if i else "") for i, name in enumerate(names)], prompts)
+    write_pipeline(
+        folder,
+        [(f"{_OWN}.{name}", f"{i}_{name}" if i else "") for i, name in enumerate(names)],
+        prompts,
+    )
 
 
-def write_pipeline(folder: Path, modules: Sequence[tuple[str, str]], prompts: Mapping[str, str] | None = None) -> None:
-    """Write which modules a folder has, each with its class and its folder, and the settings of the whole.
+def write_pipeline(
+    folder: Path, modules: Sequence[tuple[str, str]], prompts: Mapping[str, str] | None = None
+) -> None:
+    """Write which modules a folder has, each with its class and its folder, and the settings of the
+    whole.
 
-    `prompts` are put before texts, by the names of their sides; plain `encode` takes the documents'.
+    `prompts` are put before texts, by the names of their sides; plain `encode` takes the
+    documents'.
     """
     for _, path in modules:
         (folder / path).mkdir(exist_ok=True)
-    listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (kind, path) in enumerate(modules)]
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (kind, path) in enumerate(modules)
+    ]
     atomic.write_json(folder / "modules.json", listed)
     usual = "document" if prompts and prompts.get("document") else None
-    settings: dict[str, Any] = {"prompts": dict(prompts or {}), "default_prompt_name": usual, "similarity_fn_name": "cosine"}
-    atomic.write_json(folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings})
+    settings: dict[str, Any] = {
+        "prompts": dict(prompts or {}),
+        "default_prompt_name": usual,
+        "similarity_fn_name": "cosine",
+    }
+    atomic.write_json(
+        folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings}
+    )
 
 
 def _write_transformer(draft: Draft) -> None:
@@ -73,7 +101,8 @@ def _write_transformer(draft: Draft) -> None:
 
 
 def _write_router(folder: Path, sides: Sequence[Side]) -> None:
-    """A dense layer for each side of a search; which one a text goes through, `encode_query` and `encode_document` say."""
+    """A dense layer for each side of a search; which one a text goes through, `encode_query` and
+    `encode_document` say."""
     folder.mkdir()
     for side in sides:
         assert side.head is not None
@@ -81,11 +110,14 @@ def _write_router(folder: Path, sides: Sequence[Side]) -> None:
     names = {side.name: [f"{side.name}_0_Dense"] for side in sides}
     parameters = {"default_route": "document", "allow_empty_key": True, "route_mappings": {}}
     types = {name: f"{_OWN}.Dense" for some in names.values() for name in some}
-    atomic.write_json(folder / _ROUTES, {"types": types, "structure": names, "parameters": parameters})
+    atomic.write_json(
+        folder / _ROUTES, {"types": types, "structure": names, "parameters": parameters}
+    )
 
 
 def _write_dense(folder: Path, head: Head) -> None:
-    """A head as a dense layer. Subtracting a mean is one, too: the identity as weights, and minus the mean as bias."""
+    """A head as a dense layer. Subtracting a mean is one, too: the identity as weights, and minus
+    the mean as bias."""
     folder.mkdir()
     settings = {
         "in_features": len(head.mean),
@@ -95,15 +127,20 @@ def _write_dense(folder: Path, head: Head) -> None:
     }
     atomic.write_json(folder / "config.json", settings)
     parts = {"linear.weight": head.weight, "linear.bias": head.bias}
-    save_file({name: torch.tensor(part, dtype=torch.float32) for name, part in parts.items()}, folder / "model.safetensors")
+    save_file(
+        {name: torch.tensor(part, dtype=torch.float32) for name, part in parts.items()},
+        folder / "model.safetensors",
+    )
 
 
 def _name_as_before(folder: Path) -> None:
-    """Name the rotary frequencies and the tokenizer's class also as programs with transformers 4 look for them.
+    """Name the rotary frequencies and the tokenizer's class also as programs with transformers 4
+    look for them.
 
-    They know neither `rope_parameters` nor `TokenizersBackend`. Without `rope_theta` they take a default value, and the vectors
-    are wrong without a warning. So the tokenizer of a model whose frequencies have other names there keeps a class that such a
-    program refuses. transformers 5 reads both names alike.
+    They know neither `rope_parameters` nor `TokenizersBackend`. Without `rope_theta` they take a
+    default value, and the vectors are wrong without a warning. So the tokenizer of a model whose
+    frequencies have other names there keeps a class that such a program refuses. transformers 5
+    reads both names alike.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     rope = config.get("rope_parameters") or {}
@@ -126,7 +163,11 @@ def _name_as_before(folder: Path) -> None:
 def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
-    names = {"sentence_transformers": "sentence-transformers", "transformers": "transformers", "pytorch": "torch"}
+    names = {
+        "sentence_transformers": "sentence-transformers",
+        "transformers": "transformers",
+        "pytorch": "torch",
+    }
     return {name: version(package) for name, package in names.items()}
 
 
@@ -134,7 +175,9 @@ class SentenceTransformersFolder(ExportFormat):
     """Written for every export: the other formats are made from it, and it is what is verified."""
 
     name: ClassVar[str] = "sentence-transformers"
-    summary: ClassVar[str] = "a folder that SentenceTransformer(path) and AutoModel.from_pretrained(path) load"
+    summary: ClassVar[str] = (
+        "a folder that SentenceTransformer(path) and AutoModel.from_pretrained(path) load"
+    )
 
     def write(self, draft: Draft, options: Mapping[str, Any]) -> None:
         """The tokenizer's files and the modules."""
@@ -153,12 +196,16 @@ _KNOWN = re.compile(
 
 
 def modules_of(folder: Path) -> list[tuple[Path, str]]:
-    """Where each module lies and its type, those between which a router chooses too; an error if one is not of a known kind, or
-    lies outside the folder."""
+    """Where each module lies and its type, those between which a router chooses too; an error if
+    one is not of a known kind, or lies outside the folder."""
     found: list[tuple[Path, str]] = []
 
     def add(file: Path, kind: object, path: object, alone: bool = False) -> None:
-        known = isinstance(kind, str) and _KNOWN.fullmatch(kind) is not None and not (alone and kind.endswith(_ROUTER))
+        known = (
+            isinstance(kind, str)
+            and _KNOWN.fullmatch(kind) is not None
+            and not (alone and kind.endswith(_ROUTER))
+        )
         if not known or not (path == "" or is_plain_name(path)) or (alone and path == ""):
             raise ExportError(
                 f"{file} names the module {one_line(str(kind))!r} in {one_line(str(path))!r}. Only standard "
@@ -167,7 +214,10 @@ def modules_of(folder: Path) -> list[tuple[Path, str]]:
         found.append((file.parent / str(path), str(kind)))
 
     for entry in read_json(folder / "modules.json", expect=list, error=ExportError):
-        add(folder / "modules.json", *((entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)))
+        add(
+            folder / "modules.json",
+            *((entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)),
+        )
         place, kind = found[-1]
         if kind.endswith(_ROUTER):
             types = read_json(place / _ROUTES, error=ExportError).get("types")
@@ -177,20 +227,27 @@ def modules_of(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _check_module(place: Path, kind: str) -> None:
-    """Refuse a module that declares other sizes than its weights have, or whose weights are pickled only."""
+    """Refuse a module that declares other sizes than its weights have, or whose weights are pickled
+    only."""
     weights = sorted(place.glob("*.safetensors"))
-    if kind not in ("Transformer", "Dense", "LayerNorm") or (kind == "Transformer" and not (place / "config.json").is_file()):
+    if kind not in ("Transformer", "Dense", "LayerNorm") or (
+        kind == "Transformer" and not (place / "config.json").is_file()
+    ):
         return
     config = read_json(place / "config.json", error=ExportError)
     if not weights:
-        raise ExportError(f"{place} holds no weights as safetensors, and others are not loaded. Save it again as safetensors.")
+        raise ExportError(
+            f"{place} holds no weights as safetensors, and others are not loaded. Save it again as safetensors."
+        )
     if kind == "Transformer":
         check_sizes(place, config, weights)
         return
     sizes = {size for file in weights for shape in tensor_shapes(file).values() for size in shape}
     for name in ("in_features", "out_features", "dimension"):
         if name in config and config[name] not in sizes:
-            raise ExportError(f"{place / 'config.json'} declares {name}={config[name]!r}, which its weights do not have.")
+            raise ExportError(
+                f"{place / 'config.json'} declares {name}={config[name]!r}, which its weights do not have."
+            )
 
 
 def load_folder(folder: Path) -> Any:
@@ -203,10 +260,14 @@ def load_folder(folder: Path) -> Any:
     for place, kind in found:
         _check_module(place, kind.rpartition(".")[2])
     if not any(kind.endswith((".Pooling", ".StaticEmbedding", _ROUTER)) for _, kind in found):
-        raise ExportError(f"{folder / 'modules.json'} names no pooling, so that a text has no vector. Name layers= to read it.")
+        raise ExportError(
+            f"{folder / 'modules.json'} names no pooling, so that a text has no vector. Name layers= to read it."
+        )
     try:
         options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
-        return SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False, **options)
+        return SentenceTransformer(
+            str(folder), local_files_only=True, trust_remote_code=False, **options
+        )
     except LayerscopeError:
         raise
     except Exception as error:  # of many kinds, from files that can say anything

@@ -1,1 +1,2 @@
-"""Measures of one prompt's token states: entropy, curvature, the sink; and the kernels that a GPU takes them with."""
+"""Measures of one prompt's token states: entropy, curvature, the sink; and the kernels that a GPU
+takes them with."""

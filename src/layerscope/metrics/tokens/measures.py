@@ -1,12 +1,13 @@
 """Per-prompt quantities of token states, from one Gram matrix per prompt.
 
-The entropy with and without the sink token and the curvature with and without it all follow from G = X Xᵀ, where X are one
-prompt's states minus their mean: dropping a token is dropping a row and a column, re-centering is subtracting row means of G,
-and inner products of differences are sums of four entries. So one product and one batched eigen-solve serve all four.
+The entropy with and without the sink token and the curvature with and without it all follow from G
+= X Xᵀ, where X are one prompt's states minus their mean: dropping a token is dropping a row and a
+column, re-centering is subtracting row means of G, and inner products of differences are sums of
+four entries. So one product and one batched eigen-solve serve all four.
 
-Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used. On a GPU with
-layerscope-gpu these are two D×D products each: a kernel prepares the rows with the sink token kept and dropped, and their
-T×T Gram matrices are never formed.
+Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are
+used. On a GPU with layerscope-gpu these are two D×D products each: a kernel prepares the rows with
+the sink token kept and dropped, and their T×T Gram matrices are never formed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.tokens.norms import TokenFacts, full_mask, token_norms, token_sum, without_token
+from layerscope.metrics.tokens.norms import (
+    TokenFacts,
+    full_mask,
+    token_norms,
+    token_sum,
+    without_token,
+)
 from layerscope.spectra import faster, full_precision, joined
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
@@ -37,15 +44,19 @@ Space = Callable[[Tensor], Tensor]  # memory for one more batch of matrices like
 
 @dataclass(frozen=True)
 class PreparedTokens:
-    """Token measures whose entropies still wait for their eigenvalues: Gram matrices (B, n, n) by sink, on the states' device."""
+    """Token measures whose entropies still wait for their eigenvalues: Gram matrices (B, n, n) by
+    sink, on the states' device."""
 
     matrices: dict[str, Tensor]
     curvature: dict[str, Tensor]
     flat: Tensor
 
 
-def prompt_entropies(states: Tensor, mask: Tensor | None = None, options: Options | None = None) -> Tensor:
-    """S_α of each prompt's token states (B, T, D) under `options.rows`, in float64; NaN where undefined."""
+def prompt_entropies(
+    states: Tensor, mask: Tensor | None = None, options: Options | None = None
+) -> Tensor:
+    """S_α of each prompt's token states (B, T, D) under `options.rows`, in float64; NaN where
+    undefined."""
     options = options or Options()
     check_rows(options.rows)
     mask = full_mask(states) if mask is None else mask
@@ -53,11 +64,16 @@ def prompt_entropies(states: Tensor, mask: Tensor | None = None, options: Option
 
 
 def curvatures(
-    states: Tensor, mask: Tensor | None = None, absolute: bool = False, dtype: torch.dtype = torch.float64
+    states: Tensor,
+    mask: Tensor | None = None,
+    absolute: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
-    """Mean angle between successive differences of each prompt's states (B, T, D), and the terms left out.
+    """Mean angle between successive differences of each prompt's states (B, T, D), and the terms
+    left out.
 
-    NaN where no angle exists (fewer than three tokens, or all differences zero). The cosine is clipped to [−1, 1].
+    NaN where no angle exists (fewer than three tokens, or all differences zero). The cosine is
+    clipped to [−1, 1].
     """
     mask = full_mask(states) if mask is None else mask
     x, mask = _packed(states.to(dtype), mask)
@@ -80,11 +96,13 @@ def prepare_tokens(
     total: Tensor | None = None,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """Entropy and curvature of each prompt, with the sink token kept and (where its position `sink` is given) dropped.
+    """Entropy and curvature of each prompt, with the sink token kept and (where its position `sink`
+    is given) dropped.
 
-    All but the eigenvalues, which are cheaper for many sites at once (`solve_tokens`). `mask=None` says that no token is padding,
-    which saves a pass over the states. `dtype` is what Gram matrices are formed in.
-    `total` is the states' `token_sum` without padding, for those who have it already. `space` is where matrices go.
+    All but the eigenvalues, which are cheaper for many sites at once (`solve_tokens`). `mask=None`
+    says that no token is padding, which saves a pass over the states. `dtype` is what Gram matrices
+    are formed in. `total` is the states' `token_sum` without padding, for those who have it
+    already. `space` is where matrices go.
     """
     check_rows(options.rows)
     real = full_mask(states) if mask is None else mask
@@ -93,21 +111,32 @@ def prepare_tokens(
         masks["drop"] = without_token(real, sink)
     if states.shape[1] > states.shape[2]:
         bends = {
-            name: curvatures(states, tokens, options.curvature_absolute, dtype) for name, tokens in masks.items() if curvature
+            name: curvatures(states, tokens, options.curvature_absolute, dtype)
+            for name, tokens in masks.items()
+            if curvature
         }
-        matrices = {name: _entropy_matrix(states, tokens, options, dtype) for name, tokens in masks.items() if entropy}
+        matrices = {
+            name: _entropy_matrix(states, tokens, options, dtype)
+            for name, tokens in masks.items()
+            if entropy
+        }
         return _prepared(matrices, bends, real)
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
     lengths, norms = real.sum(-1), token_norms(states)
-    # Centered on the mean without the largest token: one a thousand times larger would cost the others their digits in G.
+    # Centered on the mean without the largest token: one a thousand times larger would cost the
+    # others their digits in G.
     rest = _sum_without(states, norms.argmax(-1) if sink is None else sink, total)
     mean = rest / (lengths - 1).clamp(min=1).unsqueeze(-1)
     centered = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
     if mask is not None:
         centered = centered * real.unsqueeze(-1)
     gram = centered_gram(centered, states.dtype)
-    if sink is not None and dtype == torch.float32 and usable_for(gram.device, gram.shape[-1], options):
+    if (
+        sink is not None
+        and dtype == torch.float32
+        and usable_for(gram.device, gram.shape[-1], options)
+    ):
         facts = TokenFacts(norms, mask, sink, states.dtype)
         return prepare_gram(gram, facts, options, entropy=entropy, curvature=curvature, space=space)
     matrices, bends = {}, {}
@@ -121,21 +150,29 @@ def prepare_tokens(
             else:
                 some = None if name == "keep" and mask is None else tokens
                 out = None if space is None else space(gram)
-                matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, name == "keep", out)
+                matrices[name] = _prepared_gram(
+                    gram, some, norms, options, states.dtype, name == "keep", out
+                )
     return _prepared(matrices, bends, real)
 
 
-def _prepared(matrices: dict[str, Tensor], bends: dict[str, tuple[Tensor, Tensor]], real: Tensor) -> PreparedTokens:
-    """From matrices, and curvatures with the terms left out, by sink; none of them if curvature was not asked for."""
-    flat = bends["keep"][1] if bends else torch.zeros(len(real), dtype=torch.long, device=real.device)
+def _prepared(
+    matrices: dict[str, Tensor], bends: dict[str, tuple[Tensor, Tensor]], real: Tensor
+) -> PreparedTokens:
+    """From matrices, and curvatures with the terms left out, by sink; none of them if curvature was
+    not asked for."""
+    flat = (
+        bends["keep"][1] if bends else torch.zeros(len(real), dtype=torch.long, device=real.device)
+    )
     return PreparedTokens(matrices, {name: bend for name, (bend, _) in bends.items()}, flat)
 
 
 def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """X Xᵀ of centered states (B, T, D) that were stored as `dtype`, in the memory of `out` if given.
+    """X Xᵀ of centered states (B, T, D) that were stored as `dtype`, in the memory of `out` if
+    given.
 
-    Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean entropy by 1e-5, a single
-    prompt's by 1e-4 where few directions hold most of it.
+    Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean
+    entropy by 1e-5, a single prompt's by 1e-4 where few directions hold most of it.
     """
     with full_precision(dtype not in (torch.bfloat16, torch.float16)):
         return torch.bmm(centered, centered.mT, out=out)
@@ -153,19 +190,30 @@ def has_kernel(options: Options) -> bool:
 
 
 def prepare_gram(
-    gram: Tensor, facts: TokenFacts, options: Options, *, entropy: bool = True, curvature: bool = True, space: Space | None = None
+    gram: Tensor,
+    facts: TokenFacts,
+    options: Options,
+    *,
+    entropy: bool = True,
+    curvature: bool = True,
+    space: Space | None = None,
 ) -> PreparedTokens:
     """`prepare_tokens` from Gram matrices of states centered without the sink, in one kernel."""
     gpu, room = faster.on(gram.device), space or torch.empty_like
     assert gpu is not None
     out = (room(gram), room(gram)) if entropy else None
-    made = gpu.tokens.measure_gram(gram, facts, options.rows == "centered-unit", options.curvature_absolute, out)
+    made = gpu.tokens.measure_gram(
+        gram, facts, options.rows == "centered-unit", options.curvature_absolute, out
+    )
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
-    return PreparedTokens(made.matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
+    return PreparedTokens(
+        made.matrices, both, made.flat if curvature else torch.zeros_like(made.flat)
+    )
 
 
 def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:
-    """The entropies by sink of several sites' tokens, all of whose matrices go to the solver together."""
+    """The entropies by sink of several sites' tokens, all of whose matrices go to the solver
+    together."""
     every = [matrix for site in prepared for matrix in site.matrices.values()]
     if not every:
         return [{} for _ in prepared]
@@ -174,11 +222,16 @@ def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[d
 
 
 def token_entropy(matrices: Tensor, options: Options) -> Tensor:
-    """S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or approximate where the options say so."""
+    """S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or approximate
+    where the options say so."""
     gpu = faster.on(matrices.device)
     if gpu is not None and _is_approximated(matrices.shape[-1], options):
         return gpu.approximate_entropy(matrices)
-    found = gpu.exact_entropy(matrices, overwrite=True) if gpu is not None and _needs_no_spectrum(options) else None
+    found = (
+        gpu.exact_entropy(matrices, overwrite=True)
+        if gpu is not None and _needs_no_spectrum(options)
+        else None
+    )
     return gram_entropy(matrices, options.alpha, overwrite=True) if found is None else found
 
 
@@ -192,17 +245,21 @@ def _is_approximated(n: int, options: Options) -> bool:
 
 
 def entropy_kernel(n: int, options: Options, device: torch.device) -> str | None:
-    """The source of the kernel that `token_entropy` uses for float32 matrices of n rows on a device, if it uses one."""
+    """The source of the kernel that `token_entropy` uses for float32 matrices of n rows on a
+    device, if it uses one."""
     gpu = faster.on(device)
     if gpu is None or (options.alpha == 2 and not _is_approximated(n, options)):
         return None
     if _is_approximated(n, options):
         return gpu.chebyshev.SOURCE
-    return (gpu.entropy_source if _needs_no_spectrum(options) else gpu.kernel_source)(n, device.index or 0)
+    return (gpu.entropy_source if _needs_no_spectrum(options) else gpu.kernel_source)(
+        n, device.index or 0
+    )
 
 
 def is_entropy_ready(matrices: Tensor, options: Options) -> bool:
-    """Whether `token_entropy` of some matrices can begin: not while its kernel is being compiled."""
+    """Whether `token_entropy` of some matrices can begin: not while its kernel is being
+    compiled."""
     gpu = faster.on(matrices.device)
     if gpu is None or matrices.dtype != torch.float32:
         return True
@@ -212,7 +269,9 @@ def is_entropy_ready(matrices: Tensor, options: Options) -> bool:
 
 def _sum_without(states: Tensor, position: Tensor, total: Tensor | None) -> Tensor:
     """The sum of each prompt's states (B, D) but one, float64."""
-    if states.dtype == torch.float64:  # nothing has more digits: leave it out rather than take it away again
+    if (
+        states.dtype == torch.float64
+    ):  # nothing has more digits: leave it out rather than take it away again
         return states.scatter(1, _rows_at(position, states), 0.0).sum(1)
     total = token_sum(states) if total is None else total
     return total - states.gather(1, _rows_at(position, states)).squeeze(1)
@@ -233,11 +292,19 @@ def _packed(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _prepared_gram(
-    gram: Tensor, mask: Tensor | None, norms: Tensor, options: Options, dtype: torch.dtype, recenter: bool, out: Tensor | None
+    gram: Tensor,
+    mask: Tensor | None,
+    norms: Tensor,
+    options: Options,
+    dtype: torch.dtype,
+    recenter: bool,
+    out: Tensor | None,
 ) -> Tensor:
-    """Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled to length 1; other rows are zero.
+    """Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled to length
+    1; other rows are zero.
 
-    Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and changes nothing.
+    Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and
+    changes nothing.
     """
     floor = zero_row_floor(norms, dtype).to(gram.dtype)
     squares, shift = gram.diagonal(dim1=-2, dim2=-1), None
@@ -252,7 +319,11 @@ def _prepared_gram(
         squares = (squares - shift) - shift
     length = squares.clamp(min=0).sqrt()
     alive = length > floor if mask is None else (length > floor) & mask
-    scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(gram.dtype)
+    scale = (
+        torch.where(alive, 1 / length, 0.0)
+        if options.rows == "centered-unit"
+        else alive.to(gram.dtype)
+    )
     centered = gram if shift is None else (gram - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
     prepared = (centered * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
     prepared = prepared if out is None else out.copy_(prepared)
@@ -260,14 +331,17 @@ def _prepared_gram(
 
 
 def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch.dtype) -> Tensor:
-    """The smaller Gram side of each prompt's prepared rows; padding rows are zero and change nothing."""
+    """The smaller Gram side of each prompt's prepared rows; padding rows are zero and change
+    nothing."""
     m = mask.unsqueeze(-1)
     x = torch.where(m, states.to(dtype), 0.0)
     rows: RowPreparation = options.rows
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     floor = torch.zeros_like(norms)
     if rows.startswith("centered"):
-        mean = x.sum(1, keepdim=True, dtype=torch.float64) / mask.sum(-1).clamp(min=1)[:, None, None]
+        mean = (
+            x.sum(1, keepdim=True, dtype=torch.float64) / mask.sum(-1).clamp(min=1)[:, None, None]
+        )
         x = torch.where(m, x - mean.to(dtype), 0.0)
         floor = zero_row_floor(norms, states.dtype)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -277,24 +351,35 @@ def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch
     return gram.clamp(min=0) if options.clamp_gram else gram
 
 
-def _gram_curvature(gram: Tensor, mask: Tensor, norms: Tensor, index: Tensor | None, absolute: bool) -> tuple[Tensor, Tensor]:
-    """Curvature from a Gram matrix (any common shift of the rows cancels); `index` brings the kept rows to the front."""
+def _gram_curvature(
+    gram: Tensor, mask: Tensor, norms: Tensor, index: Tensor | None, absolute: bool
+) -> tuple[Tensor, Tensor]:
+    """Curvature from a Gram matrix (any common shift of the rows cancels); `index` brings the kept
+    rows to the front."""
     n = gram.shape[-1]
     if index is None:
         diagonal, one, two = (gram.diagonal(offset=k, dim1=-2, dim2=-1) for k in range(3))
     else:
         flat = gram.flatten(1)
-        diagonal, one, two = (flat.gather(1, index[:, : max(0, n - k)] * n + index[:, k:]) for k in range(3))
+        diagonal, one, two = (
+            flat.gather(1, index[:, : max(0, n - k)] * n + index[:, k:]) for k in range(3)
+        )
         mask, norms = mask.gather(1, index), norms.gather(1, index)
     squares = diagonal[:, 1:] + diagonal[:, :-1] - 2 * one
     dots = one[:, 1:] - diagonal[:, 1:-1] - two + one[:, :-1]
-    # differences are known no better than the states are stored, and than the products they come from
-    noise = torch.maximum(_EQUAL_STATES * norms.square(), _PRODUCT_UNITS * torch.finfo(gram.dtype).eps * diagonal)
+    # differences are known no better than the states are stored, and than the products they come
+    # from
+    noise = torch.maximum(
+        _EQUAL_STATES * norms.square(), _PRODUCT_UNITS * torch.finfo(gram.dtype).eps * diagonal
+    )
     return _mean_angle(squares, dots, noise, mask, absolute)
 
 
-def _mean_angle(squares: Tensor, dots: Tensor, noise: Tensor, mask: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-    """The mean angle of packed differences, float64, and the terms left out; `noise` is each state's share of a zero ‖v‖²."""
+def _mean_angle(
+    squares: Tensor, dots: Tensor, noise: Tensor, mask: Tensor, absolute: bool
+) -> tuple[Tensor, Tensor]:
+    """The mean angle of packed differences, float64, and the terms left out; `noise` is each
+    state's share of a zero ‖v‖²."""
     moving = squares > noise[:, 1:] + noise[:, :-1]
     present = mask[:, 1:-1] & mask[:, 2:]  # packed: the third token is there, so all three are
     usable = present & moving[:, 1:] & moving[:, :-1]
@@ -320,28 +405,45 @@ def prepare_long(
     curvature: bool = True,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """`prepare_tokens` from states (B, T, D), float32, centered without the sink; rows centered or centered-unit.
+    """`prepare_tokens` from states (B, T, D), float32, centered without the sink; rows centered or
+    centered-unit.
 
-    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as `centered_gram` says.
+    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as
+    `centered_gram` says.
     """
     gpu = faster.on(centered.device)
     assert gpu is not None
     made_in = _rows_in(gpu, centered, facts.dtype, options) if entropy else None
-    made = gpu.tokens.measure_rows(centered, facts, options.rows == "centered-unit", options.curvature_absolute, made_in)
+    made = gpu.tokens.measure_rows(
+        centered, facts, options.rows == "centered-unit", options.curvature_absolute, made_in
+    )
     texts, _, width = centered.shape
-    shape = centered.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
+    shape = centered.new_empty(1).expand(
+        texts, width, width
+    )  # what `space` is asked for, without its memory
     matrices = {}
     for name in tuple(made.rows):
         out = shape.new_empty(shape.shape) if space is None else space(shape)
         rows = made.rows.pop(name)
         narrow = rows.dtype == torch.float16
-        matrices[name] = gpu.precision.wide_product(rows, out) if narrow else centered_gram(rows.mT, facts.dtype, out)
+        matrices[name] = (
+            gpu.precision.wide_product(rows, out)
+            if narrow
+            else centered_gram(rows.mT, facts.dtype, out)
+        )
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
     return PreparedTokens(matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 
 
 def _rows_in(gpu: Any, centered: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
-    """What rows are multiplied in. float16 has as many digits as TF32 and is twice as fast; rows of length 1 fit its range."""
-    if dtype not in (torch.bfloat16, torch.float16) or options.rows != "centered-unit" or not centered.is_cuda:
+    """What rows are multiplied in. float16 has as many digits as TF32 and is twice as fast; rows of
+    length 1 fit its range."""
+    if (
+        dtype not in (torch.bfloat16, torch.float16)
+        or options.rows != "centered-unit"
+        or not centered.is_cuda
+    ):
         return torch.float32
-    return torch.float16 if gpu.precision.wide_products(centered.device.index or 0) else torch.float32
+    return (
+        torch.float16 if gpu.precision.wide_products(centered.device.index or 0) else torch.float32
+    )

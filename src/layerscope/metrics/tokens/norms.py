@@ -14,7 +14,8 @@ from layerscope.spectra import faster
 
 @dataclass(frozen=True)
 class Sink:
-    """The token with the largest norm of each prompt (B,): its position and its norm over the median norm."""
+    """The token with the largest norm of each prompt (B,): its position and its norm over the
+    median norm."""
 
     position: Tensor
     ratio: Tensor
@@ -23,8 +24,8 @@ class Sink:
 class TokenFacts(NamedTuple):
     """What goes with the centered rows of some prompts.
 
-    `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all are; `sink`: each prompt's
-    largest token (B,); `dtype`: what the states were stored as.
+    `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all
+    are; `sink`: each prompt's largest token (B,); `dtype`: what the states were stored as.
     """
 
     norms: Tensor
@@ -57,12 +58,15 @@ def largest_token(norms: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def sink_ratio(norms: Tensor, position: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The norm at `position` over the median norm of each prompt; norms (..., T), NaN where the median is zero."""
+    """The norm at `position` over the median norm of each prompt; norms (..., T), NaN where the
+    median is zero."""
     mask = torch.ones_like(norms, dtype=torch.bool) if mask is None else mask.expand_as(norms)
     lengths = mask.sum(-1)
     ranked = norms.masked_fill(~mask, math.inf).sort(-1).values
     low = ranked.gather(-1, ((lengths - 1) // 2).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    high = ranked.gather(-1, (lengths // 2).clamp(max=ranked.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
+    high = ranked.gather(-1, (lengths // 2).clamp(max=ranked.shape[-1] - 1).unsqueeze(-1)).squeeze(
+        -1
+    )
     median = torch.where(lengths % 2 == 1, low, (low + high) / 2)
     largest = norms.gather(-1, position.unsqueeze(-1)).squeeze(-1)
     return torch.where((median > 0) & (lengths > 0), largest / median, torch.nan)
@@ -76,9 +80,9 @@ def without_token(mask: Tensor, position: Tensor) -> Tensor:
 def token_sum(states: Tensor, mask: Tensor | None = None) -> Tensor:
     """The sum of each prompt's real states (B, D), float64.
 
-    On a GPU float64 copies of all states would cost more than the sum: half-precision states, 16 of which float32 adds up with
-    hardly a digit lost, are added in groups first. On a CPU a product with ones is five times as fast as a sum over that
-    dimension.
+    On a GPU float64 copies of all states would cost more than the sum: half-precision states, 16 of
+    which float32 adds up with hardly a digit lost, are added in groups first. On a CPU a product
+    with ones is five times as fast as a sum over that dimension.
     """
     gpu = faster.on(states.device)
     summed: Tensor | None = None if gpu is None else gpu.tokens.token_sums(states, mask)

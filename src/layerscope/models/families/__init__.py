@@ -1,7 +1,7 @@
 """Model families: where each family of architectures keeps its blocks, norms and branches.
 
-The `FAMILIES` of every file in this folder, and what other packages add: an entry point of the group `layerscope.families`
-names a `Family`, or a module with `FAMILIES`.
+The `FAMILIES` of every file in this folder, and what other packages add: an entry point of the
+group `layerscope.families` names a `Family`, or a module with `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ FAMILIES: Registry[Family] = Registry(
 def declared_family(config: Mapping[str, Any]) -> Family | None:
     """The family that declares the model type of a config.json."""
     model_type = model_type_of(config)
-    return next((family for family in FAMILIES.all().values() if model_type in (*family.model_types, *family.containers)), None)
+    return next(
+        (
+            family
+            for family in FAMILIES.all().values()
+            if model_type in (*family.model_types, *family.containers)
+        ),
+        None,
+    )
 
 
 def family_for(module: nn.Module, name: str | None = None) -> Family:
@@ -40,4 +47,6 @@ def family_for(module: nn.Module, name: str | None = None) -> Family:
         return FAMILIES.get(name)
     model_type = getattr(getattr(module, "config", None), "model_type", None)
     known = FAMILIES.all()
-    return next((family for family in known.values() if model_type in family.model_types), known["generic"])
+    return next(
+        (family for family in known.values() if model_type in family.model_types), known["generic"]
+    )

@@ -17,14 +17,17 @@ class Family:
     """Where one family of architectures keeps its parts.
 
     `taps` maps a sub-site to a path inside a block: `"self_attn"` reads that module's output, and
-    `"post_attention_layernorm.input"` what goes into it; `"attention * lambda_1"` the output times a parameter of the block.
-    Paths may name alternatives, `"layers|encoder.layer"`, where versions of transformers differ. `residual` may depend on the
-    config. `bidirectional` says whether tokens see later tokens as the model is published.
+    `"post_attention_layernorm.input"` what goes into it; `"attention * lambda_1"` the output times
+    a parameter of the block. Paths may name alternatives, `"layers|encoder.layer"`, where versions
+    of transformers differ. `residual` may depend on the config. `bidirectional` says whether tokens
+    see later tokens as the model is published.
 
-    Of an image model: `class_token` and `registers` (which may depend on the config) stand before the patches;
-    `class_norm_only` says that the model itself applies the final norm to the class token alone, and so does `applied`;
-    `hf_norms_last` as in `Anatomy`; `loads` names transformers' class of the image part, for model types that also hold a text
-    part (`containers`), or as `module:class` one that transformers does not have; `notes` is what a reader must know, in words.
+    Of an image model: `class_token` and `registers` (which may depend on the config) stand before
+    the patches; `class_norm_only` says that the model itself applies the final norm to the class
+    token alone, and so does `applied`; `hf_norms_last` as in `Anatomy`; `loads` names transformers'
+    class of the image part, for model types that also hold a text part (`containers`), or as
+    `module:class` one that transformers does not have; `notes` is what a reader must know, in
+    words.
     """
 
     name: str
@@ -47,7 +50,9 @@ class Family:
         """Find the declared parts in `module`."""
         found = self._find(module, self.blocks)
         if not isinstance(found, nn.ModuleList) or len(found) == 0:
-            raise ModelError(f"{self._what(module)}: {self.blocks!r} is not a list of blocks. {_NEXT}")
+            raise ModelError(
+                f"{self._what(module)}: {self.blocks!r} is not a list of blocks. {_NEXT}"
+            )
         config = getattr(module, "config", None)
         # Some models run only the first `num_hidden_layers` of the blocks they hold.
         count = getattr(config, "num_hidden_layers", None) or len(found)
@@ -62,7 +67,9 @@ class Family:
             family=self.name,
             blocks=blocks,
             final_norm=ClassTokenNorm(norm) if norm is not None and self.class_norm_only else norm,
-            taps=[{site: self._tap(block, path) for site, path in sites.items()} for block in blocks],
+            taps=[
+                {site: self._tap(block, path) for site, path in sites.items()} for block in blocks
+            ],
             residual=residual,
             class_token=self.class_token,
             registers=self.registers(config) if callable(self.registers) else self.registers,
@@ -70,7 +77,8 @@ class Family:
         )
 
     def call(self, module: nn.Module, pixels: Tensor) -> Any:
-        """Run an image model on pixels, or on what stands for them; every patch is read, in its place."""
+        """Run an image model on pixels, or on what stands for them; every patch is read, in its
+        place."""
         return module(pixel_values=pixels)
 
     def _tap(self, block: nn.Module, path: str) -> Tap:

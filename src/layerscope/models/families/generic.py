@@ -1,4 +1,5 @@
-"""Any other architecture: the blocks are looked for, and what is found is checked with a tiny forward pass."""
+"""Any other architecture: the blocks are looked for, and what is found is checked with a tiny
+forward pass."""
 
 from __future__ import annotations
 
@@ -39,23 +40,38 @@ FAMILIES = (GENERIC,)
 
 
 def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
-    """The one list of modules as long as the config's number of layers, or the only list there is."""
+    """The one list of modules as long as the config's number of layers, or the only list there
+    is."""
     what = type(module).__name__
-    lists = {name: m for name, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    lists = {
+        name: m for name, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m)
+    }
     # A list inside a block is not a list of blocks.
-    outer = {n: m for n, m in lists.items() if not any(n != o and n.startswith(f"{o}.") for o in lists)}
-    shown = ", ".join(f"{name} ({len(m)} × {type(m[0]).__name__})" for name, m in outer.items()) or "none"
+    outer = {
+        n: m for n, m in lists.items() if not any(n != o and n.startswith(f"{o}.") for o in lists)
+    }
+    shown = (
+        ", ".join(f"{name} ({len(m)} × {type(m[0]).__name__})" for name, m in outer.items())
+        or "none"
+    )
     expected = getattr(getattr(module, "config", None), "num_hidden_layers", None)
     fitting = {n: m for n, m in outer.items() if expected is None or len(m) == expected}
     if len(fitting) == 1:
         return next(iter(fitting.items()))
     wanted = "" if expected is None else f" of length num_hidden_layers = {expected}"
-    why = f"no list of modules{wanted} was found" if not fitting else f"{len(fitting)} lists{wanted} could be the blocks"
-    raise ModelError(f"the blocks of {what} could not be determined: {why}. Lists of modules: {shown}. {_NEXT}")
+    why = (
+        f"no list of modules{wanted} was found"
+        if not fitting
+        else f"{len(fitting)} lists{wanted} could be the blocks"
+    )
+    raise ModelError(
+        f"the blocks of {what} could not be determined: {why}. Lists of modules: {shown}. {_NEXT}"
+    )
 
 
 def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.Module | None:
-    """The norm between the last block and the model's output, or None where the last block's output is the output."""
+    """The norm between the last block and the model's output, or None where the last block's output
+    is the output."""
     what = type(module).__name__
     inside = {id(m) for block in blocks for m in block.modules()}
     norms = {
@@ -67,7 +83,9 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
     try:
         output = modules.first(watch.run(module))
     except Exception as error:
-        raise ModelError(f"{what} could not be run on a few token ids to check its parts: {error}. {_NEXT}") from error
+        raise ModelError(
+            f"{what} could not be run on a few token ids to check its parts: {error}. {_NEXT}"
+        ) from error
     if watch.order != list(range(len(blocks))):
         raise ModelError(
             f"the {len(blocks)} modules in {path!r} of {what} are not its blocks: one forward pass ran them in the "
@@ -75,7 +93,9 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
         )
     last = watch.last
     if not isinstance(last, Tensor) or last.dim() != 3 or not isinstance(output, Tensor):
-        raise ModelError(f"the blocks in {path!r} of {what} do not return states of shape (batch, tokens, width). {_NEXT}")
+        raise ModelError(
+            f"the blocks in {path!r} of {what} do not return states of shape (batch, tokens, width). {_NEXT}"
+        )
     if _same(last, output):
         return None
     for name, norm in norms.items():
@@ -89,7 +109,8 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
 
 
 def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
-    """Tokens of an image model beside its patches: what a block gives, less the patches; they are taken to come first."""
+    """Tokens of an image model beside its patches: what a block gives, less the patches; they are
+    taken to come first."""
     image = modules.sample(module)
     height, width = modules.height_and_width(getattr(module, "config", None), "patch_size")
     patches = (image.shape[-2] // height) * (image.shape[-1] // width)
@@ -97,13 +118,16 @@ def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
     watch.run(module)
     ahead = watch.last.shape[1] - patches
     if ahead < 0:
-        raise ModelError(f"{type(module).__name__} has {watch.last.shape[1]} tokens for {patches} patches. {_NEXT}")
+        raise ModelError(
+            f"{type(module).__name__} has {watch.last.shape[1]} tokens for {patches} patches. {_NEXT}"
+        )
     return int(ahead)
 
 
 @dataclass
 class _Watch:
-    """Records, over one forward pass, the order of the blocks, the last block's output and the norms' ins and outs."""
+    """Records, over one forward pass, the order of the blocks, the last block's output and the
+    norms' ins and outs."""
 
     blocks: nn.ModuleList
     watched: dict[str, nn.Module]
@@ -113,8 +137,14 @@ class _Watch:
     thread: int = field(default_factory=get_ident)  # others may run the model meanwhile
 
     def run(self, module: nn.Module) -> Any:
-        handles = [block.register_forward_hook(partial(self._block, k)) for k, block in enumerate(self.blocks)]
-        handles += [norm.register_forward_hook(partial(self._norm, name)) for name, norm in self.watched.items()]
+        handles = [
+            block.register_forward_hook(partial(self._block, k))
+            for k, block in enumerate(self.blocks)
+        ]
+        handles += [
+            norm.register_forward_hook(partial(self._norm, name))
+            for name, norm in self.watched.items()
+        ]
         try:
             return modules.run(module, modules.sample(module))
         finally:
@@ -132,4 +162,9 @@ class _Watch:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and torch.equal(a.to(b.device), b)
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.shape == b.shape
+        and torch.equal(a.to(b.device), b)
+    )

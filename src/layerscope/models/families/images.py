@@ -1,6 +1,8 @@
-"""Image models: ViT and its kin, the image halves of CLIP and SigLIP, autoregressive ones, and TinyViT.
+"""Image models: ViT and its kin, the image halves of CLIP and SigLIP, autoregressive ones, and
+TinyViT.
 
-A new family is one more entry here, a file of its own in this folder, or an entry point `layerscope.families`.
+A new family is one more entry here, a file of its own in this folder, or an entry point
+`layerscope.families`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 
 from layerscope.models.families.base import Family, pre_norm_taps
 
-# ViT (Dosovitskiy et al. 2021), supervised or not: one class token, pre-norm blocks, a norm after the last.
+# ViT (Dosovitskiy et al. 2021), supervised or not: one class token, pre-norm blocks, a norm after
+# the last.
 VIT = Family(
     name="vit",
     model_types=("vit",),
@@ -30,14 +33,18 @@ VIT = Family(
 
 # ViT-MAE (He et al. 2022): the encoder, with nothing masked and the patches in their places.
 class MaeFamily(Family):
-    """The encoder hides most patches and shuffles the rest, which is for training: neither is wanted here."""
+    """The encoder hides most patches and shuffles the rest, which is for training: neither is
+    wanted here."""
 
     def call(self, module: nn.Module, pixels: Tensor) -> Any:
-        """Run with mask ratio 0 and noise that rises along the patches, which is the order they come in."""
+        """Run with mask ratio 0 and noise that rises along the patches, which is the order they
+        come in."""
         config: Any = module.config
         embeddings: Any = module.embeddings
         patches = int(embeddings.patch_embeddings.num_patches)
-        noise = torch.arange(patches, device=pixels.device, dtype=torch.float32).expand(len(pixels), -1)
+        noise = torch.arange(patches, device=pixels.device, dtype=torch.float32).expand(
+            len(pixels), -1
+        )
         ratio, config.mask_ratio = config.mask_ratio, 0.0
         try:
             return module(pixel_values=pixels, noise=noise)
@@ -46,10 +53,18 @@ class MaeFamily(Family):
 
 
 VIT_MAE = MaeFamily(
-    **vars(replace(VIT, name="vit_mae", model_types=("vit_mae",), notes="no patch is masked, and none changes its place"))
+    **vars(
+        replace(
+            VIT,
+            name="vit_mae",
+            model_types=("vit_mae",),
+            notes="no patch is masked, and none changes its place",
+        )
+    )
 )
 
-# DINOv2 (Oquab et al. 2023): a class token, and a layer scale on each branch, which is read after it.
+# DINOv2 (Oquab et al. 2023): a class token, and a layer scale on each branch, which is read after
+# it.
 DINOV2 = replace(
     VIT,
     name="dinov2",
@@ -69,21 +84,23 @@ DINOV2_WITH_REGISTERS = replace(
 
 # BEiT (Bao et al. 2022): a class token, and a layer scale that each block applies by itself.
 #
-# A model that pools over patches (`use_mean_pooling`) norms only what it has pooled: it has no final norm. The others norm every
-# token after the last block.
+# A model that pools over patches (`use_mean_pooling`) norms only what it has pooled: it has no
+# final norm. The others norm every token after the last block.
 BEIT = replace(
     VIT,
     name="beit",
     model_types=("beit",),
     final_norm=lambda config: None if config.use_mean_pooling else "layernorm",
-    taps=pre_norm_taps("layernorm_before", "attention * lambda_1", "layernorm_after", "mlp|output * lambda_2"),
+    taps=pre_norm_taps(
+        "layernorm_before", "attention * lambda_1", "layernorm_after", "mlp|output * lambda_2"
+    ),
     notes="branches are read after their layer scale",
 )
 
 # CLIP's image model (Radford et al. 2021).
 #
-# A norm stands before the first block, so layer 0 is normed; the norm after the last block is applied by the model to the class
-# token alone, and `applied` does the same at every layer.
+# A norm stands before the first block, so layer 0 is normed; the norm after the last block is
+# applied by the model to the class token alone, and `applied` does the same at every layer.
 CLIP = replace(
     VIT,
     name="clip",
@@ -109,7 +126,8 @@ SIGLIP = replace(
     notes="",
 )
 
-# AIMv2's image model (Fini et al. 2024): no class token; it reads both ways; its pooling head is not read.
+# AIMv2's image model (Fini et al. 2024): no class token; it reads both ways; its pooling head is
+# not read.
 AIMV2 = replace(
     VIT,
     name="aimv2",
@@ -122,9 +140,11 @@ AIMV2 = replace(
     containers=("aimv2",),
 )
 
-# AIM (El-Nouby et al. 2024), the autoregressive image model: no class token, a norm after the last block.
+# AIM (El-Nouby et al. 2024), the autoregressive image model: no class token, a norm after the last
+# block.
 #
-# Which patches see which is a setting of the loaded model (`attention=`); the architecture is in `models/architectures/aim.py`.
+# Which patches see which is a setting of the loaded model (`attention=`); the architecture is in
+# `models/architectures/aim.py`.
 AIM = replace(
     VIT,
     name="aim",
@@ -138,7 +158,8 @@ AIM = replace(
 )
 
 
-# ImageGPT (Chen et al. 2020): pixels as words of a palette, in raster order, each seeing those before it.
+# ImageGPT (Chen et al. 2020): pixels as words of a palette, in raster order, each seeing those
+# before it.
 class ImageGptFamily(Family):
     """As GPT-2; the processor turns an image into token ids, one per pixel."""
 

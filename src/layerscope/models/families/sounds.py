@@ -21,12 +21,16 @@ _BEFORE = Family(
 )
 # The base models norm after each sum; their encoder's own norm then comes before the first block.
 _AFTER = replace(
-    _BEFORE, final_norm=None, taps={"attn": "attention", "mid": "layer_norm", "mlp": "feed_forward"}, residual="post-norm"
+    _BEFORE,
+    final_norm=None,
+    taps={"attn": "attention", "mid": "layer_norm", "mlp": "feed_forward"},
+    residual="post-norm",
 )
 
 
 class Wav2Vec2Family(Family):
-    """wav2vec 2.0 and HuBERT: the config says whether norms come before the branches (large models) or after the sums (base)."""
+    """wav2vec 2.0 and HuBERT: the config says whether norms come before the branches (large models)
+    or after the sums (base)."""
 
     def resolve(self, module: nn.Module) -> Anatomy:
         """The parts as `do_stable_layer_norm` arranges them."""
@@ -35,7 +39,12 @@ class Wav2Vec2Family(Family):
 
 
 WAV2VEC2 = Wav2Vec2Family(
-    **vars(replace(_AFTER, notes="one sound at a time: padding would change the states of models that norm over time"))
+    **vars(
+        replace(
+            _AFTER,
+            notes="one sound at a time: padding would change the states of models that norm over time",
+        )
+    )
 )
 
 WHISPER = replace(

@@ -1,7 +1,8 @@
-"""Text models. Decoders: Llama-like blocks, Gemma, GPT-2, GPT-NeoX, and the state-space models. Encoders: BERT and those with its
-block, and the newer ones with a norm before each branch.
+"""Text models. Decoders: Llama-like blocks, Gemma, GPT-2, GPT-NeoX, and the state-space models.
+Encoders: BERT and those with its block, and the newer ones with a norm before each branch.
 
-A new family is one more entry here, a file of its own in this folder, or an entry point `layerscope.families`.
+A new family is one more entry here, a file of its own in this folder, or an entry point
+`layerscope.families`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ LLAMA = Family(
     residual="sequential",
 )  # fmt: skip
 
-# Gemma 2 and 3 (text): each branch is normed again before it is added, so the branch is read after that norm.
+# Gemma 2 and 3 (text): each branch is normed again before it is added, so the branch is read after
+# that norm.
 GEMMA3 = replace(
     LLAMA,
     name="gemma3",
     model_types=("gemma3_text", "gemma2"),
-    taps=pre_norm_taps("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    taps=pre_norm_taps(
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
 )
 
 # GPT-2.
@@ -71,7 +78,8 @@ MAMBA = Family(
 # Mamba 2: one mixer per block, which counts as `attn`.
 MAMBA2 = replace(MAMBA, name="mamba2", model_types=("mamba2",))
 
-# BERT: the norm comes after each sum, so `mid` and the block output are themselves normed and no norm is left over.
+# BERT: the norm comes after each sum, so `mid` and the block output are themselves normed and no
+# norm is left over.
 BERT = Family(
     name="bert",
     model_types=("bert",),
@@ -94,7 +102,8 @@ MPNET = replace(
     taps={"attn": "attention.attn.o", "mid": "attention.LayerNorm", "mlp": "output.dense"},
 )
 
-# ModernBERT: a pre-norm encoder. Its embeddings are normed, so the first block's attention norm is an identity.
+# ModernBERT: a pre-norm encoder. Its embeddings are normed, so the first block's attention norm is
+# an identity.
 MODERNBERT = Family(
     name="modernbert",
     model_types=("modernbert",),
@@ -109,6 +118,24 @@ MODERNBERT = Family(
 EUROBERT = replace(LLAMA, name="eurobert", model_types=("eurobert",), bidirectional=True)
 
 # A HookedTransformer of TransformerLens, as `models.lenses` reads it.
-LENS = Family(name="transformer_lens", model_types=("transformer_lens",), blocks="lens.blocks", final_norm="lens.ln_final")
+LENS = Family(
+    name="transformer_lens",
+    model_types=("transformer_lens",),
+    blocks="lens.blocks",
+    final_norm="lens.ln_final",
+)
 
-FAMILIES = (LLAMA, GEMMA3, GPT2, GPT_NEOX, MAMBA, MAMBA2, BERT, ROBERTA, MPNET, MODERNBERT, EUROBERT, LENS)
+FAMILIES = (
+    LLAMA,
+    GEMMA3,
+    GPT2,
+    GPT_NEOX,
+    MAMBA,
+    MAMBA2,
+    BERT,
+    ROBERTA,
+    MPNET,
+    MODERNBERT,
+    EUROBERT,
+    LENS,
+)

@@ -76,7 +76,8 @@ def page(report: Report) -> str:
 
 @cache
 def policy(asks: bool = False) -> str:
-    """Only this style and this script may run, and nothing is fetched from anywhere; by a page that `asks`, from its server."""
+    """Only this style and this script may run, and nothing is fetched from anywhere; by a page that
+    `asks`, from its server."""
     own = "'self'" if asks else "'none'"
     return (
         f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
@@ -101,7 +102,11 @@ def _style() -> str:
 
 
 def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
+    return (
+        '"use strict";\n(() => {\n'
+        + "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+        + "\n})();\n"
+    )
 
 
 def _asset(name: str) -> str:
@@ -123,15 +128,28 @@ def payload(report: Report) -> dict[str, Any]:
         "models": report.models,
         "headline": {"lead": report.headline.lead, "points": report.headline.points},
         "notices": [vars(notice) for notice in report.notices],
-        "conventions": {"runs": [_run_name(run) for run in report.runs], "rows": convention_rows(report.runs)},
+        "conventions": {
+            "runs": [_run_name(run) for run in report.runs],
+            "rows": convention_rows(report.runs),
+        },
         "palette": {"light": ON_LIGHT, "dark": ON_DARK},
         "metrics": [_metric(name) for name in in_reading_order(measured)],
-        "values": [[column.name, column.short or column.name, column.kind is int] for column in _VALUES],
+        "values": [
+            [column.name, column.short or column.name, column.kind is int] for column in _VALUES
+        ],
         "interval": INTERVAL,
-        "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
-        "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
-        "blocks": [_block(block, report.headline.lead) for block in report.blocks if block.kind != "map"],
-        "maps": [{"label": run.label, **for_page(run.map)} for run in report.runs if run.map is not None][:_MOST_MAPS],
+        "curves": [
+            {**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)
+        ],
+        "scores": [
+            {**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)
+        ],
+        "blocks": [
+            _block(block, report.headline.lead) for block in report.blocks if block.kind != "map"
+        ],
+        "maps": [
+            {"label": run.label, **for_page(run.map)} for run in report.runs if run.map is not None
+        ][:_MOST_MAPS],
         "marks": [_mark(choice) for choice in report.marks],
         "correlations": [_correlations(pair) for pair in report.correlations],
         "over_models": [] if report.over_models is None else _records(report.over_models.table),
@@ -147,7 +165,12 @@ def _run_name(run: Source) -> str:
 def _mark(choice: Choice) -> dict[str, Any]:
     """The layer that every view of a model points out."""
     rule = None if kind_of(choice) == BEST else choice.rule
-    facts = {"model": choice.model, "layer": choice.layer, "n_blocks": choice.layers, "readout": choice.readout}
+    facts = {
+        "model": choice.model,
+        "layer": choice.layer,
+        "n_blocks": choice.layers,
+        "readout": choice.readout,
+    }
     return {**facts, "kind": kind_of(choice), "rule": rule, "text": choice.reason}
 
 
@@ -159,13 +182,23 @@ def _block(block: Block, headline: str) -> dict[str, Any]:
         "label": block.label,
         "words": block.told(headline),
         "charts": [
-            {"title": chart.title, "unit": chart.unit, "says": chart.says, "lines": [_line(line) for line in chart.lines]}
+            {
+                "title": chart.title,
+                "unit": chart.unit,
+                "says": chart.says,
+                "lines": [_line(line) for line in chart.lines],
+            }
             for chart in block.charts
         ],
-        "figures": [f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures],
+        "figures": [
+            f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures
+        ],
         "grid": None if block.grid is None else _grid(block.grid),
         "chosen": block.choice is not None,
-        "tables": [{"title": title, "inline": title in block.inline, **_columns(table)} for title, table in block.tables.items()],
+        "tables": [
+            {"title": title, "inline": title in block.inline, **_columns(table)}
+            for title, table in block.tables.items()
+        ],
     }
 
 
@@ -186,21 +219,42 @@ def _grid(grid: ChoiceGrid) -> dict[str, Any]:
         }
         for r, (read, how) in enumerate(grid.rows)
     ]
-    places = {"chosen": grid.chosen, "today": grid.today, "front": grid.front, "budget": grid.budget}
+    places = {
+        "chosen": grid.chosen,
+        "today": grid.today,
+        "front": grid.front,
+        "budget": grid.budget,
+    }
     return {"unit": grid.unit, "layers": grid.layers, "rows": rows, **places}
 
 
 def _line(line: Line) -> dict[str, Any]:
-    ends = {short: None if values is None else _numbers(values) for short, values in (("lo", line.low), ("hi", line.high))}
+    ends = {
+        short: None if values is None else _numbers(values)
+        for short, values in (("lo", line.low), ("hi", line.high))
+    }
     blocks = line.blocks if line.blocks is not None else max(line.layers, default=0)
     layers = [int(k) for k in line.layers]
-    return {"name": line.name, "layers": layers, "blocks": blocks, "v": _numbers(line.values), **ends, "note": line.note}
+    return {
+        "name": line.name,
+        "layers": layers,
+        "blocks": blocks,
+        "v": _numbers(line.values),
+        **ends,
+        "note": line.note,
+    }
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """A table as rows, its floats rounded."""
     rows = table.to_dict(orient="records")
-    return [{str(name): _number(value) if isinstance(value, float) else value for name, value in row.items()} for row in rows]
+    return [
+        {
+            str(name): _number(value) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
@@ -209,7 +263,11 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
     for name in table.columns:
         values = table[name]
         numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        columns.append(_numbers(values) if numeric else ["" if _missing(value) else str(value) for value in values])
+        columns.append(
+            _numbers(values)
+            if numeric
+            else ["" if _missing(value) else str(value) for value in values]
+        )
     return {"head": [str(name) for name in table.columns], "columns": columns}
 
 
@@ -220,9 +278,22 @@ def _missing(value: Any) -> bool:
 def _metric(name: str) -> dict[str, Any]:
     known = metrics().get(name)
     if known is None:  # a published table may hold metrics that layerscope does not compute
-        return {"name": name, "title": name, "unit": "", "level": "other", "higher": "", "main": False, "log": False}
+        return {
+            "name": name,
+            "title": name,
+            "unit": "",
+            "level": "other",
+            "higher": "",
+            "main": False,
+            "log": False,
+        }
     info = known.info
-    shown = {"title": info.title, "unit": info.unit, "level": info.level, "higher": info.higher_means}
+    shown = {
+        "title": info.title,
+        "unit": info.unit,
+        "level": info.level,
+        "higher": info.higher_means,
+    }
     return {"name": name, **shown, "main": info.main, "log": info.log_scale}
 
 
@@ -237,10 +308,17 @@ def _curves(curves: Curves) -> dict[str, Any]:
         order = {site: i for i, site in enumerate(sites["site"])}
         series = [
             {"metric": metric, "norm": norm, "sink": sink, **_series(rows, order)}
-            for (metric, norm, sink), rows in own.groupby(["metric", "normalization", "sink"], sort=False)
+            for (metric, norm, sink), rows in own.groupby(
+                ["metric", "normalization", "sink"], sort=False
+            )
         ]
         layers = [int(k) for k in sites["layer"]]
-        parts[part] = {"sites": list(order), "layer": layers, "depth": _numbers(sites["depth"]), "series": series}
+        parts[part] = {
+            "sites": list(order),
+            "layer": layers,
+            "depth": _numbers(sites["depth"]),
+            "series": series,
+        }
     return {
         "model": curves.model,
         "label": curves.label,
@@ -250,7 +328,12 @@ def _curves(curves: Curves) -> dict[str, Any]:
         "parts": parts,
         "valley": None
         if valley is None
-        else {"layer": valley.layer, "value": _number(valley.value), "sink": valley.is_sink, "text": valley.sentence()},
+        else {
+            "layer": valley.layer,
+            "value": _number(valley.value),
+            "sink": valley.is_sink,
+            "text": valley.sentence(),
+        },
     }
 
 
@@ -258,9 +341,22 @@ _VALUES = [column for column in PROFILE if column.role == "value" and column.kin
 
 
 def _series(rows: pd.DataFrame, order: dict[str, int]) -> dict[str, list[Any]]:
-    placed = rows.assign(place=rows["site"].map(order)).drop_duplicates("place").set_index("place").reindex(range(len(order)))
-    out = {column.short or column.name: _numbers(placed[column.name]) for column in _VALUES if column.name in placed}
-    return {short: values for short, values in out.items() if any(value is not None for value in values) or short == "v"}
+    placed = (
+        rows.assign(place=rows["site"].map(order))
+        .drop_duplicates("place")
+        .set_index("place")
+        .reindex(range(len(order)))
+    )
+    out = {
+        column.short or column.name: _numbers(placed[column.name])
+        for column in _VALUES
+        if column.name in placed
+    }
+    return {
+        short: values
+        for short, values in out.items()
+        if any(value is not None for value in values) or short == "v"
+    }
 
 
 def _scores(scores: Scores) -> dict[str, Any]:
@@ -270,7 +366,8 @@ def _scores(scores: Scores) -> dict[str, Any]:
     for readout in scores.readouts:
         rows = scores.table[scores.table["readout"] == readout]
         by = {
-            name: rows.pivot(index="layer", columns="task", values=name).reindex(layers) for name in (*numbers.values(), "tied")
+            name: rows.pivot(index="layer", columns="task", values=name).reindex(layers)
+            for name in (*numbers.values(), "tied")
         }
         scored = set(by["score"].columns)
         tasks = [t for t in scores.tasks if t in scored]
@@ -278,9 +375,17 @@ def _scores(scores: Scores) -> dict[str, Any]:
             {
                 "readout": readout,
                 "tasks": [scores.tasks.index(t) for t in tasks],
-                **{short: [_numbers(100 * by[name][t]) for t in tasks] for short, name in numbers.items()},
-                "mean": _numbers(100 * scores.mean(readout).reindex(layers)) if len(tasks) > 1 else None,
-                "tied": [[i for i, value in enumerate(by["tied"][t]) if value is True or value == 1] for t in tasks],
+                **{
+                    short: [_numbers(100 * by[name][t]) for t in tasks]
+                    for short, name in numbers.items()
+                },
+                "mean": _numbers(100 * scores.mean(readout).reindex(layers))
+                if len(tasks) > 1
+                else None,
+                "tied": [
+                    [i for i, value in enumerate(by["tied"][t]) if value is True or value == 1]
+                    for t in tasks
+                ],
             }
         )
     return {
@@ -297,7 +402,12 @@ def _scores(scores: Scores) -> dict[str, Any]:
 def _correlations(pair: PairCorrelations) -> dict[str, Any]:
     """Names once, numbers as columns."""
     table = pair.table
-    out: dict[str, Any] = {"curves": pair.curves, "scores": pair.scores, "says": pair.says, "over": _records(pair.over_tasks)}
+    out: dict[str, Any] = {
+        "curves": pair.curves,
+        "scores": pair.scores,
+        "says": pair.says,
+        "over": _records(pair.over_tasks),
+    }
     for name in ("readout", "task", "metric", "sink"):
         words = list(dict.fromkeys(table[name]))
         place = {word: i for i, word in enumerate(words)}
@@ -315,4 +425,6 @@ def _number(value: Any) -> float | int | None:
 
 
 def _numbers(values: Iterable[Any]) -> list[float | int | None]:
-    return [_number(float(value)) if value is not None and value == value else None for value in values]
+    return [
+        _number(float(value)) if value is not None and value == value else None for value in values
+    ]

@@ -1,4 +1,5 @@
-"""Sections of a report: one file per kind of run, here or in another package (entry points of `layerscope.sections`)."""
+"""Sections of a report: one file per kind of run, here or in another package (entry points of
+`layerscope.sections`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Evaluations, as people see them: scores on the page and in figures, the best layers in the terminal."""
+"""Evaluations, as people see them: scores on the page and in figures, the best layers in the
+terminal."""
 
 from __future__ import annotations
 
@@ -31,23 +32,34 @@ def from_evaluation(run: Evaluation) -> Scores:
     for table in (scores, gains := run.gains.copy()):
         table["readout"] = readout_names(table)
         subsets = zip(table["task"], table["subset"], strict=True)
-        table["name"] = [str(task) if subset in ("default", "") else f"{task} ({subset})" for task, subset in subsets]
+        table["name"] = [
+            str(task) if subset in ("default", "") else f"{task} ({subset})"
+            for task, subset in subsets
+        ]
     keys = ["name", "split", "readout", "layer"]
     gained = gains[[*keys, "gain", *INTERVAL, "tied_best"]]
     table = scores[[*keys, "score"]].merge(gained, on=keys, how="left")
     several = table.groupby("name")["split"].nunique()
     many = set(several[several > 1].index)
-    table["task"] = [f"{n}, {s}" if n in many else n for n, s in zip(table["name"], table["split"], strict=True)]
+    table["task"] = [
+        f"{n}, {s}" if n in many else n for n, s in zip(table["name"], table["split"], strict=True)
+    ]
     table["tied"] = [value is True or value == 1 for value in table["tied_best"]]
-    kinds = dict(zip(table["task"], scores["task_type"], strict=True)) if "task_type" in scores else {}
+    kinds = (
+        dict(zip(table["task"], scores["task_type"], strict=True)) if "task_type" in scores else {}
+    )
     specs = m.get("tasks", {})
     facts = {
         "kind": "evaluation",
         "tasks": ", ".join(specs) if len(specs) <= 6 else f"{len(specs)} tasks",
         "longest text": f"{c['max_length']} tokens",
         "length of vectors": "1" if c.get("unit_length") else "as they come",
-        "items": ", ".join(f"{t}: {s.get('items')}" for t, s in specs.items()) if len(specs) <= 6 else "all",
-        "part of each task": next((f"{s['limit']} items" for s in specs.values() if s.get("limit")), "all of it"),
+        "items": ", ".join(f"{t}: {s.get('items')}" for t, s in specs.items())
+        if len(specs) <= 6
+        else "all",
+        "part of each task": next(
+            (f"{s['limit']} items" for s in specs.values() if s.get("limit")), "all of it"
+        ),
         "score": c.get("score"),
         "seed": c.get("seed"),
         "intervals": c.get("intervals"),
@@ -56,8 +68,15 @@ def from_evaluation(run: Evaluation) -> Scores:
         "layerscope": m.get("layerscope"),
     }
     undefined = [str(line) for line in m["undefined"]]
-    warnings = [*map(str, m["warnings"]), *(f"undefined, left out: {line}" for line in undefined[:3])]
-    warnings += [f"undefined, left out: {len(undefined) - 3} more readouts, in manifest.json"] if len(undefined) > 3 else []
+    warnings = [
+        *map(str, m["warnings"]),
+        *(f"undefined, left out: {line}" for line in undefined[:3]),
+    ]
+    warnings += (
+        [f"undefined, left out: {len(undefined) - 3} more readouts, in manifest.json"]
+        if len(undefined) > 3
+        else []
+    )
     warnings += [f"{f['task']} could not be scored: {f['reason']}" for f in m["failed"]]
     warnings += [
         f"{n} of {m['counts']['texts']} texts were cut to {c['max_length']} tokens under template {template!r}."
@@ -79,27 +98,36 @@ def heat_height(score: Scores) -> float:
 
 
 def draw_heat(figure: Any, score: Scores, readout: str) -> None:
-    """Task by layer: color is the gain over the last layer; a dot ties with the best, a frame is the best."""
+    """Task by layer: color is the gain over the last layer; a dot ties with the best, a frame is
+    the best."""
     from matplotlib.patches import Rectangle
 
     axis = figure.subplots()
     rows = score.table[score.table["readout"] == readout]
     layers = sorted(set(rows["layer"]))
     tasks = [t for t in score.tasks if t in set(rows["task"])]
-    gain = 100 * rows.pivot(index="task", columns="layer", values="gain").reindex(index=tasks, columns=layers).to_numpy(
-        dtype=float
-    )
+    gain = 100 * rows.pivot(index="task", columns="layer", values="gain").reindex(
+        index=tasks, columns=layers
+    ).to_numpy(dtype=float)
     value = score.grid(readout).reindex(index=tasks, columns=layers).to_numpy(dtype=float)
-    tied = rows.pivot(index="task", columns="layer", values="tied").reindex(index=tasks, columns=layers).to_numpy()
+    tied = (
+        rows.pivot(index="task", columns="layer", values="tied")
+        .reindex(index=tasks, columns=layers)
+        .to_numpy()
+    )
     most = max(1.0, float(np.nanmax(np.abs(gain))) if np.isfinite(gain).any() else 1.0)
-    image = axis.imshow(gain, aspect="auto", cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest")
+    image = axis.imshow(
+        gain, aspect="auto", cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest"
+    )
     for j in range(len(tasks)):
         for i in range(len(layers)):
             if tied[j, i] is True or tied[j, i] == 1:
                 axis.plot(i, j, marker="o", markersize=2.6, color="black")
         if np.isfinite(value[j]).any():
             best = int(np.nanargmax(value[j]))
-            axis.add_patch(Rectangle((best - 0.5, j - 0.5), 1, 1, fill=False, linewidth=1.3, edgecolor="black"))
+            axis.add_patch(
+                Rectangle((best - 0.5, j - 0.5), 1, 1, fill=False, linewidth=1.3, edgecolor="black")
+            )
     axis.set_yticks(range(len(tasks)), [escape_math(t) for t in tasks], fontsize=7)
     step = max(1, len(layers) // 12)
     axis.set_xticks(range(0, len(layers), step), [str(k) for k in layers[::step]], fontsize=7)
@@ -115,27 +143,50 @@ def score_chart(score: Scores) -> Chart:
     lines = []
     for readout in sorted(score.readouts, key=lambda name: name != score.reference):
         mean = 100 * score.mean(readout)
-        lines.append(Line(readout, [int(layer) for layer in mean.index], list(mean), blocks=score.n_blocks))
+        lines.append(
+            Line(readout, [int(layer) for layer in mean.index], list(mean), blocks=score.n_blocks)
+        )
     what = score.tasks[0] if len(score.tasks) == 1 else f"mean over {score.mean_says}"
     return Chart(f"{score.label or score.model}: {what}", lines, "main score × 100")
 
 
 def scores_block(score: Scores, every_readout: bool = True) -> Block:
-    """An evaluation where it is shown alone: the mean by layer, and each task's best layer, under its best readout or all."""
+    """An evaluation where it is shown alone: the mean by layer, and each task's best layer, under
+    its best readout or all."""
     best: dict[Any, list[list[Any]]] = {}
     for readout in score.readouts:
         scored = score.table[score.table["readout"] == readout].dropna(subset=["score"])
         for task, group in scored.groupby("task", sort=False):
-            top, last = group.iloc[int(group["score"].argmax())], group.iloc[int(group["layer"].argmax())]
+            top, last = (
+                group.iloc[int(group["score"].argmax())],
+                group.iloc[int(group["layer"].argmax())],
+            )
             gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"
             tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
-            row = [task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied]
+            row = [
+                task,
+                readout,
+                f"{100 * last['score']:.2f}",
+                f"{100 * top['score']:.2f}",
+                int(top["layer"]),
+                gain,
+                tied,
+            ]
             best.setdefault((task, readout) if every_readout else task, []).append(row)
     rows = [max(some, key=lambda row: float(row[3])) for some in best.values()]
-    table = pd.DataFrame(rows, columns=["task", "readout", "last", "best", "layer", "gain over last", "tied"])
+    table = pd.DataFrame(
+        rows, columns=["task", "readout", "last", "best", "layer", "gain over last", "tied"]
+    )
     title = f"{score.model}: {len(score.tasks)} tasks × {len(score.readouts)} readouts, every layer"
     return Block(
-        "evaluation", title, score.model, [PICKED], [score_chart(score)], {"": table}, warnings=score.warnings, inline=[""]
+        "evaluation",
+        title,
+        score.model,
+        [PICKED],
+        [score_chart(score)],
+        {"": table},
+        warnings=score.warnings,
+        inline=[""],
     )
 
 
@@ -153,13 +204,17 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         f"{'vectors of length 1 · ' if m['conventions'].get('unit_length') else ''}scores × 100"
     )
     console.print(_best(run, wide=console.width >= 120))
-    console.print(_readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50)))
+    console.print(
+        _readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50))
+    )
     if not (beside := beside_published(run)).empty:
         console.print(_published_table(beside))
     for line in m["undefined"][:3]:
         console.print(f"[yellow]undefined[/] {escape(line)}")
     if len(m["undefined"]) > 3:
-        console.print(f"[yellow]undefined[/] … and {len(m['undefined']) - 3} more, in manifest.json")
+        console.print(
+            f"[yellow]undefined[/] … and {len(m['undefined']) - 3} more, in manifest.json"
+        )
     print_notes(console, m["warnings"])
     for failure in run.failed:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
@@ -167,12 +222,20 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
 
 def _published_table(rows: pd.DataFrame) -> Table:
     """The published scores of the same model beside its own."""
-    table = numeric_table("task", "last", "published", "best", "published", "mean difference", words=["task"])
+    table = numeric_table(
+        "task", "last", "published", "best", "published", "mean difference", words=["task"]
+    )
     mean = {**rows.mean(numeric_only=True).to_dict(), "task": f"mean of {len(rows)}"}
     for row in [*rows.to_dict(orient="records"), mean]:
-        told = [f"{100 * row[k]:.2f}" if row[k] == row[k] else "–" for k in ("last", "published_last", "best", "published_best")]
+        told = [
+            f"{100 * row[k]:.2f}" if row[k] == row[k] else "–"
+            for k in ("last", "published_last", "best", "published_best")
+        ]
         table.add_row(escape(str(row["task"])), *told, f"{100 * row['difference']:+.2f}")
-    table.caption, table.caption_justify = "beside the paper's own scores of this model, where both were made alike", "left"
+    table.caption, table.caption_justify = (
+        "beside the paper's own scores of this model, where both were made alike",
+        "left",
+    )
     return table
 
 
@@ -186,11 +249,14 @@ def gain_parts(readout: str, of_readout: float, of_layer: float) -> str:
 
 
 def _best(run: Evaluation, wide: bool) -> Table:
-    """The best layer of each task. With several readouts the gain is over what a user has who changes nothing: the last layer,
-    read the default way. In a narrow terminal the readout stands below the task's name, the ties below the gain."""
+    """The best layer of each task. With several readouts the gain is over what a user has who
+    changes nothing: the last layer, read the default way. In a narrow terminal the readout stands
+    below the task's name, the ties below the gain."""
     rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
     many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
-    against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
+    against = (
+        "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
+    )
     than = "default" if against else "last"
     # where it is narrow, words give way, not numbers
     table = numeric_table("task", than, "best", "@ layer", f"gain over {than}", words=["task"])
@@ -199,36 +265,60 @@ def _best(run: Evaluation, wide: bool) -> Table:
     if many and wide:
         table.add_column("readout of the best", overflow="fold")
     for row in rows:
-        name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
+        name = escape(
+            row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})"
+        )
         gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}"
-        numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
+        numbers = [
+            f"{100 * row[f'{against}last']:.2f}",
+            f"{100 * row['best']:.2f}",
+            str(row["layer"]),
+        ]
         if against and row["readout"] != DEFAULT_READOUT:
             of_layer = 100 * row["gain"]
             parts = gain_parts(row["readout"], 100 * row["gain_over_default"] - of_layer, of_layer)
             gained += f"\n[dim]{parts}[/]"
         tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
         if many and not wide:
-            table.add_row(f"{name}\n[dim]{break_at_slashes(readout, _NARROW)}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
+            table.add_row(
+                f"{name}\n[dim]{break_at_slashes(readout, _NARROW)}[/]",
+                *numbers,
+                f"{gained}\n[dim]ties: {tied}[/]",
+            )
         else:
             table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
-    table.caption = PICKED + ("\ndefault: the last layer under plain/mean/applied/keep/none" if against else "")
+    table.caption = PICKED + (
+        "\ndefault: the last layer under plain/mean/applied/keep/none" if against else ""
+    )
     table.caption_justify = "left"
     return table
 
 
 def _readouts(run: Evaluation, width: int, names: int) -> Table:
-    """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
-    table = numeric_table("mean over tasks", "layer 0 → last", "best", "last", words=["mean over tasks"])
+    """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width`
+    characters."""
+    table = numeric_table(
+        "mean over tasks", "layer 0 → last", "best", "last", words=["mean over tasks"]
+    )
     lines = []
     for key, group in run.scores.groupby(READOUT_COLUMNS):
         by_task = group.groupby(["task", "layer"])["score"].mean().unstack("task")
         # a layer that is undefined for a task has no mean
-        lines.append((Readout(*map(str, key)).name, by_task.index.to_numpy(), by_task.to_numpy().mean(axis=1)))
+        lines.append(
+            (
+                Readout(*map(str, key)).name,
+                by_task.index.to_numpy(),
+                by_task.to_numpy().mean(axis=1),
+            )
+        )
     known = [line for line in lines if np.isfinite(line[2]).any()]
     for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
         at = int(np.nanargmax(means))
         last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
         table.add_row(
-            escape(break_at_slashes(name, names)), sparkline(means, width), f"{100 * means[at]:.2f} @ {layers[at]}", last
+            escape(break_at_slashes(name, names)),
+            sparkline(means, width),
+            f"{100 * means[at]:.2f} @ {layers[at]}",
+            last,
         )
     return table

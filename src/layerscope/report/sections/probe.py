@@ -26,7 +26,8 @@ _PROBES = {"knn": "nearest neighbors"}
 
 
 def from_probes(run: ProbeRun) -> Block:
-    """Accuracy by layer: a chart per metric with a line per probe, and what the validation items choose."""
+    """Accuracy by layer: a chart per metric with a line per probe, and what the validation items
+    choose."""
     m = run.manifest
     model, c, counts = m["model"], m["conventions"], m["counts"]
     by_probe = run.summary()["probes"]
@@ -58,7 +59,10 @@ def from_probes(run: ProbeRun) -> Block:
         "layerscope": m.get("layerscope"),
     }
     names = [_PROBES.get(probe, f"{probe} probe") for probe in run.probes]
-    words = [f"{name[:1].upper()}{name[1:]}: {sentence(run, probe)}" for name, probe in zip(names, run.probes, strict=True)]
+    words = [
+        f"{name[:1].upper()}{name[1:]}: {sentence(run, probe)}"
+        for name, probe in zip(names, run.probes, strict=True)
+    ]
     return Block(
         "probe",
         f"Probes of {run.name} on {m['data']['name']}",
@@ -75,11 +79,18 @@ SECTION = Section("probe", from_probes)
 
 
 def plot_probes(
-    runs: Sequence[ProbeRun], *, metric: str = "top1", x: str = "depth", labels: Sequence[str] | None = None
+    runs: Sequence[ProbeRun],
+    *,
+    metric: str = "top1",
+    x: str = "depth",
+    labels: Sequence[str] | None = None,
 ) -> Figure:
-    """One panel per probe, one line per run with its 95 % band; a filled point at the best layer, rings at those tied with it."""
+    """One panel per probe, one line per run with its 95 % band; a filled point at the best layer,
+    rings at those tied with it."""
     names = [run.name for run in runs] if labels is None else list(labels)
-    looks = styles([(run.manifest["model"]["family"], name) for run, name in zip(runs, names, strict=True)])
+    looks = styles(
+        [(run.manifest["model"]["family"], name) for run, name in zip(runs, names, strict=True)]
+    )
     charts = []
     for probe in dict.fromkeys(probe for run in runs for probe in run.probes):
         lines = []
@@ -87,10 +98,16 @@ def plot_probes(
             if probe in run.probes:
                 curve = run.curve(probe, metric)
                 tied = curve.loc[curve["tied_best"], "layer"].tolist()
-                lines.append(Line.of(name, curve, blocks=run.manifest["model"]["n_blocks"], look=look, tied=tied))
+                lines.append(
+                    Line.of(
+                        name, curve, blocks=run.manifest["model"]["n_blocks"], look=look, tied=tied
+                    )
+                )
         charts.append(Chart(_PROBES.get(probe, f"{probe} probe"), lines, _TITLES[metric]))
     columns = len(charts) if len(charts) < 4 else 2
-    figure = new_figure(3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(charts) // columns) + 0.8)
+    figure = new_figure(
+        3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(charts) // columns) + 0.8
+    )
     axes = draw_charts(figure, charts, columns=columns, x=x, together=True, sharey=True)
     _crop(axes[0], runs, metric)
     figure.suptitle(escape_math(_title(runs)), fontsize=9)
@@ -98,7 +115,8 @@ def plot_probes(
 
 
 def _crop(axis: Any, runs: Sequence[ProbeRun], metric: str) -> None:
-    """Leave layer 0 out of the range where it is far below all others: a class token that has seen nothing yet is at chance."""
+    """Leave layer 0 out of the range where it is far below all others: a class token that has seen
+    nothing yet is at chance."""
     rows = pd.concat([run.table[run.table["metric"] == metric] for run in runs])
     lows, highs = (rows[name] for name in INTERVAL)
     low, high = lows[rows["layer"] > 0].min(), highs.max()
@@ -111,7 +129,9 @@ def _title(runs: Sequence[ProbeRun]) -> str:
     for run in runs:
         counts, data = run.manifest["counts"], run.manifest["data"]["name"]
         norm = run.manifest["conventions"]["final_norm"]
-        facts.append(f"{data}: {counts['train']} training and {counts['test']} test items, final_norm={norm}, 95 % bands")
+        facts.append(
+            f"{data}: {counts['train']} training and {counts['test']} test items, final_norm={norm}, 95 % bands"
+        )
     return "\n".join(dict.fromkeys(facts))
 
 
@@ -121,17 +141,23 @@ def print_probes(run: ProbeRun, console: Console | None = None) -> None:
     console.print(_headline(run))
     console.print(_layers(run, console.width))
     for probe in run.probes:
-        console.print(f"{probe:>10}  {sparkline(run.curve(probe)['value'])}  {sentence(run, probe)}", highlight=False)
+        console.print(
+            f"{probe:>10}  {sparkline(run.curve(probe)['value'])}  {sentence(run, probe)}",
+            highlight=False,
+        )
     print_notes(console, run.manifest["warnings"])
 
 
 def sentence(run: ProbeRun, probe: str) -> str:
-    """What one kind of probe found: the layer that the validation items choose, judged on the test items."""
+    """What one kind of probe found: the layer that the validation items choose, judged on the test
+    items."""
     summary = run.summary()["probes"][probe]
     chosen, last = summary["chosen_layer"], summary["last_layer"]
     highest = f"highest at layer {summary['best_layer']} ({_percent(summary['best'])})"
     if chosen == last:
-        return f"{highest}; the validation items choose the last layer: {_percent(summary['last'])}."
+        return (
+            f"{highest}; the validation items choose the last layer: {_percent(summary['last'])}."
+        )
     low, high = summary["gain_ci"]
     sure = "better than" if low > 0 else "worse than" if high < 0 else "not surely better than"
     return (
@@ -141,7 +167,11 @@ def sentence(run: ProbeRun, probe: str) -> str:
 
 
 def _headline(run: ProbeRun) -> str:
-    model, conventions, counts = run.manifest["model"], run.manifest["conventions"], run.manifest["counts"]
+    model, conventions, counts = (
+        run.manifest["model"],
+        run.manifest["conventions"],
+        run.manifest["counts"],
+    )
     precision = ", ".join(f"{name} {how}" for name, how in conventions["kept"]["states"].items())
     name, data = escape(str(model["name"])), escape(str(run.manifest["data"]["name"]))
     return (
@@ -154,17 +184,26 @@ def _headline(run: ProbeRun) -> str:
 
 
 def _layers(run: ProbeRun, width: int) -> Table:
-    shown = [(probe, metric) for probe in run.probes for metric in ("top1", "top5") if _holds(run, probe, metric)]
+    shown = [
+        (probe, metric)
+        for probe in run.probes
+        for metric in ("top1", "top5")
+        if _holds(run, probe, metric)
+    ]
     if len(shown) * 19 + 8 > width:
         shown = [(probe, metric) for probe, metric in shown if metric == "top1"]
-    table = numeric_table("layer", *(f"{probe}\n{metric.replace('top', 'top-')}" for probe, metric in shown))
+    table = numeric_table(
+        "layer", *(f"{probe}\n{metric.replace('top', 'top-')}" for probe, metric in shown)
+    )
     curves = [run.curve(probe, metric) for probe, metric in shown]
     for i in range(len(curves[0])):
         cells = []
         for curve in curves:
             row = curve.iloc[i]
             mark, found = "*" if row["tied_best"] else " ", Interval.from_row(row)
-            cells.append(f"{_percent(found.value)} [dim]{_percent(found.low)}–{_percent(found.high)}[/]{mark}")
+            cells.append(
+                f"{_percent(found.value)} [dim]{_percent(found.low)}–{_percent(found.high)}[/]{mark}"
+            )
         table.add_row(str(int(curves[0]["layer"].iloc[i])), *cells)
     table.caption = "* cannot be told from the best layer"
     table.caption_justify = "left"

@@ -17,7 +17,14 @@ from layerscope.core.formatting import count_of
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.metrics import get_metric, main_metrics, metric_title, metrics, on_log_scale, shown_series
+from layerscope.metrics import (
+    get_metric,
+    main_metrics,
+    metric_title,
+    metrics,
+    on_log_scale,
+    shown_series,
+)
 from layerscope.profiling.run import entropy_valley
 from layerscope.report.drawing import escape_math, new_figure, styles
 from layerscope.report.panels import draw_charts
@@ -59,17 +66,26 @@ SECTION = Section("profile", from_run)
 
 
 def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
-    """How long texts are and how many were cut; of images, which tokens are read and how many there are."""
+    """How long texts are and how many were cut; of images, which tokens are read and how many there
+    are."""
     if "image_tokens" in c:
         attention = {"attention": c["attention"]} if "attention" in c else {}
         return {"tokens": f"{counts['tokens']['longest']} per image: {c['tokens']}", **attention}
-    return {"longest text": f"{c['max_length']} tokens", "cut texts": f"{counts['truncated']} of {counts['prompts']}"}
+    return {
+        "longest text": f"{c['max_length']} tokens",
+        "cut texts": f"{counts['truncated']} of {counts['prompts']}",
+    }
 
 
 def plot_profiles(
-    runs: Sequence[Profile | Curves], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4
+    runs: Sequence[Profile | Curves],
+    metrics: Sequence[str] | None = None,
+    *,
+    x: str = "depth",
+    columns: int = 4,
 ) -> Figure:
-    """One panel per metric, one line per run with its 95 % band; dotted: the sink token dropped. `x` is depth or layer."""
+    """One panel per metric, one line per run with its 95 % band; dotted: the sink token dropped.
+    `x` is depth or layer."""
     curves = [run if isinstance(run, Curves) else from_run(run) for run in runs]
     names = _names(curves, metrics, x)
     columns = min(columns, len(names))
@@ -83,7 +99,14 @@ def profile_height(panels: int, columns: int) -> float:
     return 2.7 * math.ceil(panels / columns) + 1.0
 
 
-def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *, x: str = "depth", columns: int = 4) -> None:
+def draw_profiles(
+    figure: Any,
+    curves: Sequence[Curves],
+    names: Sequence[str],
+    *,
+    x: str = "depth",
+    columns: int = 4,
+) -> None:
     """Draw the panels into a figure or a part of one."""
     draw_charts(figure, profile_charts(curves, names), columns=columns, x=x, together=True)
     figure.suptitle(_title(curves, names), fontsize=9)
@@ -98,11 +121,30 @@ def profile_charts(curves: Sequence[Curves], names: Sequence[str]) -> list[Chart
         for run, look in zip(curves, looks, strict=True):
             kept, dropped = (curve_of(run, name, sink) for sink in ("keep", "drop"))
             valley = run.valley if name == "prompt_entropy" else None
-            note = (valley.layer, f"layer {valley.layer}{': the sink' if valley.is_sink else ''}") if valley else None
+            note = (
+                (valley.layer, f"layer {valley.layer}{': the sink' if valley.is_sink else ''}")
+                if valley
+                else None
+            )
             label = f"{run.label or run.model} ({run.n_blocks} blocks), final_norm={run.final_norm}"
-            lines += [Line.of(label, kept, blocks=run.n_blocks, look=look, note=note)] if len(kept) else []
-            lines += [Line.of("sink dropped", dropped, blocks=run.n_blocks, look=look, dropped=True)] if len(dropped) else []
-        charts.append(Chart(metric_title(name), lines, known[name].info.unit if name in known else "", log=on_log_scale(name)))
+            lines += (
+                [Line.of(label, kept, blocks=run.n_blocks, look=look, note=note)]
+                if len(kept)
+                else []
+            )
+            lines += (
+                [Line.of("sink dropped", dropped, blocks=run.n_blocks, look=look, dropped=True)]
+                if len(dropped)
+                else []
+            )
+        charts.append(
+            Chart(
+                metric_title(name),
+                lines,
+                known[name].info.unit if name in known else "",
+                log=on_log_scale(name),
+            )
+        )
     return charts
 
 
@@ -129,7 +171,9 @@ def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> li
 def curve_of(run: Curves, metric: str, sink: str) -> pd.DataFrame:
     """One metric over the layers (over the sites inside the blocks where a run has only those)."""
     table = run.table
-    rows = table[(table["metric"] == metric) & (table["normalization"] == "raw") & (table["sink"] == sink)]
+    rows = table[
+        (table["metric"] == metric) & (table["normalization"] == "raw") & (table["sink"] == sink)
+    ]
     layers = whole_layers(rows)
     return layers if (layers["site"] != "embed").any() else rows
 
@@ -142,14 +186,17 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
         f = run.facts
         parts = [str(f["texts"])]
         parts += [f"up to {f['longest text']}"] if "longest text" in f else []
-        parts += [f"α = {f['α']}", f"rows {f['rows']}"] + ([f"views {f['views']}"] if views and "views" in f else [])
+        parts += [f"α = {f['α']}", f"rows {f['rows']}"] + (
+            [f"views {f['views']}"] if views and "views" in f else []
+        )
         parts += ["95 % bands"] if run.table[INTERVAL[0]].notna().any() else []
         facts.append(escape_math(", ".join(parts)))
     return "\n".join(dict.fromkeys(facts))
 
 
 def curves_block(curves: Curves) -> Block:
-    """A profile where it is shown alone: where the valley is, the main metrics as curves, the ends of all of them."""
+    """A profile where it is shown alone: where the valley is, the main metrics as curves, the ends
+    of all of them."""
     title = f"{curves.model}, final_norm {curves.final_norm}"
     if curves.run is not None:
         m = curves.run.manifest
@@ -161,13 +208,31 @@ def curves_block(curves: Curves) -> Block:
             curve = curve_of(curves, name, sink).dropna(subset=["value"])
             if len(curve):
                 ends = curve_ends(curve["layer"], curve["value"])
-                rows.append([metric_title(name, sink), sparkline(curve["value"]), *ends, number(float(curve["value"].iloc[-1]))])
+                rows.append(
+                    [
+                        metric_title(name, sink),
+                        sparkline(curve["value"]),
+                        *ends,
+                        number(float(curve["value"].iloc[-1])),
+                    ]
+                )
             elif sink == "keep":
                 rows.append([metric_title(name), "undefined", "", "", ""])
-    table = pd.DataFrame(rows, columns=["metric", "first → last layer", "lowest", "highest", "last"])
+    table = pd.DataFrame(
+        rows, columns=["metric", "first → last layer", "lowest", "highest", "last"]
+    )
     words = [curves.valley.sentence()] if curves.valley is not None else []
     charts = profile_charts([curves], default_metrics([curves]))
-    return Block("profile", title, curves.model, words, charts, {"": table}, warnings=curves.warnings, inline=[""])
+    return Block(
+        "profile",
+        title,
+        curves.model,
+        words,
+        charts,
+        {"": table},
+        warnings=curves.warnings,
+        inline=[""],
+    )
 
 
 def print_run(run: Profile, console: Console | None = None) -> None:
@@ -180,7 +245,9 @@ def print_run(run: Profile, console: Console | None = None) -> None:
     if valley is not None:
         console.print(escape(valley.sentence()))
     elif "prompt_entropy" in set(run.table["metric"]):
-        console.print("Prompt entropy has no valley: no dip is clear of noise and at least 5 % below both its shoulders.")
+        console.print(
+            "Prompt entropy has no valley: no dip is clear of noise and at least 5 % below both its shoulders."
+        )
     print_notes(console, run.manifest["warnings"])
 
 
@@ -216,19 +283,24 @@ def _layer_table(run: Profile, width: int) -> Table:
     sites = raw[["site", "layer"]].drop_duplicates()
     inside = bool(sites["site"].str.count(r"\.").gt(1).any())
     wide = width >= 12 + 16 * len(shown)
-    table = numeric_table("layer", *(["site"] if inside or wide else []), *(heading for heading, _ in shown))
+    table = numeric_table(
+        "layer", *(["site"] if inside or wide else []), *(heading for heading, _ in shown)
+    )
     for site, layer in sites.itertuples(index=False):
         cells = []
         for _, column in shown:
             found = Interval.from_row(column.loc[site])
-            spread = f" [dim]±{number((found.high - found.low) / 2)}[/]" if wide and found.known else ""
+            spread = (
+                f" [dim]±{number((found.high - found.low) / 2)}[/]" if wide and found.known else ""
+            )
             cells.append(number(found.value) + spread)
         table.add_row(str(layer), *([str(site)] if inside or wide else []), *cells)
     return table
 
 
 def _curves(run: Profile, width: int) -> Table:
-    """One line per metric: its curve, its extremes and, where there is room, what a higher value means."""
+    """One line per metric: its curve, its extremes and, where there is room, what a higher value
+    means."""
     measured = set(run.table["metric"])
     means = ["a higher value means"] if width >= 150 else []
     table = numeric_table("metric", "embed → last layer", "lowest", "highest", *means, words=means)

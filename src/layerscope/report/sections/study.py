@@ -21,7 +21,9 @@ def from_study(run: Any) -> Block:
         figures = [_figure(run)]
     except MissingExtraError as error:
         figures = []
-        warnings.append(f"the study's figure is missing: drawing it needs the extra `{error.extra}`")
+        warnings.append(
+            f"the study's figure is missing: drawing it needs the extra `{error.extra}`"
+        )
     corpus, reading = m.get("corpus") or {}, Reading.of(m)
     facts = {
         "kind": "study",

@@ -1,4 +1,5 @@
-"""Sweeps on the page: how each job ended, the main metrics of all of them on the same axes, and the tables."""
+"""Sweeps on the page: how each job ended, the main metrics of all of them on the same axes, and the
+tables."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ def from_sweep(run: Any) -> Block:
     ended = jobs["status"].value_counts()
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     words = [f"{len(jobs)} jobs in {run.name}: {states}."]
-    charts = [chart for name in few_metrics(table["metric"].dropna()) if (chart := _metric_chart(table, name)) is not None]
+    charts = [
+        chart
+        for name in few_metrics(table["metric"].dropna())
+        if (chart := _metric_chart(table, name)) is not None
+    ]
     charts += [chart for chart in (_score_chart(table),) if chart is not None]
     models = list(dict.fromkeys(str(name) for name in jobs["model"]))
     return Block(
@@ -31,18 +36,33 @@ def from_sweep(run: Any) -> Block:
         words,
         charts,
         {"Jobs": jobs, "Lowest and highest of every job": _extremes(table)},
-        facts={"kind": "sweep", "models": len(models), "jobs": len(jobs), "layerscope": run.manifest.get("layerscope")},
-        **{**of_run(run), "warnings": [f"the job {one['job']} failed: {one['reason']}" for one in run.failed]},
+        facts={
+            "kind": "sweep",
+            "models": len(models),
+            "jobs": len(jobs),
+            "layerscope": run.manifest.get("layerscope"),
+        },
+        **{
+            **of_run(run),
+            "warnings": [f"the job {one['job']} failed: {one['reason']}" for one in run.failed],
+        },
     )
 
 
 def _curves(rows: pd.DataFrame) -> pd.DataFrame:
     """Block outputs as measured, without the rows inside blocks."""
-    return whole_layers(rows[(rows["normalization"].isna() | (rows["normalization"] == "raw")) & (rows["sink"] != "drop")])
+    return whole_layers(
+        rows[
+            (rows["normalization"].isna() | (rows["normalization"] == "raw"))
+            & (rows["sink"] != "drop")
+        ]
+    )
 
 
 def _metric_chart(table: pd.DataFrame, metric: str) -> Chart | None:
-    plain = table[table["setting"].isna()] if "setting" in table else table  # a study varies more than the layer
+    plain = (
+        table[table["setting"].isna()] if "setting" in table else table
+    )  # a study varies more than the layer
     rows = _curves(plain[plain["task"].isna() & (plain["metric"] == metric)])
     lines = [_line(str(job), part) for job, part in rows.groupby("job", sort=False)]
     info = metrics()[metric].info
@@ -56,7 +76,11 @@ def _score_chart(table: pd.DataFrame) -> Chart | None:
         by_task = part.pivot_table(index="layer", columns="task", values="value", sort=True)
         mean = (100 * by_task.mean(axis=1, skipna=False)).rename("value").reset_index()
         lines.append(_line(f"{job} · {readout}", mean))
-    return Chart("Mean score over tasks", lines[:_MOST], "main score × 100", _left_out(lines)) if lines else None
+    return (
+        Chart("Mean score over tasks", lines[:_MOST], "main score × 100", _left_out(lines))
+        if lines
+        else None
+    )
 
 
 def _line(name: str, rows: pd.DataFrame) -> Line:
@@ -70,7 +94,9 @@ def _left_out(lines: list[Line]) -> str:
 def _extremes(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     keys = ["job", "task", "readout", "metric"]
-    for key, part in _curves(table).dropna(subset=["value"]).groupby(keys, sort=False, dropna=False):
+    for key, part in (
+        _curves(table).dropna(subset=["value"]).groupby(keys, sort=False, dropna=False)
+    ):
         low, high = lowest_and_highest(part["layer"], part["value"]).values()
         rows.append([*key, low["value"], low["layer"], high["value"], high["layer"]])
     return pd.DataFrame(rows, columns=[*keys, "lowest", "at", "highest", "at layer"])

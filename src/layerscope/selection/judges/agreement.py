@@ -1,7 +1,8 @@
 """Agreement with an encoder: do the texts have the same neighbors, in the same order?
 
-For every text two things are compared with a reference encoder: which texts are its 10 nearest (the overlap), and in which
-order the reference's 50 nearest lie (a rank correlation). Their mean is what the text contributes to the score.
+For every text two things are compared with a reference encoder: which texts are its 10 nearest (the
+overlap), and in which order the reference's 50 nearest lie (a rank correlation). Their mean is what
+the text contributes to the score.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ EQUAL = 3e-7
 
 
 def similarities(vectors: np.ndarray | Tensor) -> Tensor:
-    """Cosines (n, n) of vectors (n, D), on a GPU where there is one; −inf on the diagonal: no text is its own neighbor."""
+    """Cosines (n, n) of vectors (n, D), on a GPU where there is one; −inf on the diagonal: no text
+    is its own neighbor."""
     rows = torch.as_tensor(vectors, dtype=torch.float32)
     if torch.cuda.is_available():
         rows = rows.cuda()
@@ -33,8 +35,8 @@ def similarities(vectors: np.ndarray | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Neighborhoods:
-    """What a reference says of texts: who is near to whom. Made from similarities (n, n) with −inf on the diagonal, or of
-    other texts (m, n)."""
+    """What a reference says of texts: who is near to whom. Made from similarities (n, n) with −inf
+    on the diagonal, or of other texts (m, n)."""
 
     member: Tensor
     near: Tensor
@@ -53,7 +55,8 @@ class Neighborhoods:
         return cls(member, nearest[:, :wide], ranks - ranks.mean(), count)
 
     def agreement(self, similarity: Tensor) -> Tensor:
-        """Per text (n,): the mean of the overlap (0 to 1) and the rank correlation (−1 to 1) with other similarities."""
+        """Per text (n,): the mean of the overlap (0 to 1) and the rank correlation (−1 to 1) with
+        other similarities."""
         order = _ranks(similarity.gather(1, self.near))
         order = order - order.mean(-1, keepdim=True)
         scale = torch.linalg.vector_norm(order, dim=-1) * torch.linalg.vector_norm(self.ranks)
@@ -61,12 +64,15 @@ class Neighborhoods:
         return (self.overlap(similarity) + (order @ self.ranks) / scale.clamp_min(1e-12)) / 2
 
     def overlap(self, similarity: Tensor) -> Tensor:
-        """Per text (n,): the share of the nearest that are the reference's; of equals at the edge each counts as much."""
+        """Per text (n,): the share of the nearest that are the reference's; of equals at the edge
+        each counts as much."""
         nearest = similarity.topk(min(self.count + 1, similarity.shape[-1]), dim=-1)
         shared = self.member.gather(1, nearest.indices[:, : self.count]).float().mean(-1)
         edge = nearest.values[:, self.count - 1]
         rows = (
-            (nearest.values[:, -1] >= edge - EQUAL).nonzero()[:, 0] if nearest.values.shape[1] > self.count else edge[:0].long()
+            (nearest.values[:, -1] >= edge - EQUAL).nonzero()[:, 0]
+            if nearest.values.shape[1] > self.count
+            else edge[:0].long()
         )
         if len(rows):
             above = similarity[rows] > edge[rows, None] + EQUAL
@@ -78,14 +84,21 @@ class Neighborhoods:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks along the last axis; equals share theirs: a sort would put them into an arbitrary order."""
+    """Ranks along the last axis; equals share theirs: a sort would put them into an arbitrary
+    order."""
     ordered = values.sort(dim=-1)
     out = torch.empty_like(values)
-    out.scatter_(-1, ordered.indices, torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).expand_as(values))
+    out.scatter_(
+        -1,
+        ordered.indices,
+        torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).expand_as(values),
+    )
     rows = ((ordered.values[:, 1:] - ordered.values[:, :-1]) <= EQUAL).any(-1).nonzero()[:, 0]
     if len(rows):
         difference = values[rows, :, None] - values[rows, None, :]
-        out[rows] = (difference > EQUAL).float().sum(-1) + ((difference.abs() <= EQUAL).float().sum(-1) - 1) / 2
+        out[rows] = (difference > EQUAL).float().sum(-1) + (
+            (difference.abs() <= EQUAL).float().sum(-1) - 1
+        ) / 2
     return out
 
 
@@ -105,7 +118,8 @@ def _of_layer(reference: Neighborhoods, vectors: np.ndarray | Tensor) -> np.ndar
 
 
 class Agreement:
-    """Agreement with the vectors (texts, D) of an encoder that is trusted, or with given similarities."""
+    """Agreement with the vectors (texts, D) of an encoder that is trusted, or with given
+    similarities."""
 
     name = "agreement"
     summary = "overlap of the 10 nearest neighbors with a trusted encoder's, and their order"
@@ -119,4 +133,6 @@ class Agreement:
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """The mean agreement over the texts."""
         items = agreement_items(self.reference, candidates)
-        return scored_by_items(self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count)
+        return scored_by_items(
+            self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count
+        )

@@ -1,8 +1,10 @@
-"""Self-consistency: a good readout recognizes a text by a part of it. No encoder and no label is needed.
+"""Self-consistency: a good readout recognizes a text by a part of it. No encoder and no label is
+needed.
 
-Three questions, each asked of every candidate: does a text with 30 % of its words dropped find the whole text; does the first
-half of a text find its second half; and how surely (InfoNCE)? Candidates are ranked by each, and the ranks are added. The best
-3 % then form a consensus, and the score is the agreement with it: their common opinion is better than any of them.
+Three questions, each asked of every candidate: does a text with 30 % of its words dropped find the
+whole text; does the first half of a text find its second half; and how surely (InfoNCE)? Candidates
+are ranked by each, and the ranks are added. The best 3 % then form a consensus, and the score is
+the agreement with it: their common opinion is better than any of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ ROUNDS = 1
 
 
 def units(text: str) -> tuple[list[str], str]:
-    """What a text is made of, and what joins it: words, or characters where there are fewer than four words."""
+    """What a text is made of, and what joins it: words, or characters where there are fewer than
+    four words."""
     words = text.split()
     return (words, " ") if len(words) >= LEAST_WORDS else (list(text), "")
 
@@ -39,7 +42,11 @@ def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
     parts, joint = units(text)
     if len(parts) < 2:
         return text
-    gone = set(rng.choice(len(parts), min(len(parts) - 1, max(1, round(share * len(parts)))), replace=False).tolist())
+    gone = set(
+        rng.choice(
+            len(parts), min(len(parts) - 1, max(1, round(share * len(parts)))), replace=False
+        ).tolist()
+    )
     return joint.join(part for i, part in enumerate(parts) if i not in gone)
 
 
@@ -68,7 +75,8 @@ def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
 
 
 def consistency_items(candidates: Candidates) -> np.ndarray:
-    """Per question, candidate and text (3, readouts, layers, texts): reciprocal ranks, and minus the InfoNCE loss."""
+    """Per question, candidate and text (3, readouts, layers, texts): reciprocal ranks, and minus
+    the InfoNCE loss."""
     rows = []
     for readout in candidates.readouts:
         views = [candidates.vectors(readout, view) for view in ("texts", DROPPED, FIRST, SECOND)]
@@ -77,7 +85,8 @@ def consistency_items(candidates: Candidates) -> np.ndarray:
 
 
 def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
-    """(3, texts) of one candidate, from its vectors of the texts, of most of each, and of its halves."""
+    """(3, texts) of one candidate, from its vectors of the texts, of most of each, and of its
+    halves."""
     whole, dropped, first, second = (torch.as_tensor(rows) for rows in views)
     if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
         return np.full((3, len(whole)), np.nan)
@@ -105,7 +114,8 @@ def _reciprocal_ranks(similarity: Tensor) -> Tensor:
 
 
 def added_ranks(items: np.ndarray, seed: int = 0) -> ScoredCandidates:
-    """The three questions as one score: candidates ranked by each, ranks added; the same on resampled texts."""
+    """The three questions as one score: candidates ranked by each, ranks added; the same on
+    resampled texts."""
     count = items.shape[-1]
     weights = np.concatenate([np.full((1, count), 1 / count), text_weights(count, seed)])
     means = items.astype(np.float64) @ weights.T  # (3, readouts, layers, draws)
@@ -116,7 +126,8 @@ def added_ranks(items: np.ndarray, seed: int = 0) -> ScoredCandidates:
 
 
 class SelfConsistency:
-    """Recognizing texts by their parts, then agreement with the consensus of those that do it best."""
+    """Recognizing texts by their parts, then agreement with the consensus of those that do it
+    best."""
 
     name = "self-consistency"
     summary = "recognizes texts by their parts, then agrees with the consensus of the readouts that do it best"
@@ -126,7 +137,8 @@ class SelfConsistency:
         self.rounds, self.share = rounds, best
 
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
-        """The consensus's agreement with every candidate; without a round of consensus, the added ranks."""
+        """The consensus's agreement with every candidate; without a round of consensus, the added
+        ranks."""
         said = added_ranks(consistency_items(candidates), seed)
         alone = said.score
         for _ in range(self.rounds):
@@ -141,7 +153,9 @@ def best_candidates(score: np.ndarray, share: float = BEST) -> list[tuple[int, i
     """The places of the best share of the candidates, at least five."""
     known = int(np.isfinite(score).sum())
     count = min(known, max(LEAST_BEST, round(share * known)))
-    order = np.argsort(-np.where(np.isfinite(score), score, -np.inf), axis=None, kind="stable")[:count]
+    order = np.argsort(-np.where(np.isfinite(score), score, -np.inf), axis=None, kind="stable")[
+        :count
+    ]
     return [(int(r), int(c)) for r, c in zip(*np.unravel_index(order, score.shape), strict=True)]
 
 

@@ -1,4 +1,5 @@
-"""A few labels: a cross-validated probe and cosines for classes, cosines for pairs. See `layerscope.selection.labels`."""
+"""A few labels: a cross-validated probe and cosines for classes, cosines for pairs. See
+`layerscope.selection.labels`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ LABELS_SHARE = 2.0
 
 
 class FewLabels:
-    """The score on labeled examples; `view` is the name under which the candidates have vectors of the examples' texts."""
+    """The score on labeled examples; `view` is the name under which the candidates have vectors of
+    the examples' texts."""
 
     name = "labels"
     summary = "the score on a few labeled examples"
@@ -26,11 +28,16 @@ class FewLabels:
         self.labeled, self.folds, self.view = labeled, folds, view
 
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
-        """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of them."""
+        """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of
+        them."""
         evidence = gather(
             self.labeled, candidates.readouts, candidates.layers,
             lambda readout: np.asarray(candidates.vectors(readout, self.view)),
             folds=self.folds, seed=seed,
         )  # fmt: skip
-        facts = {"metric": evidence.measure.name, "examples": len(self.labeled), "accuracy": evidence.accuracy}
+        facts = {
+            "metric": evidence.measure.name,
+            "examples": len(self.labeled),
+            "accuracy": evidence.accuracy,
+        }
         return replace(smooth(score_candidates(evidence, seed=seed)), judge=self.name, facts=facts)

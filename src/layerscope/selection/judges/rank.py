@@ -1,4 +1,5 @@
-"""RankMe, a published way to choose a layer without labels, as a judge: it looks at the vectors of the texts alone."""
+"""RankMe, a published way to choose a layer without labels, as a judge: it looks at the vectors of
+the texts alone."""
 
 from __future__ import annotations
 
@@ -23,9 +24,16 @@ class RankMe:
         rows = []
         for readout in candidates.readouts:
             layers = candidates.vectors(readout)
-            rows.append([self.value(one) if torch.isfinite(torch.as_tensor(one)).all() else np.nan for one in layers])
+            rows.append(
+                [
+                    self.value(one) if torch.isfinite(torch.as_tensor(one)).all() else np.nan
+                    for one in layers
+                ]
+            )
         return ScoredCandidates(np.array(rows, dtype=np.float64), judge=self.name)
 
     def value(self, vectors: np.ndarray | Tensor) -> float:
         """Of one candidate's vectors (texts, D), in double precision."""
-        return float(rankme(torch.linalg.svdvals(torch.as_tensor(vectors, dtype=torch.float64)).square()))
+        return float(
+            rankme(torch.linalg.svdvals(torch.as_tensor(vectors, dtype=torch.float64)).square())
+        )

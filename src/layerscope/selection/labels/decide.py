@@ -1,8 +1,9 @@
 """From what the labeled examples say about every layer under every readout to a decision.
 
-With hundreds of candidates and a few dozen examples, the best candidate owes part of its score to chance. So its gain is measured
-on examples that took no part in the choice: each round sets a third of the examples aside, chooses again with the rest, and
-measures the gain on those set aside. Probes are trained without them, too.
+With hundreds of candidates and a few dozen examples, the best candidate owes part of its score to
+chance. So its gain is measured on examples that took no part in the choice: each round sets a third
+of the examples aside, chooses again with the rest, and measures the gain on those set aside. Probes
+are trained without them, too.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ VectorSource = Callable[[Readout], np.ndarray]
 
 @dataclass(frozen=True)
 class LabelEvidence:
-    """Contributions (readouts, layers, n) of every example; NaN where a layer is undefined under a readout.
+    """Contributions (readouts, layers, n) of every example; NaN where a layer is undefined under a
+    readout.
 
-    `groups` are the examples' classes, where they have any: resampling keeps their sizes. `rounds` (rounds, readouts, layers, n)
-    and `accuracy` (readouts, layers) are those of `Contributions`.
+    `groups` are the examples' classes, where they have any: resampling keeps their sizes. `rounds`
+    (rounds, readouts, layers, n) and `accuracy` (readouts, layers) are those of `Contributions`.
     """
 
     readouts: tuple[Readout, ...]
@@ -53,7 +55,9 @@ class LabelEvidence:
     @property
     def reference(self) -> tuple[int, int]:
         """Where the default readout's last layer is."""
-        return self.readouts.index(Readout()) if Readout() in self.readouts else 0, len(self.layers) - 1
+        return self.readouts.index(Readout()) if Readout() in self.readouts else 0, len(
+            self.layers
+        ) - 1
 
 
 def gather(
@@ -75,17 +79,26 @@ def gather(
         if same not in computed:
             computed[same] = measure.items(vectors(same))
         advance(1)
-    return assemble(labeled, measure, {readout: computed[stands_for(readout, labeled, unit)] for readout in readouts}, layers)
+    return assemble(
+        labeled,
+        measure,
+        {readout: computed[stands_for(readout, labeled, unit)] for readout in readouts},
+        layers,
+    )
 
 
 def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
-    """The readout that gives the same scores: a probe does not see centering, unless vectors are then scaled to length 1."""
+    """The readout that gives the same scores: a probe does not see centering, unless vectors are
+    then scaled to length 1."""
     unseen = labeled.kind == "classification" and not unit and readout.centering != HEAD
     return replace(readout, centering="none") if unseen else readout
 
 
 def assemble(
-    labeled: Labeled, measure: LabelMeasure, contributions: Mapping[Readout, Contributions], layers: Sequence[int]
+    labeled: Labeled,
+    measure: LabelMeasure,
+    contributions: Mapping[Readout, Contributions],
+    layers: Sequence[int],
 ) -> LabelEvidence:
     """Contributions under several readouts, put together in the readouts' order."""
     every = list(contributions.values())
@@ -103,11 +116,13 @@ def assemble(
 
 
 WIDTH = 0.5
-"""Standard deviation of the average over layers, in layers of a 30-block model; less for shallower ones."""
+"""Standard deviation of the average over layers, in layers of a 30-block model; less for shallower
+ones."""
 
 
 def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
-    """A Gaussian average over the layer axis of scores (readouts, layers, draws). What is undefined stays so."""
+    """A Gaussian average over the layer axis of scores (readouts, layers, draws). What is undefined
+    stays so."""
     if width <= 0:
         return scores
     at = np.arange(scores.shape[1])
@@ -123,10 +138,17 @@ Picker = Callable[[np.ndarray], Place]
 """From values (readouts, layers) to the place of the choice."""
 
 
-def score_candidates(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> ScoredCandidates:
+def score_candidates(
+    evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0
+) -> ScoredCandidates:
     """Score every candidate on all examples and on resamples of them."""
     count = evidence.judged.shape[-1]
-    every = np.concatenate([np.ones((1, count)), bootstrap_weights(count, draws, [seed, count, draws], evidence.groups)])
+    every = np.concatenate(
+        [
+            np.ones((1, count)),
+            bootstrap_weights(count, draws, [seed, count, draws], evidence.groups),
+        ]
+    )
     scores = _score(evidence, evidence.judged, every)
     names = [readout.name for readout in evidence.readouts]
     return ScoredCandidates(scores[..., 0], scores[..., 1:], names, evidence.layers, "labels")
@@ -140,13 +162,15 @@ def smooth(scored: ScoredCandidates) -> ScoredCandidates:
 
 
 def _smooth(scores: np.ndarray) -> np.ndarray:
-    """Scores (readouts, layers, draws) averaged over neighboring layers; over fewer of them in models with few layers."""
+    """Scores (readouts, layers, draws) averaged over neighboring layers; over fewer of them in
+    models with few layers."""
     return smooth_layers(scores, WIDTH * (scores.shape[1] - 1) / 30)
 
 
 @dataclass(frozen=True)
 class Gains:
-    """Per round, what a choice made without some examples gains on them: over the reference, its own last layer, and chance."""
+    """Per round, what a choice made without some examples gains on them: over the reference, its
+    own last layer, and chance."""
 
     over_reference: np.ndarray
     over_last: np.ndarray
@@ -161,7 +185,9 @@ def gains_in_rounds(evidence: LabelEvidence, pick: Picker) -> Gains:
     rows = []
     for i, test in enumerate(tested):
         chosen = pick(values[..., i])
-        judged = evidence.judged if evidence.rounds is None else np.where(test, evidence.rounds[i], 0.0)
+        judged = (
+            evidence.judged if evidence.rounds is None else np.where(test, evidence.rounds[i], 0.0)
+        )
         places = np.stack([judged[chosen], judged[evidence.reference], judged[chosen[0], -1]])
         with np.errstate(invalid="ignore", divide="ignore"):
             mine, reference, own = measure.score(places, test[None].astype(np.float64))[:, 0]
@@ -189,10 +215,12 @@ def _score(evidence: LabelEvidence, items: np.ndarray, weights: np.ndarray) -> n
 
 
 RISK = 0.5
-"""A choice that more likely loses against the reference than gains, by examples that had no part in it, is not made."""
+"""A choice that more likely loses against the reference than gains, by examples that had no part in
+it, is not made."""
 
 CHANCE = 0.05
-"""Nor is one made where the chosen may well do no better than chance: labels that the vectors know nothing of choose nothing."""
+"""Nor is one made where the chosen may well do no better than chance: labels that the vectors know
+nothing of choose nothing."""
 
 _WEAK = {
     "loss": "examples that had no part in choosing it do not bear that out",
@@ -201,12 +229,17 @@ _WEAK = {
 
 
 def decide(
-    evidence: LabelEvidence, scored: ScoredCandidates, max_blocks: float | None = None, tolerance: float | None = None
+    evidence: LabelEvidence,
+    scored: ScoredCandidates,
+    max_blocks: float | None = None,
+    tolerance: float | None = None,
 ) -> Choice:
-    """Choose. `max_blocks` is the largest share of the blocks to run; `tolerance` (points) takes the earliest within it.
+    """Choose. `max_blocks` is the largest share of the blocks to run; `tolerance` (points) takes
+    the earliest within it.
 
-    The gain is judged by examples that had no part in the choice. `extra` has the places (readout, layer) of the
-    choice and of the best as `at` and `best`, the best's gain and risk as `judged`, and why it was not chosen, if so, as `weak`.
+    The gain is judged by examples that had no part in the choice. `extra` has the places (readout,
+    layer) of the choice and of the best as `at` and `best`, the best's gain and risk as `judged`,
+    and why it was not chosen, if so, as `weak`.
     """
     shallower.check(max_blocks, tolerance)
     if max_blocks is not None and tolerance is None:
@@ -229,7 +262,10 @@ def decide(
     if best == reference or weak:
         at, risk = reference, 0.0
     else:
-        parts = [part.scaled(100) for part in (_interval(gain, draws), *_parts(scored, best, reference, gain, same))]
+        parts = [
+            part.scaled(100)
+            for part in (_interval(gain, draws), *_parts(scored, best, reference, gain, same))
+        ]
     layers = evidence.layers
     return Choice(
         layers[at[1]],
@@ -255,7 +291,9 @@ def decide(
 
 
 def _reason(evidence: LabelEvidence, best: Place, at: Place, weak: str, others: int) -> str:
-    compared = f"{int(evidence.defined.sum())} layers and readouts on {evidence.judged.shape[-1]} examples"
+    compared = (
+        f"{int(evidence.defined.sum())} layers and readouts on {evidence.judged.shape[-1]} examples"
+    )
     if weak:
         name, layer = evidence.readouts[best[0]].name, evidence.layers[best[1]]
         return (
@@ -268,12 +306,21 @@ def _reason(evidence: LabelEvidence, best: Place, at: Place, weak: str, others: 
     return f"Best of {compared}; the gain is measured on examples that had no part in the choice.{ties}"
 
 
-def score_rows(evidence: LabelEvidence, scored: ScoredCandidates, smoothed: ScoredCandidates, tied: np.ndarray) -> pd.DataFrame:
+def score_rows(
+    evidence: LabelEvidence, scored: ScoredCandidates, smoothed: ScoredCandidates, tied: np.ndarray
+) -> pd.DataFrame:
     """One row per readout and layer, the best first, in points."""
     reference = evidence.reference
     assert scored.draws is not None
-    numbers = {"score": scored.score, "se": _spread(scored.draws), "gain": scored.score - scored.score[reference]}
-    numbers |= {"gain_se": _spread(scored.draws - scored.draws[reference]), "smoothed": smoothed.score}
+    numbers = {
+        "score": scored.score,
+        "se": _spread(scored.draws),
+        "gain": scored.score - scored.score[reference],
+    }
+    numbers |= {
+        "gain_se": _spread(scored.draws - scored.draws[reference]),
+        "smoothed": smoothed.score,
+    }
     if evidence.accuracy is not None:
         numbers["accuracy"] = evidence.accuracy
     rows = [
@@ -288,7 +335,9 @@ def score_rows(evidence: LabelEvidence, scored: ScoredCandidates, smoothed: Scor
         for r, readout in enumerate(evidence.readouts)
         for k, layer in enumerate(evidence.layers)
     ]
-    return pd.DataFrame(rows).sort_values("smoothed", ascending=False, na_position="last", ignore_index=True, kind="stable")
+    return pd.DataFrame(rows).sort_values(
+        "smoothed", ascending=False, na_position="last", ignore_index=True, kind="stable"
+    )
 
 
 def _spread(draws: np.ndarray) -> np.ndarray:
@@ -297,14 +346,19 @@ def _spread(draws: np.ndarray) -> np.ndarray:
         return np.nanstd(draws, axis=-1)
 
 
-def _parts(scored: ScoredCandidates, best: Place, reference: Place, gain: float, same: float) -> tuple[Interval, Interval]:
-    """What the readout and what the layer gain; all of it is the layer's under the default readout, the readout's at the last."""
+def _parts(
+    scored: ScoredCandidates, best: Place, reference: Place, gain: float, same: float
+) -> tuple[Interval, Interval]:
+    """What the readout and what the layer gain; all of it is the layer's under the default readout,
+    the readout's at the last."""
     last = (best[0], scored.score.shape[1] - 1)
     by_layer = gain if best[0] == reference[0] else 0.0 if best == last else same
     drawn = scored.draws
     assert drawn is not None
     return (
-        NOTHING if last == reference else _interval(gain - by_layer, drawn[last] - drawn[reference]),
+        NOTHING
+        if last == reference
+        else _interval(gain - by_layer, drawn[last] - drawn[reference]),
         NOTHING if best == last else _interval(by_layer, drawn[best] - drawn[last]),
     )
 
@@ -326,7 +380,9 @@ def _share_below(draws: np.ndarray) -> float:
 
 def _allowed(evidence: LabelEvidence, max_blocks: float | None) -> np.ndarray:
     allowed = evidence.defined.copy()
-    allowed &= np.array(evidence.layers)[None, :] <= shallower.allowed_blocks(max_blocks, evidence.layers[-1])
+    allowed &= np.array(evidence.layers)[None, :] <= shallower.allowed_blocks(
+        max_blocks, evidence.layers[-1]
+    )
     if not allowed.any():
         raise LayerscopeError(
             f"no layer and readout is left to choose from (max_blocks={max_blocks}, layers {list(evidence.layers)})."
@@ -335,7 +391,8 @@ def _allowed(evidence: LabelEvidence, max_blocks: float | None) -> np.ndarray:
 
 
 def _pick(value: np.ndarray, allowed: np.ndarray, tolerance: float | None) -> tuple[int, int]:
-    """The largest value; with a tolerance, the earliest layer within it and the best readout there."""
+    """The largest value; with a tolerance, the earliest layer within it and the best readout
+    there."""
     values = np.where(allowed & np.isfinite(value), value, -np.inf)
     if tolerance:
         first = int(np.flatnonzero((values >= values.max() - tolerance - 1e-12).any(0))[0])

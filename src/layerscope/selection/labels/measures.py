@@ -1,6 +1,8 @@
-"""How vectors are judged by labels: what each example contributes, and the score of any weighting of the examples.
+"""How vectors are judged by labels: what each example contributes, and the score of any weighting
+of the examples.
 
-Three kinds of labels: texts with classes, pairs that belong together or not, and pairs with a score.
+Three kinds of labels: texts with classes, pairs that belong together or not, and pairs with a
+score.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from typing import Protocol
 import numpy as np
 
 from layerscope.core.statistics import average_precision, spearman
-from layerscope.selection.labels.probes import Neighbors, Probe, grams, separation, stratified_folds, tested_in_rounds
+from layerscope.selection.labels.probes import (
+    Neighbors,
+    Probe,
+    grams,
+    separation,
+    stratified_folds,
+    tested_in_rounds,
+)
 from layerscope.selection.labels.read import Labeled
 
 
@@ -19,8 +28,9 @@ from layerscope.selection.labels.read import Labeled
 class Contributions:
     """What each example contributes to the score (layers, n).
 
-    `rounds` (rounds, layers, n) is there where something is trained: the same without the examples that a round tests, and, for
-    those, how they are then judged. `accuracy` (layers, n) is there for classes: how often each example was put right.
+    `rounds` (rounds, layers, n) is there where something is trained: the same without the examples
+    that a round tests, and, for those, how they are then judged. `accuracy` (layers, n) is there
+    for classes: how often each example was put right.
     """
 
     judged: np.ndarray
@@ -29,17 +39,20 @@ class Contributions:
 
 
 class LabelMeasure(Protocol):
-    """One way of judging vectors by labels. `tested` (rounds, n) says which examples a round leaves out of the choice."""
+    """One way of judging vectors by labels. `tested` (rounds, n) says which examples a round leaves
+    out of the choice."""
 
     name: str
     tested: np.ndarray
 
     def items(self, vectors: np.ndarray) -> Contributions:
-        """What each example contributes, from vectors (layers, texts, D); NaN throughout where a layer is undefined."""
+        """What each example contributes, from vectors (layers, texts, D); NaN throughout where a
+        layer is undefined."""
         ...
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The score (layers, draws) of contributions (layers, n) under weights (draws, n): how often each counts."""
+        """The score (layers, draws) of contributions (layers, n) under weights (draws, n): how
+        often each counts."""
         ...
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
@@ -60,7 +73,8 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 _FITS = 512
-"""About how many examples all repetitions together predict, so that many examples do not take many times longer."""
+"""About how many examples all repetitions together predict, so that many examples do not take many
+times longer."""
 
 
 class Classes:
@@ -68,7 +82,9 @@ class Classes:
 
     name = "auc"
 
-    def __init__(self, rows: np.ndarray, targets: np.ndarray, folds: int = 5, seed: int = 0) -> None:
+    def __init__(
+        self, rows: np.ndarray, targets: np.ndarray, folds: int = 5, seed: int = 0
+    ) -> None:
         self.rows, self.targets, self.folds, self.seed = rows, targets, folds, seed
         counts = np.bincount(targets)
         repeats = int(np.clip(_FITS // len(targets), 1, 4))
@@ -79,22 +95,32 @@ class Classes:
         self.weights = (len(targets) / (counts > 0).sum()) / counts[targets]
 
     def items(self, vectors: np.ndarray) -> Contributions:
-        """How well each example is separated from those of other classes, with all examples and in every round."""
+        """How well each example is separated from those of other classes, with all examples and in
+        every round."""
         chosen = vectors[:, self.rows]
         known = np.isfinite(chosen).all((1, 2))
         judged = np.full((len(vectors), len(self.targets)), np.nan)
         right, rounds = judged.copy(), np.repeat(judged[None], len(self.tested), 0)
         if known.any():
             gram = grams(chosen[known])
-            probe, near = Probe(gram, self.goal, self.weights), Neighbors(gram.numpy(), self.targets)
+            probe, near = (
+                Probe(gram, self.goal, self.weights),
+                Neighbors(gram.numpy(), self.targets),
+            )
             predicted, every = probe.left_out(self.splits), np.ones(len(self.targets), dtype=bool)
             right[known] = (predicted.argmax(-1) == self.targets).mean(0)
-            judged[known] = _both(separation(predicted, self.targets), near.separation(every, every))
+            judged[known] = _both(
+                separation(predicted, self.targets), near.separation(every, every)
+            )
             for i, test in enumerate(self.tested):
                 splits = stratified_folds(self.targets[~test], self.folds, 1, self.seed + i)
                 inner, outer = probe.without(test, splits)
-                rounds[i][np.ix_(known, ~test)] = _both(separation(inner, self.targets[~test]), near.separation(~test, ~test))
-                rounds[i][np.ix_(known, test)] = _both(separation(outer[None], self.targets[test]), near.separation(test, every))
+                rounds[i][np.ix_(known, ~test)] = _both(
+                    separation(inner, self.targets[~test]), near.separation(~test, ~test)
+                )
+                rounds[i][np.ix_(known, test)] = _both(
+                    separation(outer[None], self.targets[test]), near.separation(test, every)
+                )
         return Contributions(judged, rounds, right)
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -102,13 +128,14 @@ class Classes:
         return weighted_mean(judged, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """One half: vectors that know nothing rank an example above another class as often as below."""
+        """One half: vectors that know nothing rank an example above another class as often as
+        below."""
         return np.full(len(weights), 0.5)
 
 
 def _both(by_probe: np.ndarray, by_cosine: np.ndarray) -> np.ndarray:
-    """Their mean (layers, n). Deviations from the layer's mean are doubled: an example counts on both sides of its comparisons,
-    which resampling must see."""
+    """Their mean (layers, n). Deviations from the layer's mean are doubled: an example counts on
+    both sides of its comparisons, which resampling must see."""
     share = (by_probe + by_cosine) / 2
     mean = share.mean(-1, keepdims=True)
     return mean + 2 * (share - mean)
@@ -119,7 +146,13 @@ class Pairs:
 
     name = "average_precision"
 
-    def __init__(self, sides: tuple[np.ndarray, np.ndarray], targets: np.ndarray, repeats: int = 20, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sides: tuple[np.ndarray, np.ndarray],
+        targets: np.ndarray,
+        repeats: int = 20,
+        seed: int = 0,
+    ) -> None:
         self.first, self.second = sides
         self.targets = targets.astype(np.float64)
         self.tested = tested_in_rounds(self.targets, repeats, seed)
@@ -133,7 +166,8 @@ class Pairs:
         return average_precision(judged, self.targets, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """The mean average precision of random orders, which for few pairs is above the share of those that belong together."""
+        """The mean average precision of random orders, which for few pairs is above the share of
+        those that belong together."""
         count, hits = weights.sum(1), (weights * self.targets).sum(1)
         out = np.empty(len(weights))
         for i, (n, p) in enumerate(zip(count, hits, strict=True)):
@@ -147,7 +181,13 @@ class ScoredPairs:
 
     name = "spearman"
 
-    def __init__(self, sides: tuple[np.ndarray, np.ndarray], targets: np.ndarray, repeats: int = 20, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sides: tuple[np.ndarray, np.ndarray],
+        targets: np.ndarray,
+        repeats: int = 20,
+        seed: int = 0,
+    ) -> None:
         self.first, self.second = sides
         self.targets = targets
         self.tested = tested_in_rounds(np.zeros(len(targets)), repeats, seed)
@@ -174,4 +214,6 @@ def make_measure(labeled: Labeled, folds: int = 5, seed: int = 0) -> LabelMeasur
     rows = [np.array([place[text] for text in side]) for side in labeled.sides]
     if labeled.kind == "classification":
         return Classes(rows[0], labeled.targets, folds, seed=seed)
-    return (ScoredPairs if labeled.kind == "scores" else Pairs)((rows[0], rows[1]), labeled.targets, seed=seed)
+    return (ScoredPairs if labeled.kind == "scores" else Pairs)(
+        (rows[0], rows[1]), labeled.targets, seed=seed
+    )

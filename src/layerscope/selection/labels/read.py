@@ -1,7 +1,9 @@
-"""Labeled examples from a file: texts with classes, pairs that belong together or not, or pairs with a score.
+"""Labeled examples from a file: texts with classes, pairs that belong together or not, or pairs
+with a score.
 
-The columns say which: `text,label`; `sentence1,sentence2,label` with two labels; `sentence1,sentence2,score`. Other columns are
-ignored. Examples are put into an order that depends on their content alone, so that the order of the rows changes nothing.
+The columns say which: `text,label`; `sentence1,sentence2,label` with two labels;
+`sentence1,sentence2,score`. Other columns are ignored. Examples are put into an order that depends
+on their content alone, so that the order of the rows changes nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ _NAMES = {
     "label": ("label", "labels", "class", "category"),
     "score": ("score", "similarity"),
 }
-LAYOUTS = "text,label (classes); sentence1,sentence2,label (0 or 1); sentence1,sentence2,score (a number)"
+LAYOUTS = (
+    "text,label (classes); sentence1,sentence2,label (0 or 1); sentence1,sentence2,score (a number)"
+)
 
 
 @dataclass(frozen=True)
 class Labeled:
-    """Examples in canonical order. `sides` is one list of texts, or the two of pairs; `targets` class numbers, 0/1 or scores."""
+    """Examples in canonical order. `sides` is one list of texts, or the two of pairs; `targets`
+    class numbers, 0/1 or scores."""
 
     kind: Kind
     sides: tuple[tuple[str, ...], ...]
@@ -57,7 +62,13 @@ class Labeled:
     def facts(self) -> dict[str, Any]:
         """For a report."""
         counts = {name: int((self.targets == i).sum()) for i, name in enumerate(self.classes)}
-        return {"n": len(self), "kind": self.kind, "classes": counts, "texts": len(self.texts), "dropped": dict(self.dropped)}
+        return {
+            "n": len(self),
+            "kind": self.kind,
+            "classes": counts,
+            "texts": len(self.texts),
+            "dropped": dict(self.dropped),
+        }
 
 
 def read_labels(path: str | Path) -> Labeled:
@@ -70,7 +81,9 @@ def read_labels(path: str | Path) -> Labeled:
     target = "score" if kind == "scores" else "label"
     examples, dropped = [], Counter[str]()
     for number, row in rows:
-        texts = tuple("" if (cell := row.get(named[side])) is None else str(cell).strip() for side in sides)
+        texts = tuple(
+            "" if (cell := row.get(named[side])) is None else str(cell).strip() for side in sides
+        )
         value = row.get(named[target])
         if not all(texts):
             dropped["empty text"] += 1
@@ -82,7 +95,10 @@ def read_labels(path: str | Path) -> Labeled:
 
 
 def build(
-    kind: Kind, examples: Sequence[tuple[tuple[str, ...], Any]], dropped: Counter[str] | None = None, where: str = "the examples"
+    kind: Kind,
+    examples: Sequence[tuple[tuple[str, ...], Any]],
+    dropped: Counter[str] | None = None,
+    where: str = "the examples",
 ) -> Labeled:
     """Examples (texts, target) checked, each once, in canonical order."""
     counted = Counter[str]() if dropped is None else dropped
@@ -100,14 +116,29 @@ def build(
             usable.append((texts, values[0]))
         if len(values) > 1:
             counted["duplicate"] += len(values) - 1
-    usable.sort(key=lambda example: hashlib.sha256("\0".join(example[0]).encode("utf-8", "surrogatepass")).digest())
-    warnings = [f"{count} rows of {where} were left out or merged: {why}." for why, count in sorted(counted.items())]
+    usable.sort(
+        key=lambda example: hashlib.sha256(
+            "\0".join(example[0]).encode("utf-8", "surrogatepass")
+        ).digest()
+    )
+    warnings = [
+        f"{count} rows of {where} were left out or merged: {why}."
+        for why, count in sorted(counted.items())
+    ]
     if len(usable) > MOST:
-        warnings.append(f"{where} holds {len(usable)} examples; {MOST} of them, drawn at random, are used.")
+        warnings.append(
+            f"{where} holds {len(usable)} examples; {MOST} of them, drawn at random, are used."
+        )
         usable = usable[:MOST]
     if len(usable) < LEAST:
-        left = f" ({', '.join(f'{count} {why}' for why, count in sorted(counted.items()))} left out)" if counted else ""
-        raise DataError(f"{where} holds {len(usable)} usable examples{left}; at least {LEAST} are needed, 64 are better.")
+        left = (
+            f" ({', '.join(f'{count} {why}' for why, count in sorted(counted.items()))} left out)"
+            if counted
+            else ""
+        )
+        raise DataError(
+            f"{where} holds {len(usable)} usable examples{left}; at least {LEAST} are needed, 64 are better."
+        )
     if len(usable) < FEW:
         warnings.append(f"{len(usable)} examples are few: {FEW} or more tell layers apart better.")
     values = [value for _, value in usable]
@@ -120,18 +151,28 @@ def build(
     return Labeled(kind, sides, targets, clean_names(classes), dict(counted), tuple(warnings))
 
 
-def _scored(sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: list[str], where: str) -> Labeled:
+def _scored(
+    sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: list[str], where: str
+) -> Labeled:
     if len(np.unique(targets)) < 2:
-        raise DataError(f"all scores of {where} are the same ({targets[0]:g}): there is nothing to rank.")
+        raise DataError(
+            f"all scores of {where} are the same ({targets[0]:g}): there is nothing to rank."
+        )
     return Labeled("scores", sides, targets, (), dict(dropped), tuple(warnings))
 
 
-def _check_classes(kind: Kind, classes: Sequence[str], counts: Counter[str], warnings: list[str], where: str) -> None:
+def _check_classes(
+    kind: Kind, classes: Sequence[str], counts: Counter[str], warnings: list[str], where: str
+) -> None:
     if len(classes) < 2:
-        raise DataError(f"all examples of {where} have the same label {classes[0]!r}: give examples of at least two classes.")
+        raise DataError(
+            f"all examples of {where} have the same label {classes[0]!r}: give examples of at least two classes."
+        )
     if kind == "pairs":
         if min(counts.values()) < 2:
-            raise DataError(f"{where} has one example only of a label ({dict(counts)}): give at least two of each.")
+            raise DataError(
+                f"{where} has one example only of a label ({dict(counts)}): give at least two of each."
+            )
         return
     single = [name for name in classes if counts[name] == 1]
     if len(classes) - len(single) < 2:
@@ -140,19 +181,28 @@ def _check_classes(kind: Kind, classes: Sequence[str], counts: Counter[str], war
             "classes with two or more. Give more examples per class (is `label` the column that you mean?)."
         )
     if single:
-        warnings.append(f"{len(single)} of {len(classes)} classes have one example only; no probe can classify it.")
+        warnings.append(
+            f"{len(single)} of {len(classes)} classes have one example only; no probe can classify it."
+        )
 
 
 def _find(columns: Sequence[str]) -> dict[str, str]:
     """What each column that is known by name is for."""
     by_name = {name.strip().lower(): name for name in reversed(columns)}
-    return {what: by_name[name] for what, names in _NAMES.items() for name in reversed(names) if name in by_name}
+    return {
+        what: by_name[name]
+        for what, names in _NAMES.items()
+        for name in reversed(names)
+        if name in by_name
+    }
 
 
 def _kind(named: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
     pair = {"first", "second"} <= set(named)
     if pair and {"label", "score"} <= set(named):
-        raise DataError(f"{file} has both {named['label']!r} and {named['score']!r}: keep the one to be judged by.")
+        raise DataError(
+            f"{file} has both {named['label']!r} and {named['score']!r}: keep the one to be judged by."
+        )
     if pair and "score" in named:
         return "scores"
     if pair and "label" in named:
@@ -160,7 +210,9 @@ def _kind(named: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
     if "text" in named and "label" in named and not pair:
         return "classification"
     listed = ", ".join(repr(name) for name in columns) or "none"
-    raise DataError(f"{file} has the columns {listed}, which is not a known layout. Valid: {LAYOUTS}.")
+    raise DataError(
+        f"{file} has the columns {listed}, which is not a known layout. Valid: {LAYOUTS}."
+    )
 
 
 def _value(value: Any, kind: Kind, where: str) -> Any:

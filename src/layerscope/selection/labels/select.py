@@ -1,4 +1,5 @@
-"""`select_with_labels`: which layer and readout of a model serve best, told by a few labeled examples."""
+"""`select_with_labels`: which layer and readout of a model serve best, told by a few labeled
+examples."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from layerscope.selection.choice import Choice
 from layerscope.selection.choose import choose
 from layerscope.selection.labels.decide import LabelEvidence, decide, gather, score_candidates
 from layerscope.selection.labels.read import Labeled, read_labels
-from layerscope.selection.labels.source import LabeledVectors, Opened, encode_texts, open_source, truncated
+from layerscope.selection.labels.source import (
+    LabeledVectors,
+    Opened,
+    encode_texts,
+    open_source,
+    truncated,
+)
 from layerscope.store.embeddings import EmbeddingStore
 
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
@@ -42,12 +49,14 @@ def make_choice(
 ) -> Choice:
     """The decision with everything it rests on.
 
-    `metric`, `before` and `after` are the user's own measure (accuracy, average precision or Spearman), cross-validated on all
-    examples, for the last layer under the default readout and for the choice; the latter flatters a little, since these examples
-    chose it. The decision follows a finer measure: `extra` has its name as `judged_by`, what it gives the last layer under the
-    default readout as `reference_score`, and that plus the expected gain as `expected_score`; `label_free` is the answer without
-    labels, where a profile was given. `table` has every candidate's score with its standard error, the smoothed score that the
-    choice followed, and whether it is tied.
+    `metric`, `before` and `after` are the user's own measure (accuracy, average precision or
+    Spearman), cross-validated on all examples, for the last layer under the default readout and for
+    the choice; the latter flatters a little, since these examples chose it. The decision follows a
+    finer measure: `extra` has its name as `judged_by`, what it gives the last layer under the
+    default readout as `reference_score`, and that plus the expected gain as `expected_score`;
+    `label_free` is the answer without labels, where a profile was given. `table` has every
+    candidate's score with its standard error, the smoothed score that the choice followed, and
+    whether it is tied.
     """
     at, reference = decided.extra["at"], 100 * float(scored.score[evidence.reference])
     plain = 100 * (scored.score if evidence.accuracy is None else evidence.accuracy)
@@ -83,13 +92,19 @@ def _notes(labeled: Labeled, opened: Opened, gain: Interval, facts: dict[str, An
     out = list(labeled.warnings)
     for template, cut in facts["truncated"].items():
         if cut:
-            out.append(f"{cut} of {facts['texts']} texts were cut to {opened.max_length} tokens under template {template!r}.")
+            out.append(
+                f"{cut} of {facts['texts']} texts were cut to {opened.max_length} tokens under template {template!r}."
+            )
     if opened.identity.get("quantization"):
-        out.append(f"the weights were quantized ({opened.identity['quantization']}) in their source.")
+        out.append(
+            f"the weights were quantized ({opened.identity['quantization']}) in their source."
+        )
     if gain.low < 0 < gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
     if facts["max_blocks"] is not None and gain.value < 0:
-        out.append("within max_blocks= no layer is expected to reach the last layer under the default readout.")
+        out.append(
+            "within max_blocks= no layer is expected to reach the last layer under the default readout."
+        )
     return out
 
 
@@ -102,19 +117,26 @@ def _conventions(opened: Opened, evidence: LabelEvidence, facts: dict[str, Any])
         "centering": "the mean over the given texts is subtracted",
         "unit_length": opened.unit,
         "max_length": opened.max_length,
-        **{name: facts[name] for name in ("folds", "seed", "max_blocks", "tolerance", "texts", "encoded")},
+        **{
+            name: facts[name]
+            for name in ("folds", "seed", "max_blocks", "tolerance", "texts", "encoded")
+        },
     }
 
 
 def label_free_answer(run: Path | None) -> dict[str, Any] | None:
-    """Layer and expected gain of the label-free rule on a profile; None where there is no profile to apply it to."""
+    """Layer and expected gain of the label-free rule on a profile; None where there is no profile
+    to apply it to."""
     if run is None or not (run / "profile.parquet").is_file():
         return None
     try:
         choice = choose(run)
     except LayerscopeError as error:
         return {"layer": None, "reason": str(error)}
-    return {name: getattr(choice, name) for name in ("layer", "rule", "expected_gain", "ci_low", "ci_high", "abstained")}
+    return {
+        name: getattr(choice, name)
+        for name in ("layer", "rule", "expected_gain", "ci_low", "ci_high", "abstained")
+    }
 
 
 def select_with_labels(
@@ -136,10 +158,11 @@ def select_with_labels(
 ) -> Choice:
     """Choose a layer and readout with labeled examples.
 
-    `model` is a model (name, folder, hub id, loaded) or the folder of a profile or evaluation. `labels` is a csv, tsv or jsonl
-    file with the columns `text,label`, `sentence1,sentence2,label` or `sentence1,sentence2,score`. All layers and readouts
-    (templates included) are compared unless some are named. `max_blocks` is the largest share of the blocks to run; `tolerance`,
-    in points (1 where only `max_blocks` is given), takes the earliest layer that comes so near to the best.
+    `model` is a model (name, folder, hub id, loaded) or the folder of a profile or evaluation.
+    `labels` is a csv, tsv or jsonl file with the columns `text,label`, `sentence1,sentence2,label`
+    or `sentence1,sentence2,score`. All layers and readouts (templates included) are compared unless
+    some are named. `max_blocks` is the largest share of the blocks to run; `tolerance`, in points
+    (1 where only `max_blocks` is given), takes the earliest layer that comes so near to the best.
     """
     labeled = read_labels(labels)
     opened = open_source(model, max_length, offline)
@@ -147,20 +170,47 @@ def select_with_labels(
     embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
     grid = opened.readouts(readouts, offline)
     with progress_bar(progress) as bar:
-        spaces = None if opened.model is not None else opened.stored(embeddings, texts, grid, chosen_layers)
+        spaces = (
+            None
+            if opened.model is not None
+            else opened.stored(embeddings, texts, grid, chosen_layers)
+        )
         facts: dict[str, Any]
         if spaces is not None:
             facts = {"texts": len(texts), "encoded": 0, "truncated": truncated(spaces, texts)}
         else:
             loaded = opened.loaded(offline)
-            grid = opened.readouts(readouts, offline)  # a model that is loaded says whether it has a final norm
-            sites = [site for site in expand_sites(None, loaded.anatomy) if site.layer in chosen_layers]
-            spaces, facts = encode_texts(loaded, texts, grid, sites, embeddings, opened.max_length, bar, batch_size)
-        vectors = LabeledVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
+            grid = opened.readouts(
+                readouts, offline
+            )  # a model that is loaded says whether it has a final norm
+            sites = [
+                site for site in expand_sites(None, loaded.anatomy) if site.layer in chosen_layers
+            ]
+            spaces, facts = encode_texts(
+                loaded, texts, grid, sites, embeddings, opened.max_length, bar, batch_size
+            )
+        vectors = LabeledVectors(
+            spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit
+        )
         bar.begin("scoring|readouts", len(grid))
-        evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)
+        evidence = gather(
+            labeled,
+            grid,
+            chosen_layers,
+            vectors,
+            folds=folds,
+            seed=seed,
+            unit=opened.unit,
+            advance=bar.advance,
+        )
     scored = score_candidates(evidence, seed=seed)
     decided = decide(evidence, scored, max_blocks, tolerance)
     without = label_free_answer(opened.run)
-    settings = {"labels": labels, "folds": folds, "seed": seed, "max_blocks": max_blocks, "tolerance": tolerance}
+    settings = {
+        "labels": labels,
+        "folds": folds,
+        "seed": seed,
+        "max_blocks": max_blocks,
+        "tolerance": tolerance,
+    }
     return make_choice(labeled, opened, evidence, scored, decided, {**facts, **settings}, without)

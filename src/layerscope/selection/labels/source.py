@@ -1,4 +1,5 @@
-"""What the layers belong to (a model, or a run whose manifest names one), and the vectors of texts under every readout."""
+"""What the layers belong to (a model, or a run whose manifest names one), and the vectors of texts
+under every readout."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def encode_texts(
     bar: Progress,
     batch_size: int | None = None,
 ) -> tuple[dict[str, Space], dict[str, Any]]:
-    """One pass per template over the texts that the store lacks; the spaces by template, and what was done."""
+    """One pass per template over the texts that the store lacks; the spaces by template, and what
+    was done."""
     passes = []
     for name, group in by_template(readouts).items():
         template = get_template(name)
@@ -60,12 +62,15 @@ def encode_texts(
 def truncated(spaces: dict[str, Space], texts: Sequence[str]) -> dict[str, int]:
     """How many texts were cut, by template."""
     keys = [text_key(text) for text in texts]
-    return {name: int(space.read_numbers(keys, "truncated").sum()) for name, space in spaces.items()}
+    return {
+        name: int(space.read_numbers(keys, "truncated").sum()) for name, space in spaces.items()
+    }
 
 
 @dataclass
 class LabeledVectors:
-    """Vectors of texts under any readout: centered on these very texts where the readout says so, of length 1 where asked."""
+    """Vectors of texts under any readout: centered on these very texts where the readout says so,
+    of length 1 where asked."""
 
     spaces: dict[str, Space]
     texts: Sequence[str]
@@ -83,12 +88,15 @@ class LabeledVectors:
 
 
 def prepare(vectors: np.ndarray, center: bool, unit: bool) -> np.ndarray:
-    """Vectors (sites, texts, D) centered over the texts, then scaled to length 1, as asked; NaN where all are the same.
+    """Vectors (sites, texts, D) centered over the texts, then scaled to length 1, as asked; NaN
+    where all are the same.
 
     The last token of a template is the same for every text at layer 0: nothing can be scored there.
     """
     mean = vectors.mean(1, keepdims=True, dtype=np.float64)
-    same = np.abs(vectors - mean).max((1, 2)) <= 1e-6 * np.maximum(1e-30, np.abs(vectors).max((1, 2)))
+    same = np.abs(vectors - mean).max((1, 2)) <= 1e-6 * np.maximum(
+        1e-30, np.abs(vectors).max((1, 2))
+    )
     out = (vectors - mean).astype(np.float32) if center else vectors.copy()
     if unit:
         out /= np.maximum(np.linalg.norm(out, axis=-1, keepdims=True), 1e-30)
@@ -101,7 +109,8 @@ DEFAULT_MAX_LENGTH = 256
 
 @dataclass
 class Opened:
-    """A model, loaded or not: where the store holds the vectors of all texts, it need not be loaded."""
+    """A model, loaded or not: where the store holds the vectors of all texts, it need not be
+    loaded."""
 
     identity: dict[str, Any]
     max_length: int
@@ -130,14 +139,25 @@ class Opened:
                 "does not hold the vectors of these examples. Give the model itself instead of the run."
             )
         options = {"revision": revision} if self.identity["source"] == "hub" and revision else {}
-        dtype, both = str(self.identity.get("dtype", "float32")), bool(self.identity.get("bidirectional"))
+        dtype, both = (
+            str(self.identity.get("dtype", "float32")),
+            bool(self.identity.get("bidirectional")),
+        )
         if self.identity.get("adapters"):
-            raise ModelError(f"{self.run} was made with adapters. Give the adapted model itself in place of the run.")
+            raise ModelError(
+                f"{self.run} was made with adapters. Give the adapted model itself in place of the run."
+            )
         model = load(spec, offline=offline, dtype=dtype, **options)
         if both and not model.identity["bidirectional"]:
             model = load(spec, offline=offline, dtype=dtype, bidirectional=True, **options)
-        if (difference := ModelIdentity.of(self.identity).difference(ModelIdentity.of(model.identity))) is not None:
-            raise ModelError(f"{self.name!r} is not the model that {self.run} was made with: they differ in {difference}.")
+        if (
+            difference := ModelIdentity.of(self.identity).difference(
+                ModelIdentity.of(model.identity)
+            )
+        ) is not None:
+            raise ModelError(
+                f"{self.name!r} is not the model that {self.run} was made with: they differ in {difference}."
+            )
         self.model = model
         return model
 
@@ -148,7 +168,11 @@ class Opened:
         else:
             model = self.loaded(offline)
             has_cls, has_norm = model.has_class_token, model.anatomy.final_norm is not None
-        wanted = all_readouts(has_cls=has_cls, has_norm=has_norm) if given is None else parse_readouts(given, has_cls, has_norm)
+        wanted = (
+            all_readouts(has_cls=has_cls, has_norm=has_norm)
+            if given is None
+            else parse_readouts(given, has_cls, has_norm)
+        )
         return list(dict.fromkeys([Readout(), *wanted]))
 
     def layers(self, given: Sequence[int] | None) -> list[int]:
@@ -156,9 +180,14 @@ class Opened:
         return sorted({*pick_layers(given, self.n_blocks, self.name), self.n_blocks})
 
     def stored(
-        self, store: EmbeddingStore, texts: Sequence[str], readouts: Sequence[Readout], layers: Sequence[int]
+        self,
+        store: EmbeddingStore,
+        texts: Sequence[str],
+        readouts: Sequence[Readout],
+        layers: Sequence[int],
     ) -> dict[str, Space] | None:
-        """The spaces of the store by template, if they hold everything; nothing is made where they do not exist."""
+        """The spaces of the store by template, if they hold everything; nothing is made where they
+        do not exist."""
         keys, sites = [text_key(text) for text in texts], [site_of(layer) for layer in layers]
         known = {info.key for info in store.spaces()} if store.root.exists() else set()
         spaces = {}
@@ -177,7 +206,11 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None, offlin
         return _of_model(source, max_length)
     folder = Path(source)
     if not (folder / MANIFEST).is_file() or (folder / "config.json").is_file():
-        a_model = [path for pattern in ("config.json", "modules.json", "*.gguf") for path in folder.glob(pattern)]
+        a_model = [
+            path
+            for pattern in ("config.json", "modules.json", "*.gguf")
+            for path in folder.glob(pattern)
+        ]
         if folder.is_dir() and not a_model:
             raise LayerscopeError(
                 f"{folder} is neither a run (no {MANIFEST}) nor a model (no config.json). Give one of them, or a model's name."
@@ -185,7 +218,9 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None, offlin
         return _of_model(load(source, offline=offline), max_length)
     manifest = RunFolder(folder).manifest() or {}
     if manifest.get("status") != "complete" or "model" not in manifest:
-        raise RunFolderError(f"the run in {folder} is not finished. Run the same command again: it resumes.")
+        raise RunFolderError(
+            f"the run in {folder} is not finished. Run the same command again: it resumes."
+        )
     conventions = manifest.get("conventions", {})
     identity = manifest["model"]
     length = max_length or Reading.of(conventions).max_length or DEFAULT_MAX_LENGTH

@@ -33,25 +33,42 @@ def grid(rows: int, columns: int, width: float, height: float, **shared: Any) ->
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
-def label_axes(axes: Any, titles: Collection[str] = (), units: Collection[str] = (), x: str = "depth") -> None:
-    """Quiet axes (rows, columns): a title above each column, a unit beside each row, what x is under the lowest."""
+def label_axes(
+    axes: Any, titles: Collection[str] = (), units: Collection[str] = (), x: str = "depth"
+) -> None:
+    """Quiet axes (rows, columns): a title above each column, a unit beside each row, what x is
+    under the lowest."""
     for i, (row, unit) in enumerate(zip_longest(axes, units, fillvalue="")):
         for j, (axis, title) in enumerate(zip_longest(row, titles, fillvalue="")):
-            style_axis(axis, title if i == 0 else "", x if i == len(axes) - 1 else "", unit if j == 0 else "")
+            style_axis(
+                axis,
+                title if i == 0 else "",
+                x if i == len(axes) - 1 else "",
+                unit if j == 0 else "",
+            )
 
 
-def with_heading(figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, more: str = "") -> Figure:
+def with_heading(
+    figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, more: str = ""
+) -> Figure:
     """The figure with a line above it: of which model, and what it rests on."""
-    figure.suptitle(escape_math(f"{model}: " * bool(model)) + subtitle(manifest) + more, fontsize=size)
+    figure.suptitle(
+        escape_math(f"{model}: " * bool(model)) + subtitle(manifest) + more, fontsize=size
+    )
     return figure
 
 
-def legend(where: Any, colors: Mapping[str, Any], dashes: Mapping[str, Any] | None = None, **place: Any) -> None:
+def legend(
+    where: Any, colors: Mapping[str, Any], dashes: Mapping[str, Any] | None = None, **place: Any
+) -> None:
     """The names of colors (and dashes) on an axis, or under a figure if `place` says so."""
     from matplotlib.lines import Line2D
 
     look = dashes or {}
-    handles = [Line2D([], [], color=c, label=escape_math(name), linestyle=look.get(name, "-")) for name, c in colors.items()]
+    handles = [
+        Line2D([], [], color=c, label=escape_math(name), linestyle=look.get(name, "-"))
+        for name, c in colors.items()
+    ]
     where.legend(handles=handles, frameon=False, **{"fontsize": 7, "loc": "lower right", **place})
 
 
@@ -68,15 +85,20 @@ def model_colors(manifest: dict[str, Any], table: pd.DataFrame) -> dict[str, str
     return {label: COLORS[look.color] for label, look in zip(labels, looks, strict=True)}
 
 
-def draw_band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any) -> None:
+def draw_band(
+    axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any
+) -> None:
     """One curve with its 95 % band."""
     rows = rows.sort_values(x)
     axis.plot(rows[x], rows["value"], color=color, **{"linewidth": 1.5, **line})
     fill_band(axis, rows, color, x, alpha)
 
 
-def draw_levels(axis: Any, rows: pd.DataFrame, levels: Sequence[float], alpha: float = 0.16) -> dict[float, Any]:
-    """A curve for each level that has values, in colors that follow the levels; the colors by level."""
+def draw_levels(
+    axis: Any, rows: pd.DataFrame, levels: Sequence[float], alpha: float = 0.16
+) -> dict[float, Any]:
+    """A curve for each level that has values, in colors that follow the levels; the colors by
+    level."""
     colors = dict(zip(levels, ordered_colors(len(levels)), strict=True))
     for level, color in colors.items():
         draw_band(axis, rows[rows["level"] == level].dropna(subset=["value"]), color, alpha=alpha)
@@ -97,13 +119,25 @@ def wanted_panels(table: pd.DataFrame) -> list[Panel]:
     """The panels that a table has values for, in reading order."""
     measured, known = set(zip(table["metric"], table["sink"], strict=True)), metrics()
     shown = [series for series in shown_series(table["metric"]) if series in measured]
-    return [(name, sink, known[name].info.title if sink == "keep" else "… without the sink token") for name, sink in shown]
+    return [
+        (name, sink, known[name].info.title if sink == "keep" else "… without the sink token")
+        for name, sink in shown
+    ]
 
 
-def draw_panel(axis: Any, table: pd.DataFrame, panel: Panel, by: str, colors: Mapping[Any, Any], alpha: float = 0.13) -> None:
+def draw_panel(
+    axis: Any,
+    table: pd.DataFrame,
+    panel: Panel,
+    by: str,
+    colors: Mapping[Any, Any],
+    alpha: float = 0.13,
+) -> None:
     """One metric over depth, a line with its band per value of `by`."""
     metric, sink, title = panel
-    chosen = table[(table["metric"] == metric) & (table["sink"] == sink) & (table["normalization"] == "raw")]
+    chosen = table[
+        (table["metric"] == metric) & (table["sink"] == sink) & (table["normalization"] == "raw")
+    ]
     for name, color in colors.items():
         rows = chosen[chosen[by] == name].dropna(subset=["value"])
         if len(rows):
@@ -114,7 +148,13 @@ def draw_panel(axis: Any, table: pd.DataFrame, panel: Panel, by: str, colors: Ma
         use_log_scale(axis)
 
 
-def draw_panels(axes: Sequence[Any], table: pd.DataFrame, panels: Sequence[Panel], by: str, colors: Mapping[Any, Any]) -> None:
+def draw_panels(
+    axes: Sequence[Any],
+    table: pd.DataFrame,
+    panels: Sequence[Panel],
+    by: str,
+    colors: Mapping[Any, Any],
+) -> None:
     """A panel on each of the axes; those that are left over are hidden."""
     for axis, panel in zip(axes, panels, strict=False):
         draw_panel(axis, table, panel, by, colors)
@@ -122,7 +162,9 @@ def draw_panels(axes: Sequence[Any], table: pd.DataFrame, panels: Sequence[Panel
         axis.set_visible(False)
 
 
-def panel_grid(panels: Sequence[Panel], more_width: float, more_height: float) -> tuple[Figure, Any]:
+def panel_grid(
+    panels: Sequence[Panel], more_width: float, more_height: float
+) -> tuple[Figure, Any]:
     """A figure for so many panels, three beside each other, and its axes in a row."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
@@ -130,12 +172,23 @@ def panel_grid(panels: Sequence[Panel], more_width: float, more_height: float) -
     return figure, axes.ravel()
 
 
-def draw_ordered(table: pd.DataFrame, labels: Sequence[str], shown: Sequence[str], key: str, manifest: dict[str, Any]) -> Figure:
-    """A panel per metric; models in an order (steps, sizes) that their colors follow, named in a bar."""
+def draw_ordered(
+    table: pd.DataFrame,
+    labels: Sequence[str],
+    shown: Sequence[str],
+    key: str,
+    manifest: dict[str, Any],
+) -> Figure:
+    """A panel per metric; models in an order (steps, sizes) that their colors follow, named in a
+    bar."""
     panels = wanted_panels(table)
     figure, axes = panel_grid(panels, 1.2, 0.5)
-    draw_panels(axes, table, panels, "model", dict(zip(labels, ordered_colors(len(labels)), strict=True)))
-    same_scale([axis for axis, panel in zip(axes, panels, strict=False) if panel[0] == "prompt_entropy"])
+    draw_panels(
+        axes, table, panels, "model", dict(zip(labels, ordered_colors(len(labels)), strict=True))
+    )
+    same_scale(
+        [axis for axis, panel in zip(axes, panels, strict=False) if panel[0] == "prompt_entropy"]
+    )
     color_key(figure, list(axes[: len(panels)]), [escape_math(name) for name in shown], key)
     return with_heading(figure, manifest)
 

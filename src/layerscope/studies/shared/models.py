@@ -1,7 +1,8 @@
 """The models of a study: how each is written, told apart, loaded, profiled and scored.
 
-A model with settings of its own is written `org/base?bidirectional=true&adapter=org/lora&label=LLM2Vec`; the other models of
-the study are not affected. The settings are those of `layerscope.load`, plus `adapter` (repeatable) and `label`.
+A model with settings of its own is written
+`org/base?bidirectional=true&adapter=org/lora&label=LLM2Vec`; the other models of the study are not
+affected. The settings are those of `layerscope.load`, plus `adapter` (repeatable) and `label`.
 """
 
 from __future__ import annotations
@@ -40,15 +41,24 @@ from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
 
 # What each study shows beside prompt entropy; none of it needs augmented views.
-CURVES = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "sink_ratio", "sink_first"]
-# What the paper correlates with scores and draws in Fig. 10 and 11; three of them compare augmented views.
+CURVES = [
+    "prompt_entropy",
+    "curvature",
+    "dataset_entropy",
+    "effective_rank",
+    "sink_ratio",
+    "sink_first",
+]
+# What the paper correlates with scores and draws in Fig. 10 and 11; three of them compare augmented
+# views.
 PAPER_METRICS = ["prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime"]
 LAYERS = ("embed", "block.*")
 
 
 @dataclass
 class Request:
-    """What a user asked a study for; `options` are complete. What a study puts into `work` survives a crash."""
+    """What a user asked a study for; `options` are complete. What a study puts into `work` survives
+    a crash."""
 
     models: Sequence[str | Path | LoadedModel | Spec]
     texts: Corpus | None
@@ -76,24 +86,36 @@ class Spec:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        options = {} if isinstance(self.model, LoadedModel) else {**request.model_options, **self.options}
+        options = (
+            {} if isinstance(self.model, LoadedModel) else {**request.model_options, **self.options}
+        )
         return open_model(self.model, None, request.offline, options)
 
     @property
     def on_hub(self) -> bool:
-        """Whether it is a hub id (with its revision), and neither a catalogue name nor something on this machine."""
+        """Whether it is a hub id (with its revision), and neither a catalogue name nor something on
+        this machine."""
         if isinstance(self.model, LoadedModel) or str(self.model) in catalogue():
             return False
         return not exists(str(self.model))
 
     def identity(self, request: Request) -> dict[str, Any]:
-        """What tells it from other models, without loading it; a hub model is known by its name, without a download."""
+        """What tells it from other models, without loading it; a hub model is known by its name,
+        without a download."""
         if isinstance(self.model, LoadedModel):
             return {"name": self.model.name, **model_key(self.model.identity), "label": self.label}
         settings = {**request.model_options, **self.options}
         if self.on_hub:
-            named = {"hub": str(self.model), "revision": settings.get("revision"), "adapters": settings.get("adapters") or ()}
-            return {"label": self.label, "options": decisive_options(settings), **{k: str(v) for k, v in named.items()}}
+            named = {
+                "hub": str(self.model),
+                "revision": settings.get("revision"),
+                "adapters": settings.get("adapters") or (),
+            }
+            return {
+                "label": self.label,
+                "options": decisive_options(settings),
+                **{k: str(v) for k, v in named.items()},
+            }
         return {"label": self.label, **identify_files(self.model, request.offline, settings)}
 
 
@@ -125,7 +147,10 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
     name, _, query = given.partition("?")
     options: dict[str, Any] = {}
     label = None
-    known = set(inspect.signature(load).parameters) - {"spec", "offline", "adapters"} | {"adapter", "label"}
+    known = set(inspect.signature(load).parameters) - {"spec", "offline", "adapters"} | {
+        "adapter",
+        "label",
+    }
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key not in known:
             raise UnknownNameError(f"setting in {given!r}", key, known)
@@ -139,7 +164,11 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
             options[key] = value.lower() != "false"
         else:
             options[key] = value
-    extra = "".join(f" {k}" if v is True else f" {k}={v}" for k, v in options.items() if k != "adapters" and v is not False)
+    extra = "".join(
+        f" {k}" if v is True else f" {k}={v}"
+        for k, v in options.items()
+        if k != "adapters" and v is not False
+    )
     extra += "".join(f" + {_short(adapter)}" for adapter in options.get("adapters", ()))
     return Spec(name, label or _short(name) + extra, options)
 
@@ -152,21 +181,31 @@ def _short(model: str | Path) -> str:
 
 
 def canonical(request: Request) -> Request:
-    """The same request with its texts in an order of their own: intervals then do not depend on the order they came in."""
+    """The same request with its texts in an order of their own: intervals then do not depend on the
+    order they came in."""
     if request.texts is None:
         return request
-    return replace(request, texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=content_key))))
+    return replace(
+        request,
+        texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=content_key))),
+    )
 
 
 def finished_profile(request: Request, label: str) -> Profile | None:
-    """A profile in the study's work folder, if it is finished there. It belongs to this very study: its key was checked."""
+    """A profile in the study's work folder, if it is finished there. It belongs to this very study:
+    its key was checked."""
     folder = RunFolder(request.work / folder_name(label))
     done = (folder.manifest() or {}).get("status") == "complete" and folder.is_whole()
     return Profile.load(folder.path) if done else None
 
 
 def profile_of(
-    request: Request, spec: Spec, metrics: Sequence[str], bar: Progress, sites: Sequence[str] = LAYERS, **settings: Any
+    request: Request,
+    spec: Spec,
+    metrics: Sequence[str],
+    bar: Progress,
+    sites: Sequence[str] = LAYERS,
+    **settings: Any,
 ) -> Profile:
     """The profile of one model, from the study's work folder if it is finished there."""
     folder = request.work / folder_name(spec.label)
@@ -178,7 +217,10 @@ def profile_of(
     model: Any = spec.model if remote else spec.open(request)
     if not remote:
         _note_tokens(folder, tokens_sha256(model, request.texts.texts, most_tokens(request, model)))
-    where: dict[str, Any] = {"model_options": {**request.model_options, **spec.options}, "offline": request.offline}
+    where: dict[str, Any] = {
+        "model_options": {**request.model_options, **spec.options},
+        "offline": request.offline,
+    }
     run = profile(
         model,
         request.texts,
@@ -217,11 +259,17 @@ def read_prompts(
 
 
 def reduce_prompts(
-    model: LoadedModel, prompts: Sequence[Sequence[int] | np.ndarray], final_norm: str, bar: Progress, *fields: str
+    model: LoadedModel,
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    final_norm: str,
+    bar: Progress,
+    *fields: str,
 ) -> dict[str, np.ndarray]:
-    """Fields of token ids at every layer: mean-pooled `vectors` (layers, prompts, D), and prompt entropies (layers, prompts).
+    """Fields of token ids at every layer: mean-pooled `vectors` (layers, prompts, D), and prompt
+    entropies (layers, prompts).
 
-    The entropies are `keep` (of all tokens) and `drop` (without the sink token). A prompt without a token has NaN.
+    The entropies are `keep` (of all tokens) and `drop` (without the sink token). A prompt without a
+    token has NaN.
     """
     sites = expand_sites(None, model.anatomy)
     usable = [i for i, row in enumerate(prompts) if len(row)]
@@ -229,7 +277,14 @@ def reduce_prompts(
     out = {name: np.full(size, np.nan) for name in fields if name != "vectors"}
     if "vectors" in fields:
         out["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
-    with Reducer(model.anatomy, sites, final_norm, Options(), entropy=entropy, curvature=False) as reducer:  # type: ignore[arg-type]
+    with Reducer(
+        model.anatomy,
+        sites,
+        final_norm,  # type: ignore[arg-type]
+        Options(),
+        entropy=entropy,
+        curvature=False,
+    ) as reducer:
 
         def keep(numbers: list[int], batch: Batch) -> None:
             reduced = reducer.run(batch, model.run, token_level=entropy)
@@ -249,7 +304,8 @@ def runs_elsewhere(request: Request) -> bool:
 
 
 def token_fingerprint(request: Request, spec: Spec) -> str | None:
-    """A hash of the token ids that the model's tokenizer makes of the texts; None where it is not known."""
+    """A hash of the token ids that the model's tokenizer makes of the texts; None where it is not
+    known."""
     file = _facts_file(request.work / folder_name(spec.label))
     facts = checked.read_or_discard(file, checked.read_checked_json)
     return None if facts is None else facts.get("tokens_sha256")
@@ -261,8 +317,13 @@ def tokens_sha256(model: LoadedModel, texts: Sequence[str], limit: int) -> str:
 
 
 def lengths_sha256(run: Profile) -> str:
-    """The same from numbers of tokens alone, where the tokenizer is not in this process: it tells most tokenizers apart."""
-    counts = run.prompts.drop_duplicates("prompt").sort_values("prompt")["tokens"].to_numpy(dtype=np.int64)
+    """The same from numbers of tokens alone, where the tokenizer is not in this process: it tells
+    most tokenizers apart."""
+    counts = (
+        run.prompts.drop_duplicates("prompt")
+        .sort_values("prompt")["tokens"]
+        .to_numpy(dtype=np.int64)
+    )
     return "lengths-" + hashlib.sha256(counts.tobytes()).hexdigest()
 
 
@@ -285,13 +346,21 @@ def _facts_file(folder: Path) -> Path:
 
 def most_tokens(request: Request, model: LoadedModel) -> int:
     """How many tokens of a text are read: what was asked for, and no more than the model takes."""
-    return request.max_length if model.max_length is None else min(request.max_length, model.max_length)
+    return (
+        request.max_length
+        if model.max_length is None
+        else min(request.max_length, model.max_length)
+    )
 
 
 def kept_arrays(
-    file: Path, measure: Callable[[], dict[str, np.ndarray]], bar: Progress | None = None, units: int = 0
+    file: Path,
+    measure: Callable[[], dict[str, np.ndarray]],
+    bar: Progress | None = None,
+    units: int = 0,
 ) -> dict[str, np.ndarray]:
-    """What `measure` gives, from the file if it is there; the bar then moves by what need not be done again."""
+    """What `measure` gives, from the file if it is there; the bar then moves by what need not be
+    done again."""
     stored = checked.read_or_discard(file, checked.read_arrays)
     if stored is None:
         stored = measure()
@@ -301,8 +370,11 @@ def kept_arrays(
     return stored
 
 
-def score_tasks(request: Request, model: LoadedModel, label: str, **more: Any) -> tuple[Evaluation, list[str]]:
-    """Scores of every layer on the tasks that the options name, and which of them could not be scored."""
+def score_tasks(
+    request: Request, model: LoadedModel, label: str, **more: Any
+) -> tuple[Evaluation, list[str]]:
+    """Scores of every layer on the tasks that the options name, and which of them could not be
+    scored."""
     options = request.options
     evaluation = evaluate(
         model,
@@ -318,4 +390,6 @@ def score_tasks(request: Request, model: LoadedModel, label: str, **more: Any) -
         progress=False,
         **more,
     )
-    return evaluation, [f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed]
+    return evaluation, [
+        f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed
+    ]

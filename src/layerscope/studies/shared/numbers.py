@@ -1,4 +1,5 @@
-"""Numbers of studies: means over prompts with 95 % intervals as rows of tables, and what they say in words."""
+"""Numbers of studies: means over prompts with 95 % intervals as rows of tables, and what they say
+in words."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def mean_of(values: np.ndarray, seed: int) -> Interval:
 def means_of(values: Iterable[np.ndarray], seed: int) -> list[Interval]:
     """The means of several numbers per prompt."""
     estimates = [mean_over_prompts(np.asarray(one, dtype=float), 1) for one in values]
-    return [Interval(e.value, *ends, e.n) for e, ends in zip(estimates, many_intervals(estimates, seed), strict=True)]
+    return [
+        Interval(e.value, *ends, e.n)
+        for e, ends in zip(estimates, many_intervals(estimates, seed), strict=True)
+    ]
 
 
 def defined_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -45,10 +49,16 @@ def whole_layer(layer: int, blocks: int) -> dict[str, Any]:
     return {"site": site_of(layer), "layer": layer, "depth": layer / blocks}
 
 
-def mean_table(measured: Iterable[tuple[Mapping[str, Any], np.ndarray]], seed: int, columns: list[str]) -> pd.DataFrame:
-    """A tidy table: a row per setting, with the mean over prompts of its values and the interval."""
+def mean_table(
+    measured: Iterable[tuple[Mapping[str, Any], np.ndarray]], seed: int, columns: list[str]
+) -> pd.DataFrame:
+    """A tidy table: a row per setting, with the mean over prompts of its values and the
+    interval."""
     settings, values = zip(*measured, strict=True)
-    rows = [{**setting, **mean.columns} for setting, mean in zip(settings, means_of(values, seed), strict=True)]
+    rows = [
+        {**setting, **mean.columns}
+        for setting, mean in zip(settings, means_of(values, seed), strict=True)
+    ]
     return pd.DataFrame(rows).reindex(columns=columns)
 
 
@@ -60,9 +70,16 @@ def layer_table(
     columns: list[str],
     **common: Any,
 ) -> pd.DataFrame:
-    """A row per setting (its values are called `names`) and place, from values (prompts, places) by setting."""
-    settings = [({**common, **dict(zip(names, key, strict=True))}, array) for key, array in values.items()]
-    each = [({**setting, **place}, array[:, j]) for setting, array in settings for j, place in enumerate(places)]
+    """A row per setting (its values are called `names`) and place, from values (prompts, places) by
+    setting."""
+    settings = [
+        ({**common, **dict(zip(names, key, strict=True))}, array) for key, array in values.items()
+    ]
+    each = [
+        ({**setting, **place}, array[:, j])
+        for setting, array in settings
+        for j, place in enumerate(places)
+    ]
     return mean_table(each, seed, columns)
 
 
@@ -94,7 +111,9 @@ def join_words(words: Iterable[str]) -> str:
     'a, b and c'
     """
     given = list(words)
-    return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else ""
+    return (
+        given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else ""
+    )
 
 
 def where_clear(each: Sequence[Interval], up: str, down: str) -> str:
@@ -103,8 +122,14 @@ def where_clear(each: Sequence[Interval], up: str, down: str) -> str:
     >>> where_clear([Interval(0.1, -1, 1), Interval(2, 1, 3), Interval(-1, -2, -0.5)], "higher", "lower")
     'clearly higher at layer 1 and lower at layer 2 of 2; most at layer 1, +2.00 (+1.00 to +3.00).'
     """
-    signs = {sign: [layer for layer, mean in enumerate(each) if mean.sign == sign] for sign in (1, -1)}
-    where = " and ".join(f"{word} at {name_layers(signs[sign])}" for sign, word in ((1, up), (-1, down)) if signs[sign])
+    signs = {
+        sign: [layer for layer, mean in enumerate(each) if mean.sign == sign] for sign in (1, -1)
+    }
+    where = " and ".join(
+        f"{word} at {name_layers(signs[sign])}"
+        for sign, word in ((1, up), (-1, down))
+        if signs[sign]
+    )
     if not where:
         return "at no single layer is the change clear."
     sizes = [abs(mean.value) if mean.value == mean.value else -1.0 for mean in each]
@@ -113,7 +138,8 @@ def where_clear(each: Sequence[Interval], up: str, down: str) -> str:
 
 
 def change_without_sink(kept: Interval, dropped: Interval, words: Mapping[int, str]) -> str:
-    """What a number does without the sink token, where that is not what it does with it; `words` are by sign.
+    """What a number does without the sink token, where that is not what it does with it; `words`
+    are by sign.
 
     >>> change_without_sink(Interval(1, 0.5, 2), Interval(-1, -2, -0.5), MOVES)
     ' (falls without the sink token)'

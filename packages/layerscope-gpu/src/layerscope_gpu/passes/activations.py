@@ -1,9 +1,10 @@
 """Activation functions as tables on a GPU, to the same bits.
 
-A number in half precision has 65,536 values. What a model's own function makes of each fits into a multiprocessor's shared
-memory, so that an activation is one lookup, as fast as reading and writing the states. Any function of single numbers will do,
-however costly: GELU takes torch a fifth longer than that on an H200. A table is tried on another shape first: unless all bits
-agree, the model's own function stays.
+A number in half precision has 65,536 values. What a model's own function makes of each fits into a
+multiprocessor's shared memory, so that an activation is one lookup, as fast as reading and writing
+the states. Any function of single numbers will do, however costly: GELU takes torch a fifth longer
+than that on an H200. A table is tried on another shape first: unless all bits agree, the model's
+own function stays.
 """
 
 from __future__ import annotations
@@ -23,10 +24,24 @@ _BYTES = 2 * _VALUES
 _THREADS = 1024
 _EIGHT = 8  # numbers that a thread reads at once: 16 bytes
 _FEWEST = 2**22  # numbers: a table takes longer to load than fewer are worth
-_KINDS = (nn.GELU, nn.SiLU, nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Mish, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Hardswish)
+_KINDS = (
+    nn.GELU,
+    nn.SiLU,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Mish,
+    nn.ELU,
+    nn.SELU,
+    nn.LeakyReLU,
+    nn.Hardswish,
+)
 
 _found: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()
-_tables: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype, torch.device], Tensor | None]] = WeakKeyDictionary()
+_tables: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype, torch.device], Tensor | None]] = (
+    WeakKeyDictionary()
+)
 
 SOURCE = r"""
 typedef unsigned short u16;
@@ -59,8 +74,11 @@ look_up(const uint4* from, const uint4* values, uint4* to, int eights) {
 
 @contextmanager
 def fast_activations(module: nn.Module) -> Iterator[None]:
-    """While this is open, activation functions of a module are looked up, where that gives the same."""
-    replaced = [part for part in _activations(module) if "forward" not in vars(part)]  # or another thread has replaced it
+    """While this is open, activation functions of a module are looked up, where that gives the
+    same."""
+    replaced = [
+        part for part in _activations(module) if "forward" not in vars(part)
+    ]  # or another thread has replaced it
     for part in replaced:
         part.forward = _Fast(part, part.forward)
     try:
@@ -104,13 +122,18 @@ def _fits(states: Any) -> bool:
 
 
 def _shape_fits(states: Tensor) -> bool:
-    if states.dtype not in (torch.bfloat16, torch.float16) or not states.is_contiguous() or states.data_ptr() % 16:
+    if (
+        states.dtype not in (torch.bfloat16, torch.float16)
+        or not states.is_contiguous()
+        or states.data_ptr() % 16
+    ):
         return False
     return states.numel() % _EIGHT == 0 and 0 < states.numel() // _EIGHT < 2**30
 
 
 def table_of(part: nn.Module, own: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """What a function gives for every number of a type; None if it is no function of single numbers. Tried once."""
+    """What a function gives for every number of a type; None if it is no function of single
+    numbers. Tried once."""
     known = _tables.setdefault(part, {})
     if (dtype, device) not in known:
         known[dtype, device] = _make_table(own, dtype, device)
@@ -127,7 +150,11 @@ def _make_table(own: Any, dtype: torch.dtype, device: torch.device) -> Tensor | 
             return None
         table = table.contiguous()
         got, want = look_up(some, table), own(some)
-        return table if want.dtype == dtype and torch.equal(got.view(torch.int16), want.view(torch.int16)) else None
+        return (
+            table
+            if want.dtype == dtype and torch.equal(got.view(torch.int16), want.view(torch.int16))
+            else None
+        )
     except (UnusableError, OSError, AttributeError, RuntimeError, TypeError):
         return None
 
@@ -136,5 +163,7 @@ def look_up(states: Tensor, table: Tensor) -> Tensor:
     """Contiguous states in half precision, every number replaced by what the table has for it."""
     out = torch.empty_like(states)
     blocks = min(-(-states.numel() // (_EIGHT * _THREADS)), multiprocessors(states.device))
-    launch(SOURCE, "look_up", blocks, _THREADS, _BYTES, [states, table, out, states.numel() // _EIGHT])
+    launch(
+        SOURCE, "look_up", blocks, _THREADS, _BYTES, [states, table, out, states.numel() // _EIGHT]
+    )
     return out

@@ -1,8 +1,9 @@
-"""Blocks whose two halves run side by side (GPT-NeoX, Pythia): their sum, and the next block's two norms of it, in one kernel.
+"""Blocks whose two halves run side by side (GPT-NeoX, Pythia): their sum, and the next block's two
+norms of it, in one kernel.
 
-torch adds twice and reads the sum twice more: on an H200 that is a tenth of a pass of a model like Pythia-410M. The kernel rounds
-where those steps round. A model's blocks are recognized by their parts, and a pass is tried both ways: unless all bits agree,
-they stay as they are.
+torch adds twice and reads the sum twice more: on an H200 that is a tenth of a pass of a model like
+Pythia-410M. The kernel rounds where those steps round. A model's blocks are recognized by their
+parts, and a pass is tried both ways: unless all bits agree, they stay as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class _Block(NamedTuple):
 @contextmanager
 def fast_blocks(module: nn.Module) -> Iterator[None]:
     """While this is open, blocks of a module that was tried end with the kernel."""
-    replaced = [one for one in _known.get(module, ()) if "forward" not in vars(one.block)]  # or another thread has replaced it
+    replaced = [
+        one for one in _known.get(module, ()) if "forward" not in vars(one.block)
+    ]  # or another thread has replaced it
     for one in replaced:
         one.block.forward = _Fast(one, one.block.forward)
     try:
@@ -80,7 +83,9 @@ def _blocks(module: nn.Module) -> list[_Block]:
 
 
 def _is_parallel(block: nn.Module) -> bool:
-    if getattr(block, "use_parallel_residual", None) is not True or any(not hasattr(block, name) for name in _PARTS):
+    if getattr(block, "use_parallel_residual", None) is not True or any(
+        not hasattr(block, name) for name in _PARTS
+    ):
         return False
     return all(type(getattr(block, name, None)) is nn.LayerNorm for name in _NORMS)
 
@@ -97,13 +102,19 @@ class _Fast:
         block: Any = self.one.block
         mixed, _ = block.attention(block.input_layernorm(hidden_states), **named)
         added = block.mlp(block.post_attention_layernorm(hidden_states))
-        if not all(part.shape == hidden_states.shape and part.is_contiguous() for part in (mixed, added)):
+        if not all(
+            part.shape == hidden_states.shape and part.is_contiguous() for part in (mixed, added)
+        ):
             return added + mixed + hidden_states
         return norms.sum_and_norms(added, mixed, hidden_states, self.one.norms)
 
     def _usable(self, states: Tensor) -> bool:
         block, after = self.one
-        if block.training or torch.is_grad_enabled() or not all(norms.usable(norm, states) for norm in self.one.norms):
+        if (
+            block.training
+            or torch.is_grad_enabled()
+            or not all(norms.usable(norm, states) for norm in self.one.norms)
+        ):
             return False
         # a hook of somebody else could change the sum in place, after its norms have been computed
         hooks = [*block._forward_hooks.values(), *after._forward_pre_hooks.values()]

@@ -1,8 +1,9 @@
 """Layer normalization in one quick CUDA kernel, to the same bits as torch's own.
 
-torch gives each row to a block of 128 threads, which spend most of their time waiting for one another: on an H200 a norm of 1,024
-numbers per token takes two to three times as long as reading and writing them. Here a warp takes a row and does what those 128
-threads would, in the same order. A few rows are tried first: unless all bits agree, torch's kernel stays.
+torch gives each row to a block of 128 threads, which spend most of their time waiting for one
+another: on an H200 a norm of 1,024 numbers per token takes two to three times as long as reading
+and writing them. Here a warp takes a row and does what those 128 threads would, in the same order.
+A few rows are tried first: unless all bits agree, torch's kernel stays.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from torch.nn import functional
 
 from layerscope_gpu.cuda import HALVES, UnusableError, launch
 
-_ready: dict[nn.LayerNorm, tuple[Tensor, Tensor]] = {}  # norms of states: the states, and what the norm makes of them
+_ready: dict[
+    nn.LayerNorm, tuple[Tensor, Tensor]
+] = {}  # norms of states: the states, and what the norm makes of them
 
 _ROWS = 8  # of a block: one warp each
 _MOST = 4096  # a lane keeps a 32nd of a row in registers
 
-# PARTS: how often 128 threads that take four numbers each go through a row; FULL: the last time is like the others
+# PARTS: how often 128 threads that take four numbers each go through a row; FULL: the last time is
+# like the others
 _SOURCE = r"""
 // four numbers, read and written as 8 bytes at once
 struct Four {
@@ -154,7 +158,11 @@ sum_and_norms(const u16* one, const u16* two, const u16* three, const u16* weigh
 @cache
 def source(width: int, dtype: torch.dtype) -> str:
     """The kernel for rows of this many numbers of this kind."""
-    known = {"PARTS": -(-width // 512), "FULL": int(width % 512 == 0), "HALF": int(dtype == torch.float16)}
+    known = {
+        "PARTS": -(-width // 512),
+        "FULL": int(width % 512 == 0),
+        "HALF": int(dtype == torch.float16),
+    }
     return "".join(f"#define {name} {value}\n" for name, value in known.items()) + HALVES + _SOURCE
 
 
@@ -205,13 +213,26 @@ def _fits(norm: nn.LayerNorm, states: Any) -> bool:
 
 def _shapes_fit(norm: nn.LayerNorm, states: Tensor) -> bool:
     tensors = (states, norm.weight, norm.bias)
-    if norm.weight is None or norm.bias is None or states.dtype not in (torch.bfloat16, torch.float16) or not states.numel():
+    if (
+        norm.weight is None
+        or norm.bias is None
+        or states.dtype not in (torch.bfloat16, torch.float16)
+        or not states.numel()
+    ):
         return False
     width = states.shape[-1]
-    if norm.normalized_shape != (width,) or width % 4 or width > _MOST or states.numel() // width >= 2**31:
+    if (
+        norm.normalized_shape != (width,)
+        or width % 4
+        or width > _MOST
+        or states.numel() // width >= 2**31
+    ):
         return False
     return all(
-        one.dtype == states.dtype and one.device == states.device and one.is_contiguous() and one.data_ptr() % 16 == 0
+        one.dtype == states.dtype
+        and one.device == states.device
+        and one.is_contiguous()
+        and one.data_ptr() % 16 == 0
         for one in tensors
     )
 
@@ -230,8 +251,11 @@ def _bits(epsilon: float) -> int:
     return int(struct.unpack("i", struct.pack("f", epsilon))[0])
 
 
-def sum_and_norms(one: Tensor, two: Tensor, three: Tensor, norms: tuple[nn.LayerNorm, nn.LayerNorm]) -> Tensor:
-    """(one + two) + three; what the next two norms make of it is kept for them, until the pass is over."""
+def sum_and_norms(
+    one: Tensor, two: Tensor, three: Tensor, norms: tuple[nn.LayerNorm, nn.LayerNorm]
+) -> Tensor:
+    """(one + two) + three; what the next two norms make of it is kept for them, until the pass is
+    over."""
     width = three.shape[-1]
     rows = three.numel() // width
     out, *normed = (torch.empty_like(three) for _ in range(3))

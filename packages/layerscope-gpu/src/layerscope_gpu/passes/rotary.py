@@ -1,8 +1,9 @@
 """Rotary position embedding of queries and keys in one CUDA kernel, to the same bits.
 
-transformers turns queries and keys in eight steps that each read and write all of them: on an H200 that is a third of a pass of a
-model like Pythia-410M. The kernel rounds where those steps round, so no number changes. A model's own function is recognized by
-its results: on a few tensors they must equal ours, bit by bit.
+transformers turns queries and keys in eight steps that each read and write all of them: on an H200
+that is a third of a pass of a model like Pythia-410M. The kernel rounds where those steps round, so
+no number changes. A model's own function is recognized by its results: on a few tensors they must
+equal ours, bit by bit.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ def source(dtype: torch.dtype) -> str:
 
 @contextmanager
 def fast_rotation(module: nn.Module) -> Iterator[None]:
-    """While this is open, passes of a module turn queries and keys with the kernel, where that gives the same."""
+    """While this is open, passes of a module turn queries and keys with the kernel, where that
+    gives the same."""
     replaced = []
     for home in _homes_of(module):
         own = getattr(home, _NAME)
@@ -188,12 +190,17 @@ class _Fast:
             q, k, cos, _ = given
             if _is_same(self.own, q.dtype, q.device, cos.shape[-1] < q.shape[-1]):
                 by_warps = cos.shape[-1] <= _WARP * _EIGHT  # of which one can take a head
-                return rotate_in_place(*given) if self.in_place and by_warps and _apart(q, k) else rotate(*given)
+                return (
+                    rotate_in_place(*given)
+                    if self.in_place and by_warps and _apart(q, k)
+                    else rotate(*given)
+                )
         return self.own(*given, **named)
 
 
 def try_rotating_in_place(module: nn.Module, work: Callable[[], Any]) -> None:
-    """Find out, once, whether queries and keys may be turned where they are: a model could still need them as they were.
+    """Find out, once, whether queries and keys may be turned where they are: a model could still
+    need them as they were.
 
     `work` is a pass of the model; it must give the same bits.
     """
@@ -209,7 +216,8 @@ def try_rotating_in_place(module: nn.Module, work: Callable[[], Any]) -> None:
 
 
 def _apart(q: Tensor, k: Tensor) -> bool:
-    """Whether every number of the queries and of the keys is there once, with the heads of a token near each other."""
+    """Whether every number of the queries and of the keys is there once, with the heads of a token
+    near each other."""
     for one in (q, k):
         _, heads, tokens, across = one.shape
         of_batch, of_head, of_token = one.stride()[:3]
@@ -221,9 +229,15 @@ def _apart(q: Tensor, k: Tensor) -> bool:
 def _fits(q: Any, k: Any, cos: Any, sin: Any) -> bool:
     """Whether the kernel can take these."""
     tensors = (q, k, cos, sin)
-    if not all(isinstance(one, Tensor) and one.is_cuda for one in tensors) or not q.numel() or not k.numel():
+    if (
+        not all(isinstance(one, Tensor) and one.is_cuda for one in tensors)
+        or not q.numel()
+        or not k.numel()
+    ):
         return False
-    if q.dtype not in (torch.bfloat16, torch.float16) or any(one.dtype != q.dtype or one.device != q.device for one in tensors):
+    if q.dtype not in (torch.bfloat16, torch.float16) or any(
+        one.dtype != q.dtype or one.device != q.device for one in tensors
+    ):
         return False
     return _shapes_fit(q, k, cos, sin)
 
@@ -232,12 +246,19 @@ def _shapes_fit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
     if q.ndim != 4 or k.ndim != 4 or cos.ndim != 3 or sin.shape != cos.shape:
         return False
     batch, _, tokens, across = q.shape
-    if k.shape[0] != batch or k.shape[2:] != q.shape[2:] or cos.shape[0] not in (1, batch) or cos.shape[1] != tokens:
+    if (
+        k.shape[0] != batch
+        or k.shape[2:] != q.shape[2:]
+        or cos.shape[0] not in (1, batch)
+        or cos.shape[1] != tokens
+    ):
         return False
     if across % _EIGHT or cos.shape[-1] % (2 * _EIGHT) or cos.shape[-1] > across:
         return False
     return all(
-        one.stride(-1) == 1 and one.data_ptr() % 16 == 0 and all(step % _EIGHT == 0 for step in one.stride()[:-1])
+        one.stride(-1) == 1
+        and one.data_ptr() % 16 == 0
+        and all(step % _EIGHT == 0 for step in one.stride()[:-1])
         for one in (q, k, cos, sin)
     )
 
@@ -245,34 +266,69 @@ def _shapes_fit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Queries (B, heads, T, across) and keys, turned by angles (B or 1, T, turned).
 
-    In memory, the heads of a token are side by side: what attention makes of them is then laid out as the next product needs it.
+    In memory, the heads of a token are side by side: what attention makes of them is then laid out
+    as the next product needs it.
     """
     batch, heads, tokens, across = q.shape
     turned = cos.shape[-1]
     out = [one.new_empty((batch, tokens, one.shape[1], across)) for one in (q, k)]
-    angles = [step for one in (cos, sin) for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))]
-    sizes = [batch, heads, k.shape[1], tokens, across, turned, *q.stride()[:3], *k.stride()[:3], *angles]
+    angles = [
+        step
+        for one in (cos, sin)
+        for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))
+    ]
+    sizes = [
+        batch,
+        heads,
+        k.shape[1],
+        tokens,
+        across,
+        turned,
+        *q.stride()[:3],
+        *k.stride()[:3],
+        *angles,
+    ]
     units = (heads + k.shape[1]) * (turned // (2 * _EIGHT) + (across - turned) // _EIGHT)
     threads = min(_THREADS, -(-units // 32) * 32)
-    launch(source(q.dtype), "rotate", -(-batch * tokens // _ROWS), threads, 0, [q, k, cos, sin, *out, *sizes])
+    launch(
+        source(q.dtype),
+        "rotate",
+        -(-batch * tokens // _ROWS),
+        threads,
+        0,
+        [q, k, cos, sin, *out, *sizes],
+    )
     return out[0].transpose(1, 2), out[1].transpose(1, 2)
 
 
 def rotate_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """The same queries and keys, turned where they are: numbers that are not turned are not touched."""
+    """The same queries and keys, turned where they are: numbers that are not turned are not
+    touched."""
     batch, heads, tokens, _ = q.shape
     turned = cos.shape[-1]
-    angles = [step for one in (cos, sin) for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))]
+    angles = [
+        step
+        for one in (cos, sin)
+        for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))
+    ]
     sizes = [batch, heads, k.shape[1], tokens, turned, *q.stride()[:3], *k.stride()[:3], *angles]
     places = -(-batch * tokens // _ROWS) * (heads + k.shape[1])
     warps = -(-places // (_WARP // (turned // _EIGHT)))
-    launch(source(q.dtype), "rotate_in_place", -(-_WARP * warps // _THREADS), _THREADS, 0, [q, k, cos, sin, *sizes])
+    launch(
+        source(q.dtype),
+        "rotate_in_place",
+        -(-_WARP * warps // _THREADS),
+        _THREADS,
+        0,
+        [q, k, cos, sin, *sizes],
+    )
     return q, k
 
 
 @cache
 def _is_same(own: Rotation, dtype: torch.dtype, device: torch.device, some: bool) -> bool:
-    """Whether a function gives what the kernel gives, bit by bit, tried once; `some`: not all numbers of a head are turned."""
+    """Whether a function gives what the kernel gives, bit by bit, tried once; `some`: not all
+    numbers of a head are turned."""
     generator = torch.Generator().manual_seed(0)
     sizes = [(2, 3, 5, 64), (2, 1, 5, 64), (2, 5, 32 if some else 64), (2, 5, 32 if some else 64)]
     given = [(3 * torch.randn(size, generator=generator)).to(device, dtype) for size in sizes]
@@ -280,7 +336,8 @@ def _is_same(own: Rotation, dtype: torch.dtype, device: torch.device, some: bool
         theirs, ours = own(*given), rotate(*given)
         moved = rotate_in_place(*given)
         return len(theirs) == 2 and all(
-            torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(theirs, ours, moved, strict=True)
+            torch.equal(a, b) and torch.equal(a, c)
+            for a, b, c in zip(theirs, ours, moved, strict=True)
         )
     except (UnusableError, OSError, AttributeError, RuntimeError, TypeError, ValueError):
         return False

@@ -1,8 +1,10 @@
-"""V-measures of k-means, as mteb runs it: scikit-learn's mini-batch k-means, one set of texts after the other.
+"""V-measures of k-means, as mteb runs it: scikit-learn's mini-batch k-means, one set of texts after
+the other.
 
-All layers of a set run together. They share the random numbers that scikit-learn would draw for each: first centers, batches and
-restarts of small clusters are the same draws of the same generator. Distances are taken from vectors less the set's mean, which
-changes none of them and loses fewer digits.
+All layers of a set run together. They share the random numbers that scikit-learn would draw for
+each: first centers, batches and restarts of small clusters are the same draws of the same
+generator. Distances are taken from vectors less the set's mean, which changes none of them and
+loses fewer digits.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _MAX_ITER, _NO_IMPROVEMENT, _REASSIGN = 100, 10, 0.01  # of scikit-learn's class
 
 @dataclass(frozen=True)
 class Clustering:
-    """Sets of texts (numbers of rows) with labels from 0, and into how many clusters each is put; one is as good as solved."""
+    """Sets of texts (numbers of rows) with labels from 0, and into how many clusters each is put;
+    one is as good as solved."""
 
     sets: tuple[np.ndarray, ...]
     labels: tuple[np.ndarray, ...]
@@ -31,7 +34,9 @@ class Clustering:
 def cluster(vectors: Tensor, problem: Clustering, *, memory: int = 2**28) -> np.ndarray:
     """V-measures (layers, sets) of vectors (layers, texts, D)."""
     out = np.ones((len(vectors), len(problem.sets)))
-    for column, (rows, gold, count) in enumerate(zip(problem.sets, problem.labels, problem.clusters, strict=True)):
+    for column, (rows, gold, count) in enumerate(
+        zip(problem.sets, problem.labels, problem.clusters, strict=True)
+    ):
         if count == 1:
             continue
         chosen = torch.as_tensor(rows, device=vectors.device)
@@ -50,10 +55,14 @@ def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
     batch, weights = min(batch, n), np.full(n, 1 / n, dtype=np.float32)
     shared = np.random.RandomState(seed)
     first = min(n, 3 * batch if 3 * batch >= clusters else 3 * clusters)
-    shared.randint(0, n, first)  # scikit-learn draws a set to compare several beginnings on; there is one
+    shared.randint(
+        0, n, first
+    )  # scikit-learn draws a set to compare several beginnings on; there is one
     rows = shared.randint(0, n, first) if first < n else np.arange(n)
     centers = _first_centers(x[:, torch.as_tensor(rows, device=x.device)], clusters, shared)
-    generators = [shared] * layers  # a layer has one of its own once it has drawn what others have not
+    generators = [
+        shared
+    ] * layers  # a layer has one of its own once it has drawn what others have not
     counts, since = torch.zeros(layers, clusters, device=x.device), np.zeros(layers, int)
     mean, best, idle = np.full(layers, np.nan), np.full(layers, np.inf), np.zeros(layers, int)
     final, open_ = torch.empty_like(centers), np.arange(layers)
@@ -63,7 +72,9 @@ def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
         for i in open_:
             if id(generators[i]) not in drawn:
                 drawn[id(generators[i])] = generators[i].choice(n, batch, p=weights, replace=True)
-        places = torch.as_tensor(np.stack([drawn[id(generators[i])] for i in open_]), device=x.device)
+        places = torch.as_tensor(
+            np.stack([drawn[id(generators[i])] for i in open_]), device=x.device
+        )
         which = torch.as_tensor(open_, device=x.device)
         points = x[which[:, None], places]
         labels, near = _nearest(points, centers)
@@ -77,13 +88,17 @@ def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
             _restart(points, centers, counts, open_, np.flatnonzero(restart), generators, shared)
         if step == 0:
             continue
-        mean[open_] = np.where(np.isnan(mean[open_]), inertia, mean[open_] * (1 - alpha) + inertia * alpha)
+        mean[open_] = np.where(
+            np.isnan(mean[open_]), inertia, mean[open_] * (1 - alpha) + inertia * alpha
+        )
         better = mean[open_] < best[open_]
         idle[open_] = np.where(better, 0, idle[open_] + 1)
         best[open_] = np.where(better, mean[open_], best[open_])
         ended = idle[open_] >= _NO_IMPROVEMENT
         if ended.any():
-            final[which[torch.as_tensor(ended, device=x.device)]] = centers[torch.as_tensor(ended, device=x.device)]
+            final[which[torch.as_tensor(ended, device=x.device)]] = centers[
+                torch.as_tensor(ended, device=x.device)
+            ]
             stay = torch.as_tensor(~ended, device=x.device)
             open_, centers, counts = open_[~ended], centers[stay], counts[stay]
             if not len(open_):
@@ -95,7 +110,9 @@ def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
 
 def _nearest(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest center of each point, and the squared distance to it."""
-    distances = torch.baddbmm(centers.square().sum(2)[:, None], points, centers.transpose(1, 2), alpha=-2)
+    distances = torch.baddbmm(
+        centers.square().sum(2)[:, None], points, centers.transpose(1, 2), alpha=-2
+    )
     near, labels = distances.min(2)
     return labels, near + points.square().sum(2)
 
@@ -105,7 +122,9 @@ def _first_centers(x: Tensor, clusters: int, random: np.random.RandomState) -> T
     layers, n, width = x.shape
     trials, norms = 2 + int(np.log(clusters)), x.square().sum(2)
     weights, each = np.ones(n, dtype=np.float32), torch.arange(layers, device=x.device)
-    chosen = torch.full((layers,), int(random.choice(n, p=weights / weights.sum())), device=x.device)
+    chosen = torch.full(
+        (layers,), int(random.choice(n, p=weights / weights.sum())), device=x.device
+    )
     centers = torch.empty(layers, clusters, width, device=x.device)
     centers[:, 0] = x[each, chosen]
     closest = _from(x, norms, chosen[:, None])[:, 0]
@@ -113,7 +132,9 @@ def _first_centers(x: Tensor, clusters: int, random: np.random.RandomState) -> T
         host = closest.cpu().numpy()
         wanted = random.uniform(size=trials) * host.sum(1, keepdims=True)
         sums = np.cumsum(host, axis=1)
-        found = np.stack([np.searchsorted(row, value) for row, value in zip(sums, wanted, strict=True)])
+        found = np.stack(
+            [np.searchsorted(row, value) for row, value in zip(sums, wanted, strict=True)]
+        )
         candidates = torch.as_tensor(np.minimum(found, n - 1), device=x.device)
         distances = torch.minimum(closest[:, None], _from(x, norms, candidates))
         which = distances.sum(2).argmin(1)
@@ -129,12 +150,16 @@ def _from(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
     return torch.baddbmm(norms[:, None] + own, some, x.transpose(1, 2), alpha=-2).clamp_min_(0)
 
 
-def _moved(points: Tensor, labels: Tensor, centers: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def _moved(
+    points: Tensor, labels: Tensor, centers: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
     """Centers as the means of all points that were theirs so far."""
     theirs = torch.nn.functional.one_hot(labels, centers.shape[1]).float()
     new = counts + theirs.sum(1)
     sums = torch.baddbmm(centers * counts[:, :, None], theirs.transpose(1, 2), points)
-    return torch.where((new > counts)[:, :, None], sums / new.clamp_min(1)[:, :, None], centers), new
+    return torch.where(
+        (new > counts)[:, :, None], sums / new.clamp_min(1)[:, :, None], centers
+    ), new
 
 
 def _restart(
@@ -175,10 +200,16 @@ def v_measures(found: Tensor, gold: np.ndarray) -> np.ndarray:
     layers, n = found.shape
     cells = (torch.arange(layers, device=found.device)[:, None] * clusters + found) * classes
     cells = cells + torch.as_tensor(gold, device=found.device)
-    table = torch.bincount(cells.flatten(), minlength=layers * clusters * classes).view(layers, clusters, classes)
+    table = torch.bincount(cells.flatten(), minlength=layers * clusters * classes).view(
+        layers, clusters, classes
+    )
     share = table.double().cpu().numpy() / n
     by_cluster, by_class = share.sum(2), share.sum(1)
-    h_cluster, h_class, h_both = _entropy(by_cluster), _entropy(by_class), _entropy(share.reshape(layers, -1))
+    h_cluster, h_class, h_both = (
+        _entropy(by_cluster),
+        _entropy(by_class),
+        _entropy(share.reshape(layers, -1)),
+    )
     shared = np.maximum(h_cluster + h_class - h_both, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         homogeneous = np.where(h_class > 0, shared / h_class, 1.0)

@@ -1,11 +1,12 @@
 """L-BFGS for many problems at once, step by step as scipy's `L-BFGS-B` takes them without bounds.
 
-scikit-learn's logistic regression stops after 100 such steps, long before it has converged on most layers. A score that is to be
-compared with mteb's must come from the same path, not only from the same objective: ten pairs of memory, the line search of Moré
-and Thuente, and the same tests for stopping.
+scikit-learn's logistic regression stops after 100 such steps, long before it has converged on most
+layers. A score that is to be compared with mteb's must come from the same path, not only from the
+same objective: ten pairs of memory, the line search of Moré and Thuente, and the same tests for
+stopping.
 
-Directions are combinations of the remembered vectors. Only their inner products, kept in float64, are needed to find the
-coefficients; the vectors themselves are read twice per step.
+Directions are combinations of the remembered vectors. Only their inner products, kept in float64,
+are needed to find the coefficients; the vectors themselves are read twice per step.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def minimize(
 ) -> Minimum:
     """Minimize `count` functions of `size` numbers each, from zero.
 
-    `largest` gives the largest absolute entry of gradients, in the coordinates in which it is tested: `tested` numbers.
+    `largest` gives the largest absolute entry of gradients, in the coordinates in which it is
+    tested: `tested` numbers.
     """
     points = torch.zeros(count, size, device=device)
     steps, converged = np.zeros(count, int), np.zeros(count, bool)
@@ -62,7 +64,9 @@ def minimize(
         ended = small | state.stuck
         if ended.any():
             place = state.which.cpu().numpy()[ended]
-            points[state.which[torch.as_tensor(ended, device=device)]] = state.x[torch.as_tensor(ended, device=device)]
+            points[state.which[torch.as_tensor(ended, device=device)]] = state.x[
+                torch.as_tensor(ended, device=device)
+            ]
             converged[place] = small[ended]
             if ended.all():
                 return Minimum(points, steps, converged)
@@ -75,9 +79,12 @@ def minimize(
 
 
 class _State:
-    """The problems that are still under way. `basis` holds ten steps, ten changes of the gradient, and the gradient."""
+    """The problems that are still under way. `basis` holds ten steps, ten changes of the gradient,
+    and the gradient."""
 
-    def __init__(self, evaluate: Evaluate, which: Tensor, size: int, gradient: float, tested: int) -> None:
+    def __init__(
+        self, evaluate: Evaluate, which: Tensor, size: int, gradient: float, tested: int
+    ) -> None:
         count = len(which)
         self.evaluate, self.which, self.tolerance = evaluate, which, gradient
         self.x = torch.zeros(count, size, device=which.device)
@@ -87,7 +94,10 @@ class _State:
         self.dots = np.zeros((count, 2 * MEMORY + 1, 2 * MEMORY + 1))
         self.dots[:, -1, -1] = _dot(self.basis[:, -1], self.basis[:, -1])
         self.rho, self.scale = np.zeros((count, MEMORY)), np.ones(count)
-        self.stuck, self.share = np.zeros(count, bool), np.full(count, tested**-0.5)  # of a gradient's length in one entry
+        self.stuck, self.share = (
+            np.zeros(count, bool),
+            np.full(count, tested**-0.5),
+        )  # of a gradient's length in one entry
 
     def keep(self, chosen: np.ndarray) -> None:
         """Go on with some of the problems."""
@@ -97,7 +107,8 @@ class _State:
             setattr(self, name, getattr(self, name)[chosen])
 
     def small(self, largest: Largest) -> np.ndarray:
-        """Whether the largest entry of each gradient is below the tolerance; looked up only where it may be."""
+        """Whether the largest entry of each gradient is below the tolerance; looked up only where
+        it may be."""
         length = np.sqrt(np.maximum(self.dots[:, -1, -1], 0))
         near, out = length * self.share <= 1.5 * self.tolerance, np.zeros(len(length), bool)
         if near.any():
@@ -108,7 +119,8 @@ class _State:
         return out
 
     def direction(self, step: int) -> np.ndarray:
-        """Coefficients of the direction in the basis: the two loops of L-BFGS, on inner products."""
+        """Coefficients of the direction in the basis: the two loops of L-BFGS, on inner
+        products."""
         order = [(step - 1 - k) % MEMORY for k in range(min(step, MEMORY))]  # the newest first
         q, alpha = np.zeros((len(self.f), 2 * MEMORY + 1)), {}
         q[:, -1] = 1.0
@@ -117,11 +129,14 @@ class _State:
             q[:, MEMORY + i] -= alpha[i]
         q /= self.scale[:, None]
         for i in reversed(order):
-            q[:, i] += alpha[i] - self.rho[:, i] * np.einsum("bk,bk->b", self.dots[:, MEMORY + i], q)
+            q[:, i] += alpha[i] - self.rho[:, i] * np.einsum(
+                "bk,bk->b", self.dots[:, MEMORY + i], q
+            )
         return -q
 
     def step(self, step: int, decrease: float) -> None:
-        """One step of every problem: a direction, a line search along it, and what is remembered of it."""
+        """One step of every problem: a direction, a line search along it, and what is remembered of
+        it."""
         device, count = self.which.device, len(self.f)
         q = self.direction(step)
         slope = np.einsum("bk,bk->b", q, self.dots[:, -1])
@@ -130,18 +145,34 @@ class _State:
             q[uphill], self.rho[uphill], self.scale[uphill] = 0.0, 0.0, 1.0
             q[uphill, -1] = -1.0
             slope[uphill] = -self.dots[uphill, -1, -1]
-        d = torch.bmm(torch.as_tensor(q, dtype=torch.float32, device=device)[:, None], self.basis)[:, 0]
-        first = 1 / np.sqrt(np.einsum("bi,bij,bj->b", q, self.dots, q)) if step == 0 else np.ones(count)
-        searches = [_Search(f, s, t) for f, s, t in zip(self.f.tolist(), slope.tolist(), first.tolist(), strict=True)]
+        d = torch.bmm(torch.as_tensor(q, dtype=torch.float32, device=device)[:, None], self.basis)[
+            :, 0
+        ]
+        first = (
+            1 / np.sqrt(np.einsum("bi,bij,bj->b", q, self.dots, q)) if step == 0 else np.ones(count)
+        )
+        searches = [
+            _Search(f, s, t)
+            for f, s, t in zip(self.f.tolist(), slope.tolist(), first.tolist(), strict=True)
+        ]
         lengths = torch.as_tensor(first, dtype=torch.float32, device=device)
         x = torch.addcmul(self.x, lengths[:, None], d)
         values, g = self.evaluate(self.which, x)
         f, slopes = values.cpu().numpy(), _dot(g, d)
         while len(
-            open_ := np.array([i for i, one in enumerate(searches) if not one.ended and not one.done(f[i], slopes[i])], int)
+            open_ := np.array(
+                [
+                    i
+                    for i, one in enumerate(searches)
+                    if not one.ended and not one.done(f[i], slopes[i])
+                ],
+                int,
+            )
         ):
             rows = torch.as_tensor(open_, device=device)
-            lengths = torch.tensor([searches[i].length for i in open_], dtype=torch.float32, device=device)
+            lengths = torch.tensor(
+                [searches[i].length for i in open_], dtype=torch.float32, device=device
+            )
             x[rows] = torch.addcmul(self.x[rows], lengths[:, None], d[rows])
             values, gradients = self.evaluate(self.which[rows], x[rows])
             g[rows] = gradients
@@ -153,11 +184,21 @@ class _State:
         self.f, self.stuck = f, settled | failed
 
     def remember(
-        self, step: int, q: np.ndarray, lengths: np.ndarray, slope: np.ndarray, slopes: np.ndarray, x: Tensor, g: Tensor
+        self,
+        step: int,
+        q: np.ndarray,
+        lengths: np.ndarray,
+        slope: np.ndarray,
+        slopes: np.ndarray,
+        x: Tensor,
+        g: Tensor,
     ) -> None:
-        """Put the step and the change of the gradient in the place of the oldest, and bring the inner products up to date."""
+        """Put the step and the change of the gradient in the place of the oldest, and bring the
+        inner products up to date."""
         i, j = step % MEMORY, MEMORY + step % MEMORY
-        with_s = lengths[:, None] * np.einsum("bk,bkl->bl", q, self.dots)  # of the step, a combination of the old basis
+        with_s = lengths[:, None] * np.einsum(
+            "bk,bkl->bl", q, self.dots
+        )  # of the step, a combination of the old basis
         s_s = lengths * np.einsum("bk,bk->b", with_s, q)
         torch.sub(x, self.x, out=self.basis[:, i])
         y = torch.sub(g, self.basis[:, -1], out=self.basis[:, j])
@@ -184,7 +225,8 @@ def _dot(a: Tensor, b: Tensor) -> np.ndarray:
 
 
 class _Search:
-    """A line search of Moré and Thuente along one direction; `length` is where the function is wanted next."""
+    """A line search of Moré and Thuente along one direction; `length` is where the function is
+    wanted next."""
 
     def __init__(self, f: float, slope: float, first: float) -> None:
         self.f0, self.slope, self.test = f, slope, _DECREASE * slope
@@ -196,23 +238,35 @@ class _Search:
         self.width_before *= 2
 
     def done(self, f: float, slope: float) -> bool:
-        """Whether the point just tried is good enough; where it is not, the next one is in `length`."""
+        """Whether the point just tried is good enough; where it is not, the next one is in
+        `length`."""
         t, self.count = self.length, self.count + 1
         allowed = self.f0 + t * self.test
         if f <= allowed and abs(slope) <= -_CURVATURE * self.slope:
             self.ended = True
             return True
-        narrow = self.bracketed and (t <= self.low or t >= self.high or self.high - self.low <= _WIDTH * self.high)
-        at_end = (t >= _LARGEST and f <= allowed and slope <= self.test) or (t <= 0 and (f > allowed or slope >= self.test))
+        narrow = self.bracketed and (
+            t <= self.low or t >= self.high or self.high - self.low <= _WIDTH * self.high
+        )
+        at_end = (t >= _LARGEST and f <= allowed and slope <= self.test) or (
+            t <= 0 and (f > allowed or slope >= self.test)
+        )
         if narrow or at_end or self.count >= _SEARCHES or not np.isfinite(f):
             self.failed, self.ended = not f <= self.f0, True
             return True
         if self.stage == 1 and f <= allowed and slope >= 0:
             self.stage = 2
-        if self.stage == 1 and f <= self.best[1] and f > allowed:  # on the function less its expected decrease
-            tilted = [(a, b - a * self.test, c - self.test) for a, b, c in (self.best, self.other, (t, f, slope))]
+        if (
+            self.stage == 1 and f <= self.best[1] and f > allowed
+        ):  # on the function less its expected decrease
+            tilted = [
+                (a, b - a * self.test, c - self.test)
+                for a, b, c in (self.best, self.other, (t, f, slope))
+            ]
             best, other = self._next(*tilted)
-            self.best, self.other = ((a, b + a * self.test, c + self.test) for a, b, c in (best, other))
+            self.best, self.other = (
+                (a, b + a * self.test, c + self.test) for a, b, c in (best, other)
+            )
         else:
             self.best, self.other = self._next(self.best, self.other, (t, f, slope))
         if self.bracketed:
@@ -224,7 +278,11 @@ class _Search:
             self.low = self.length + 1.1 * (self.length - self.best[0])
             self.high = self.length + 4 * (self.length - self.best[0])
         self.length = min(max(self.length, 0.0), _LARGEST)
-        if self.bracketed and (self.length <= self.low or self.length >= self.high or self.high - self.low <= _WIDTH * self.high):
+        if self.bracketed and (
+            self.length <= self.low
+            or self.length >= self.high
+            or self.high - self.low <= _WIDTH * self.high
+        ):
             self.length = self.best[0]
         return False
 
@@ -266,6 +324,10 @@ def _cubic(a: Point, b: Point) -> float:
     (ax, af, ag), (bx, bf, bg) = a, b
     theta = 3 * (af - bf) / (bx - ax) + ag + bg
     size = max(abs(theta), abs(ag), abs(bg))
-    gamma = size * max(0.0, (theta / size) ** 2 - ag / size * (bg / size)) ** 0.5 * (-1 if bx < ax else 1)
+    gamma = (
+        size
+        * max(0.0, (theta / size) ** 2 - ag / size * (bg / size)) ** 0.5
+        * (-1 if bx < ax else 1)
+    )
     below = 2 * gamma - ag + bg
     return ax + (gamma - ag + theta) / below * (bx - ax) if below else bx

@@ -1,6 +1,7 @@
 """Scores that need no fit: pairs against gold values or labels, documents ranked for queries.
 
-Cosines are computed as mteb's evaluators do, in float32 and from the same formula, since equal vectors must stay equal ranks.
+Cosines are computed as mteb's evaluators do, in float32 and from the same formula, since equal
+vectors must stay equal ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of texts (numbers of rows) with a gold value each; `labeled`: 1 for those that belong together, else 0."""
+    """Pairs of texts (numbers of rows) with a gold value each; `labeled`: 1 for those that belong
+    together, else 0."""
 
     first: np.ndarray
     second: np.ndarray
@@ -28,9 +30,10 @@ class Pairs:
 class Ranking:
     """Queries and documents (numbers of rows), what is judged, and what is counted.
 
-    `pairs`: which documents are ranked for which queries, as two rows of places in `documents` and `queries`; None: all for all.
-    `groups`: queries that are parts of one have one number, and a document's best score counts. `judged`: three rows: number of a
-    group, place of a document (−1: it is not there), grade. `order` breaks ties: the larger goes first, as trec_eval has it.
+    `pairs`: which documents are ranked for which queries, as two rows of places in `documents` and
+    `queries`; None: all for all. `groups`: queries that are parts of one have one number, and a
+    document's best score counts. `judged`: three rows: number of a group, place of a document (−1:
+    it is not there), grade. `order` breaks ties: the larger goes first, as trec_eval has it.
     `skip`: the document of each query that is left out, or −1.
     """
 
@@ -51,7 +54,9 @@ MEASURES = ("similarity", "cosine", "manhattan", "euclidean", "dot")
 def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**26) -> Tensor:
     """How alike the texts of each pair are, (layers, pairs); of distances the negative."""
     layers, _, width = vectors.shape
-    first, second = (torch.as_tensor(rows, device=vectors.device) for rows in (problem.first, problem.second))
+    first, second = (
+        torch.as_tensor(rows, device=vectors.device) for rows in (problem.first, problem.second)
+    )
     out = torch.empty(layers, len(first), device=vectors.device)
     step = max(1, block // (layers * width))
     for start in range(0, len(first), step):
@@ -64,14 +69,18 @@ def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**2
         elif measure == "euclidean":
             value = -torch.linalg.vector_norm(a - b, dim=2)
         else:
-            a, b = (x / torch.linalg.vector_norm(x, dim=2, keepdim=True).clamp_min(1e-12) for x in (a, b))
+            a, b = (
+                x / torch.linalg.vector_norm(x, dim=2, keepdim=True).clamp_min(1e-12)
+                for x in (a, b)
+            )
             value = (a * b).sum(2) if measure == "similarity" else 1 - (a - b).square_().sum(2) / 2
         out[:, part] = value
     return out
 
 
 def pair_scores(vectors: Tensor, problem: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (layers,) and the values (layers, pairs) that they come from: of several measures, each layer's best."""
+    """Scores (layers,) and the values (layers, pairs) that they come from: of several measures,
+    each layer's best."""
     gold = torch.as_tensor(problem.gold, dtype=torch.float64, device=vectors.device)
     best = torch.full((len(vectors),), -torch.inf, dtype=torch.float64, device=vectors.device)
     kept = torch.empty(len(vectors), len(gold), device=vectors.device)
@@ -84,7 +93,8 @@ def pair_scores(vectors: Tensor, problem: Pairs) -> tuple[np.ndarray, np.ndarray
 
 
 def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the run of equal values begins and ends to which each of the sorted values (…, n) belongs."""
+    """Where the run of equal values begins and ends to which each of the sorted values (…, n)
+    belongs."""
     n = ordered.shape[-1]
     place = torch.arange(n, device=ordered.device).expand_as(ordered)
     change = ordered[..., 1:] != ordered[..., :-1]
@@ -95,12 +105,15 @@ def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _spearman(values: Tensor, gold: Tensor) -> Tensor:
-    """Spearman's ρ of each row (layers, n) against gold values (n,); NaN where a row is constant."""
+    """Spearman's ρ of each row (layers, n) against gold values (n,); NaN where a row is
+    constant."""
 
     def ranks(some: Tensor) -> Tensor:
         ordered, order = some.sort(-1)
         first, last = _runs(ordered)
-        out = torch.empty_like(some, dtype=torch.float64).scatter_(-1, order, (first + last).double() / 2)
+        out = torch.empty_like(some, dtype=torch.float64).scatter_(
+            -1, order, (first + last).double() / 2
+        )
         return out - out.mean(-1, keepdim=True)
 
     a, b = ranks(values), ranks(gold)
@@ -115,7 +128,9 @@ def _average_precision(values: Tensor, relevant: Tensor) -> Tensor:
     return (hit * hit.cumsum(-1).gather(-1, last) / (last + 1)).sum(-1) / relevant.sum()
 
 
-def rank_scores(vectors: Tensor, problem: Ranking, block: int = 2**26) -> tuple[np.ndarray, np.ndarray]:
+def rank_scores(
+    vectors: Tensor, problem: Ranking, block: int = 2**26
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores (layers,), and each query's part in them (layers, groups of queries)."""
     ranker = _Ranker(problem, vectors.device, block)
     items = torch.stack([ranker.measured(layer) for layer in vectors]).cpu().numpy()
@@ -130,7 +145,11 @@ class _Ranker:
             return torch.as_tensor(np.ascontiguousarray(values), device=device)
 
         self.problem, self.block = problem, block
-        self.queries, self.documents, self.groups = moved(problem.queries), moved(problem.documents), moved(problem.groups)
+        self.queries, self.documents, self.groups = (
+            moved(problem.queries),
+            moved(problem.documents),
+            moved(problem.groups),
+        )
         self.order, self.count = moved(problem.order), int(problem.groups.max()) + 1
         judged = moved(problem.judged)
         group, document, grade = judged[0].long(), judged[1].long(), judged[2].double().clamp_min(0)
@@ -139,7 +158,9 @@ class _Ranker:
         order = torch.argsort(grade, descending=True, stable=True)
         order = order[torch.argsort(group[order], stable=True)]
         gains = grade[order] / torch.log2(self._ranks(group[order]) + 2.0)
-        self.ideal = zeros.index_add(0, group[order], torch.where(self._ranks(group[order]) < problem.depth, gains, 0.0))
+        self.ideal = zeros.index_add(
+            0, group[order], torch.where(self._ranks(group[order]) < problem.depth, gains, 0.0)
+        )
         there = document >= 0
         codes, where = torch.sort(group[there] * len(problem.documents) + document[there])
         self.codes, self.grades = codes, grade[there][where]
@@ -148,7 +169,9 @@ class _Ranker:
             pairs = moved(problem.pairs)
             if problem.skip is not None:
                 pairs = pairs[:, pairs[0] != moved(problem.skip)[pairs[1]]]
-            best_first = torch.argsort(self.order[pairs[0]], descending=True)  # ties stay in this order
+            best_first = torch.argsort(
+                self.order[pairs[0]], descending=True
+            )  # ties stay in this order
             self.place, self.asked = pairs[:, best_first]
             slots = self.groups[self.asked] * len(problem.documents) + self.place
             self.slots = slots
@@ -163,7 +186,9 @@ class _Ranker:
         else:
             slots, scores = self.slots, self._compared(unit)
             if self.slot is not None:
-                scores = scores.new_full((len(slots),), -torch.inf).scatter_reduce(0, self.slot, scores, "amax")
+                scores = scores.new_full((len(slots),), -torch.inf).scatter_reduce(
+                    0, self.slot, scores, "amax"
+                )
         if self.problem.pairs is None or self.slot is not None:
             first = torch.argsort(self.order[slots % len(self.documents)], descending=True)
             slots, scores = slots[first], scores[first]
@@ -188,24 +213,33 @@ class _Ranker:
     @staticmethod
     def _ranks(group: Tensor) -> Tensor:
         """The place, from 0, of each entry among those of its group, which stand together."""
-        return (torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)).double()
+        return (
+            torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)
+        ).double()
 
     def _compared(self, unit: Tensor) -> Tensor:
-        """Cosines of the pairs: one by one, or out of the table of all where most of it is needed."""
+        """Cosines of the pairs: one by one, or out of the table of all where most of it is
+        needed."""
         out = unit.new_empty(len(self.asked))
         rows, query = torch.unique(self.queries[self.asked], return_inverse=True)
         if len(rows) * len(self.documents) > 8 * len(out):
             step = max(1, self.block // unit.shape[1])
             for i in range(0, len(out), step):
                 part = slice(i, i + step)
-                out[part] = (unit[rows[query[part]]] * unit[self.documents[self.place[part]]]).sum(1)
+                out[part] = (unit[rows[query[part]]] * unit[self.documents[self.place[part]]]).sum(
+                    1
+                )
             return out
         step, documents = max(1, self.block // len(self.documents)), unit[self.documents]
         by_query = torch.argsort(query)
-        ends = torch.searchsorted(query[by_query], torch.arange(0, len(rows) + step, step, device=unit.device)).tolist()
+        ends = torch.searchsorted(
+            query[by_query], torch.arange(0, len(rows) + step, step, device=unit.device)
+        ).tolist()
         for i, (low, high) in enumerate(pairwise(ends)):
             some = by_query[low:high]
-            out[some] = (unit[rows[i * step : (i + 1) * step]] @ documents.T)[query[some] - i * step, self.place[some]]
+            out[some] = (unit[rows[i * step : (i + 1) * step]] @ documents.T)[
+                query[some] - i * step, self.place[some]
+            ]
         return out
 
     def _searched(self, unit: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,10 +251,14 @@ class _Ranker:
         step = max(1, self.block // len(queries))
         for start in range(0, len(documents), step):
             scores = queries @ documents[start : start + step].T
-            here = torch.arange(start, start + scores.shape[1], device=unit.device).expand_as(scores)
+            here = torch.arange(start, start + scores.shape[1], device=unit.device).expand_as(
+                scores
+            )
             if self.problem.skip is not None:
                 skip = torch.as_tensor(self.problem.skip, device=unit.device)
                 scores = scores.masked_fill(here == skip[:, None], -torch.inf)
-            best, which = torch.cat([best, scores], 1).topk(min(kept, best.shape[1] + scores.shape[1]), 1)
+            best, which = torch.cat([best, scores], 1).topk(
+                min(kept, best.shape[1] + scores.shape[1]), 1
+            )
             places = torch.cat([places, here], 1).gather(1, which)
         return (self.groups[:, None] * len(documents) + places).flatten(), best.flatten()

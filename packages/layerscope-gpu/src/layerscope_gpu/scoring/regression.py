@@ -1,8 +1,10 @@
-"""Accuracy of logistic regressions, as mteb fits them: few texts per label, several draws, 100 steps of L-BFGS.
+"""Accuracy of logistic regressions, as mteb fits them: few texts per label, several draws, 100
+steps of L-BFGS.
 
-The objective is scikit-learn's: the mean of the log losses plus ½ |W|² / n, intercepts free, one set of weights per label (one in
-all where there are two labels). Steps from zero stay among the combinations of the training vectors. Where these are fewer than
-their numbers, the fit runs in an orthonormal basis of them: the same path, with smaller matrices.
+The objective is scikit-learn's: the mean of the log losses plus ½ |W|² / n, intercepts free, one
+set of weights per label (one in all where there are two labels). Steps from zero stay among the
+combinations of the training vectors. Where these are fewer than their numbers, the fit runs in an
+orthonormal basis of them: the same path, with smaller matrices.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _CPU_BYTES = 2**26  # of fits at once: more do not stay in its caches
 
 @dataclass(frozen=True)
 class Classification:
-    """Texts to classify, and draws of texts to learn from; texts are numbers of rows, labels whole numbers."""
+    """Texts to classify, and draws of texts to learn from; texts are numbers of rows, labels whole
+    numbers."""
 
     train: tuple[np.ndarray, ...]
     train_labels: tuple[np.ndarray, ...]
@@ -31,14 +34,17 @@ class Classification:
 
 @dataclass(frozen=True)
 class Classified:
-    """Accuracies (layers,), the share of draws in which each text was classified right (layers, texts), and how fits ended."""
+    """Accuracies (layers,), the share of draws in which each text was classified right (layers,
+    texts), and how fits ended."""
 
     scores: np.ndarray
     items: np.ndarray
     converged: float
 
 
-def classify(vectors: Tensor, problem: Classification, *, memory: int = 2**28, max_steps: int = 100) -> Classified:
+def classify(
+    vectors: Tensor, problem: Classification, *, memory: int = 2**28, max_steps: int = 100
+) -> Classified:
     """Accuracy of every layer of `vectors` (layers, texts, D), the mean over draws."""
     layers, _, width = vectors.shape
     memory = min(memory, _CPU_BYTES) if vectors.device.type == "cpu" else memory
@@ -46,18 +52,29 @@ def classify(vectors: Tensor, problem: Classification, *, memory: int = 2**28, m
     test, gold = _rows(problem.test, vectors), _rows(problem.test_labels, vectors)
     converged: list[np.ndarray] = []
     for draws in _same_shape(problem):  # rare labels may make a draw smaller than others
-        rows, labels = (torch.stack([_rows(some[i], vectors) for i in draws]) for some in (problem.train, problem.train_labels))
+        rows, labels = (
+            torch.stack([_rows(some[i], vectors) for i in draws])
+            for some in (problem.train, problem.train_labels)
+        )
         classes, codes = torch.unique(labels, return_inverse=True)
         count, size = len(classes), rows.shape[1]
-        bytes_each = 4 * len(draws) * (2 * MEMORY + 8) * count * min(size, width) + 12 * len(draws) * size * width
+        bytes_each = (
+            4 * len(draws) * (2 * MEMORY + 8) * count * min(size, width)
+            + 12 * len(draws) * size * width
+        )
         at_once = int(max(1, memory // bytes_each))
         for start in range(0, layers, at_once):
             part = vectors[start : start + at_once]
-            weights, ended = fit(part[:, rows].flatten(0, 1), codes.repeat(len(part), 1), count, max_steps)
+            weights, ended = fit(
+                part[:, rows].flatten(0, 1), codes.repeat(len(part), 1), count, max_steps
+            )
             converged.append(ended.converged)
             weights = weights.unflatten(0, (len(part), len(draws)))
             for i, layer in enumerate(part):
-                logits = torch.einsum("nd,kdc->knc", layer[test], weights[i, :, :-1]) + weights[i, :, -1:]
+                logits = (
+                    torch.einsum("nd,kdc->knc", layer[test], weights[i, :, :-1])
+                    + weights[i, :, -1:]
+                )
                 guess = (logits[..., 0] > 0).long() if count == 2 else logits.argmax(-1)
                 right[start + i] += (classes[guess] == gold).float().sum(0)
     items = (right.double() / len(problem.train)).cpu().numpy()
@@ -65,7 +82,8 @@ def classify(vectors: Tensor, problem: Classification, *, memory: int = 2**28, m
 
 
 def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[Tensor, Minimum]:
-    """Weights (fits, D + 1, classes), the intercept last, of vectors (fits, n, D) and codes of labels (fits, n)."""
+    """Weights (fits, D + 1, classes), the intercept last, of vectors (fits, n, D) and codes of
+    labels (fits, n)."""
     fits, n, width = x.shape
     basis = None
     if n < width:
@@ -73,20 +91,29 @@ def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[T
         x = lower.transpose(1, 2).contiguous()
     x = torch.cat([x, x.new_ones(fits, n, 1)], 2)  # the intercept is the weight of a constant
     size, columns = x.shape[2], 1 if classes == 2 else classes
-    goal = torch.nn.functional.one_hot(codes, classes).float() if classes > 2 else codes[..., None].float()
+    goal = (
+        torch.nn.functional.one_hot(codes, classes).float()
+        if classes > 2
+        else codes[..., None].float()
+    )
 
     def evaluate(which: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         some, wanted = (x, goal) if len(which) == fits else (x[which], goal[which])
         weights = points.view(-1, size, columns)
         logits = torch.bmm(some, weights)
         if columns == 1:
-            losses, rest = torch.nn.functional.softplus(logits) - wanted * logits, torch.sigmoid(logits)
+            losses, rest = (
+                torch.nn.functional.softplus(logits) - wanted * logits,
+                torch.sigmoid(logits),
+            )
         else:
             logs = torch.log_softmax(logits, 2)
             losses, rest = -(logs * wanted).sum(2), logs.exp_()
         if x.device.type == "cpu":
             torch.threshold_(rest, _LEAST, 0.0)
-        values = losses.flatten(1).mean(1, dtype=torch.float64) + weights[:, :-1].flatten(1).square().sum(1).double() / (2 * n)
+        values = losses.flatten(1).mean(1, dtype=torch.float64) + weights[:, :-1].flatten(
+            1
+        ).square().sum(1).double() / (2 * n)
         gradient = torch.bmm(some.transpose(1, 2), rest.sub_(wanted).div_(n))
         gradient[:, :-1].add_(weights[:, :-1], alpha=1 / n)
         return values, gradient.view_as(points)
@@ -96,7 +123,15 @@ def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[T
         free = entries if basis is None else basis[which] @ entries[:, :-1]
         return torch.maximum(free.abs().amax((1, 2)), entries[:, -1].abs().amax(1))
 
-    ended = minimize(evaluate, largest, fits, size * columns, x.device, tested=(width + 1) * columns, max_steps=max_steps)
+    ended = minimize(
+        evaluate,
+        largest,
+        fits,
+        size * columns,
+        x.device,
+        tested=(width + 1) * columns,
+        max_steps=max_steps,
+    )
     weights = ended.points.view(fits, size, columns)
     if basis is not None:
         weights = torch.cat([basis @ weights[:, :-1], weights[:, -1:]], 1)

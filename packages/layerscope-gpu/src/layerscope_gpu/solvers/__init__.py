@@ -1,1 +1,2 @@
-"""Eigenvalues of batches of matrices on a GPU: kernels of our own by size, and cuSOLVER. `eigenvalues.py` chooses."""
+"""Eigenvalues of batches of matrices on a GPU: kernels of our own by size, and cuSOLVER.
+`eigenvalues.py` chooses."""

@@ -1,18 +1,22 @@
-"""Eigenvalues of many float32 matrices on a GPU in two stages: to a band, from there to tridiagonal form; then bisection.
+"""Eigenvalues of many float32 matrices on a GPU in two stages: to a band, from there to tridiagonal
+form; then bisection.
 
-`tridiagonal.py` reads the trailing matrix once per column and waits for memory: 100 MB per matrix of 512 rows. Here a panel of
-16 columns costs one read and one write of it, 22 MB in all. Both are orthogonal similarities in float32, of the same accuracy.
-Used where NVRTC can compile it and a first solve is right; `tridiagonal.py` takes over otherwise.
+`tridiagonal.py` reads the trailing matrix once per column and waits for memory: 100 MB per matrix
+of 512 rows. Here a panel of 16 columns costs one read and one write of it, 22 MB in all. Both are
+orthogonal similarities in float32, of the same accuracy. Used where NVRTC can compile it and a
+first solve is right; `tridiagonal.py` takes over otherwise.
 
-First stage (`to_band`), one thread block per matrix. The QR of a panel is in registers, a thread having whole rows; one
-reduction per column gives its norm and its products with all others, so a column costs one barrier. The panel's reflections
-are I - V T V', and the matrix becomes A - V Y' - Y V' with X = A V and Y = (X - V T' V'X / 2) T. One pass over the matrix
-applies this and multiplies the result with the V of the next panel, whose columns were updated before (`band_passes.py`).
-A matrix of 512 rows takes 8.2 us on an H200 (`DECISIONS.md` says what of it is what).
+First stage (`to_band`), one thread block per matrix. The QR of a panel is in registers, a thread
+having whole rows; one reduction per column gives its norm and its products with all others, so a
+column costs one barrier. The panel's reflections are I - V T V', and the matrix becomes A - V Y' -
+Y V' with X = A V and Y = (X - V T' V'X / 2) T. One pass over the matrix applies this and multiplies
+the result with the V of the next panel, whose columns were updated before (`band_passes.py`). A
+matrix of 512 rows takes 8.2 us on an H200 (`DECISIONS.md` says what of it is what).
 
-Second stage (`chase`): the band is in shared memory. A sweep reduces one column, and chases the entries that this creates
-outside of the band down to the end, 16 rows a step. The next sweep follows two steps behind, so n / 32 sweeps are under way,
-sixteen threads each; two barriers a step. It takes 4.5 us for 512 rows.
+Second stage (`chase`): the band is in shared memory. A sweep reduces one column, and chases the
+entries that this creates outside of the band down to the end, 16 rows a step. The next sweep
+follows two steps behind, so n / 32 sweeps are under way, sixteen threads each; two barriers a step.
+It takes 4.5 us for 512 rows.
 """
 
 from __future__ import annotations
@@ -25,7 +29,14 @@ from torch import Tensor
 from layerscope_gpu.cuda import launch, shared_memory
 from layerscope_gpu.solvers.band_passes import SMALL_PARTS, STRIP
 from layerscope_gpu.solvers.pieces import BISECTION, problem_with
-from layerscope_gpu.solvers.tridiagonal import DOT4, EIGENVALUES, bisect, largest_entries, padded, parts
+from layerscope_gpu.solvers.tridiagonal import (
+    DOT4,
+    EIGENVALUES,
+    bisect,
+    largest_entries,
+    padded,
+    parts,
+)
 
 BAND = 16
 LARGEST_ENTRY = 16.0  # eigenvalues of up to 1,024 times that are within float16's range
@@ -46,7 +57,9 @@ class BandVariant(NamedTuple):
     def first_stage(self) -> str:
         """The source of the first stage with its macros set."""
         names = ("THREADS", "MIN_BLOCKS", "EACH", "AHEAD", "CHASE_THREADS", "CHASE_BLOCKS")
-        macros = "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
+        macros = "".join(
+            f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)
+        )
         return macros + START + STRIP + REDUCTION
 
     @property
@@ -93,11 +106,14 @@ def usable(index: int, n: int = 512) -> str | None:
 @cache
 def _tried(index: int, how: BandVariant) -> str | None:
     """Compile the kernels and try them on matrices with a known answer, once."""
-    return problem_with(lambda matrices: eigvalsh(matrices, how=how), min(how.largest - 3, 250), index)
+    return problem_with(
+        lambda matrices: eigvalsh(matrices, how=how), min(how.largest - 3, 250), index
+    )
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False, how: BandVariant | None = None) -> Tensor:
-    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
+    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN
+    out."""
     how = how or variant(matrices.shape[-1])
     out = matrices.new_empty(matrices.shape[:-1])
     for part in parts(matrices, how.min_blocks, overwrite):
@@ -107,10 +123,17 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: BandVariant | None 
     return out
 
 
-def to_band(matrices: Tensor, size: Tensor, how: BandVariant, overwrite: bool = False, source: str | None = None) -> Tensor:
+def to_band(
+    matrices: Tensor,
+    size: Tensor,
+    how: BandVariant,
+    overwrite: bool = False,
+    source: str | None = None,
+) -> Tensor:
     """The first stage: (batch, n, 17), of every column the diagonal entry and the 16 below it.
 
-    Times LARGEST_ENTRY over the size of the largest entry (batch,): squares of very large or small ones would leave float32.
+    Times LARGEST_ENTRY over the size of the largest entry (batch,): squares of very large or small
+    ones would leave float32.
     """
     copy = padded(matrices, overwrite)
     count, n, width = copy.shape
@@ -124,7 +147,14 @@ def from_band(band: Tensor, how: BandVariant) -> tuple[Tensor, Tensor]:
     """The second stage: diagonals and, one shorter, what is beside them."""
     count, n = band.shape[:2]
     diagonal, beside = (band.new_empty(count, n) for _ in range(2))
-    launch(how.source, "chase", count, how.chase_threads, how.chase_shared(n), [band, diagonal, beside, n])
+    launch(
+        how.source,
+        "chase",
+        count,
+        how.chase_threads,
+        how.chase_shared(n),
+        [band, diagonal, beside, n],
+    )
     return diagonal, beside
 
 

@@ -1,7 +1,9 @@
-"""CUDA source for `band.py`: one pass over a matrix applies the last panel's reflections and multiplies with the next one's.
+"""CUDA source for `band.py`: one pass over a matrix applies the last panel's reflections and
+multiplies with the next one's.
 
-A <- A - V Y' - Y V', written back, and X = A Z, where V, Y and Z have 16 columns and are in shared memory. A warp has 16 rows.
-Tensor cores take halves, of 11 digits: each number is the sum of two of those. V, Y and Z are split once, before the pass.
+A <- A - V Y' - Y V', written back, and X = A Z, where V, Y and Z have 16 columns and are in shared
+memory. A warp has 16 rows. Tensor cores take halves, of 11 digits: each number is the sum of two of
+those. V, Y and Z are split once, before the pass.
 """
 
 # rows of V, Y and Z in shared memory; sums over warps; products with small matrices

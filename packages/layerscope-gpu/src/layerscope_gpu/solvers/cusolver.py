@@ -1,6 +1,8 @@
-"""Eigenvalues through cuSOLVER's `cusolverDnXsyevBatched`: one call for a whole batch, on torch's stream.
+"""Eigenvalues through cuSOLVER's `cusolverDnXsyevBatched`: one call for a whole batch, on torch's
+stream.
 
-torch's batched call does not use it and is 50 to 300 x slower for small matrices. It came with CUDA 12.6; torch's wheels ship it.
+torch's batched call does not use it and is 50 to 300 x slower for small matrices. It came with CUDA
+12.6; torch's wheels ship it.
 """
 
 from __future__ import annotations
@@ -33,8 +35,22 @@ def _library() -> ctypes.CDLL:
     try:
         size, solve = library.cusolverDnXsyevBatched_bufferSize, library.cusolverDnXsyevBatched
     except AttributeError:
-        raise UnusableError("this libcusolver has no cusolverDnXsyevBatched (CUDA 12.6 or later has)") from None
-    common: list[Any] = [c_void_p, c_void_p, c_int, c_int, c_int64, c_int, c_void_p, c_int64, c_int, c_void_p, c_int]
+        raise UnusableError(
+            "this libcusolver has no cusolverDnXsyevBatched (CUDA 12.6 or later has)"
+        ) from None
+    common: list[Any] = [
+        c_void_p,
+        c_void_p,
+        c_int,
+        c_int,
+        c_int64,
+        c_int,
+        c_void_p,
+        c_int64,
+        c_int,
+        c_void_p,
+        c_int,
+    ]
     size.argtypes = [*common, POINTER(c_size_t), POINTER(c_size_t), c_int64]
     solve.argtypes = [*common, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_int64]
     library.cusolverDnSetStream.argtypes = [c_void_p, c_void_p]
@@ -42,7 +58,8 @@ def _library() -> ctypes.CDLL:
 
 
 def _handle(device: torch.device) -> tuple[ctypes.CDLL, c_void_p, c_void_p]:
-    """A handle of this thread on a device; cuSOLVER's handles must not be shared between threads."""
+    """A handle of this thread on a device; cuSOLVER's handles must not be shared between
+    threads."""
     handles = _local.__dict__.setdefault("handles", {})
     if device.index not in handles:
         library = _library()
@@ -54,7 +71,8 @@ def _handle(device: torch.device) -> tuple[ctypes.CDLL, c_void_p, c_void_p]:
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
-    """Eigenvalues, ascending, of CUDA matrices (batch, n, n), float32 or float64; NaN where the solver did not converge."""
+    """Eigenvalues, ascending, of CUDA matrices (batch, n, n), float32 or float64; NaN where the
+    solver did not converge."""
     n, device = matrices.shape[-1], matrices.device
     out = matrices.new_empty(matrices.shape[:-1])
     with torch.cuda.device(device):
@@ -72,37 +90,52 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
 
 
 def _room(device: torch.device) -> float:
-    """Bytes for one call: a share of what is free, what torch holds unused included, within the limit that torch was given."""
+    """Bytes for one call: a share of what is free, what torch holds unused included, within the
+    limit that torch was given."""
     free, total = torch.cuda.mem_get_info(device)
     allocated = torch.cuda.memory_allocated(device)
-    limit = total * getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(device)
-    return _SHARE_OF_MEMORY * max(0, min(free + torch.cuda.memory_reserved(device) - allocated, limit - allocated))
+    limit = total * getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(
+        device
+    )
+    return _SHARE_OF_MEMORY * max(
+        0, min(free + torch.cuda.memory_reserved(device) - allocated, limit - allocated)
+    )
 
 
-def _arguments(handle: c_void_p, params: c_void_p, a: Tensor | None, w: Tensor | None, n: int, kind: int) -> tuple[object, ...]:
+def _arguments(
+    handle: c_void_p, params: c_void_p, a: Tensor | None, w: Tensor | None, n: int, kind: int
+) -> tuple[object, ...]:
     here = [c_void_p(None if t is None else t.data_ptr()) for t in (a, w)]
     return handle, params, _VALUES_ONLY, _LOWER, n, kind, here[0], n, kind, here[1], kind
 
 
 def _workspace(library: ctypes.CDLL, arguments: tuple[object, ...], count: int) -> tuple[int, int]:
     on_device, on_host = c_size_t(), c_size_t()
-    status = library.cusolverDnXsyevBatched_bufferSize(*arguments, byref(on_device), byref(on_host), count)
+    status = library.cusolverDnXsyevBatched_bufferSize(
+        *arguments, byref(on_device), byref(on_host), count
+    )
     _check(status, "cusolverDnXsyevBatched_bufferSize")
     return on_device.value, on_host.value
 
 
-def _bytes(library: ctypes.CDLL, handle: c_void_p, params: c_void_p, matrices: Tensor, n: int, count: int) -> int:
+def _bytes(
+    library: ctypes.CDLL, handle: c_void_p, params: c_void_p, matrices: Tensor, n: int, count: int
+) -> int:
     arguments = _arguments(handle, params, matrices, matrices, n, _TYPES[matrices.dtype])
     return _workspace(library, arguments, count)[0] + count * n * n * matrices.element_size()
 
 
-def _solve(library: ctypes.CDLL, handle: c_void_p, params: c_void_p, part: Tensor, out: Tensor) -> None:
+def _solve(
+    library: ctypes.CDLL, handle: c_void_p, params: c_void_p, part: Tensor, out: Tensor
+) -> None:
     n, count = part.shape[-1], len(part)
     arguments = _arguments(handle, params, part, out, n, _TYPES[part.dtype])
     on_device, on_host = _workspace(library, arguments, count)
     space = torch.empty(max(1, on_device), dtype=torch.uint8, device=part.device)
     host = ctypes.create_string_buffer(max(1, on_host))
     info = torch.zeros(count, dtype=torch.int32, device=part.device)
-    status = library.cusolverDnXsyevBatched(*arguments, space.data_ptr(), on_device, host, on_host, info.data_ptr(), count)
+    status = library.cusolverDnXsyevBatched(
+        *arguments, space.data_ptr(), on_device, host, on_host, info.data_ptr(), count
+    )
     _check(status, "cusolverDnXsyevBatched")
     out.masked_fill_((info != 0).unsqueeze(-1), torch.nan)  # on the device: nothing waits for it

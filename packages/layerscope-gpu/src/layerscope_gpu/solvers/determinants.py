@@ -1,12 +1,15 @@
-"""Entropies of many float32 matrices on a GPU without their eigenvalues: from determinants of a band.
+"""Entropies of many float32 matrices on a GPU without their eigenvalues: from determinants of a
+band.
 
-p log p is a sum of c log(1 + p / z) at sixteen shifts z, of p and of p², to 8.5e-7 (p + 1/1024) for every p in [0, 1]. Summed
-over a spectrum, the logarithms are those of det(K / tr K + z) / z^n. So after the first stage of `band.py` neither the second nor
-bisection is needed, 7 of the 15 us that eigenvalues of 512 rows take on an H200. The entropy misses that of the eigenvalues by at
-most 8.5e-7 (1 + n / 1024) nats; rounding, as with eigenvalues, moves it by more.
+p log p is a sum of c log(1 + p / z) at sixteen shifts z, of p and of p², to 8.5e-7 (p + 1/1024) for
+every p in [0, 1]. Summed over a spectrum, the logarithms are those of det(K / tr K + z) / z^n. So
+after the first stage of `band.py` neither the second nor bisection is needed, 7 of the 15 us that
+eigenvalues of 512 rows take on an H200. The entropy misses that of the eigenvalues by at most
+8.5e-7 (1 + n / 1024) nats; rounding, as with eigenvalues, moves it by more.
 
-A thread eliminates the columns of a band at one shift, in registers: 16 rows of the triangle below a column. The shift is added
-to a pivot only when it is used, so that large shifts cost small eigenvalues no digits.
+A thread eliminates the columns of a band at one shift, in registers: 16 rows of the triangle below
+a column. The shift is added to a pivot only when it is used, so that large shifts cost small
+eigenvalues no digits.
 """
 
 from __future__ import annotations
@@ -24,10 +27,31 @@ from layerscope_gpu.solvers.tridiagonal import SMALLEST_ENTRY, parts
 
 SHIFTS = 16
 SMALLEST_SHIFT, LARGEST_SHIFT = 10**-8.2, 2.4
-# of z log(1 + p / z), from the smallest shift on, then of p and p²: the least largest error, as tests/test_determinants.py finds
+# of z log(1 + p / z), from the smallest shift on, then of p and p²: the least largest error, as
+# tests/test_determinants.py finds
 WEIGHTS = (
-    *(-5.14847846, 1.57186714, -2.61373223, -0.888055661, -1.42981498, -1.29464704, -1.31904442, -1.31831597, -1.31606586),
-    *(-1.31776278, -1.31666005, -1.31755658, -1.31631872, -1.32008953, -1.29402996, -1.55966531, 2.75592894, 0.0627719609),
+    *(
+        -5.14847846,
+        1.57186714,
+        -2.61373223,
+        -0.888055661,
+        -1.42981498,
+        -1.29464704,
+        -1.31904442,
+        -1.31831597,
+        -1.31606586,
+    ),
+    *(
+        -1.31776278,
+        -1.31666005,
+        -1.31755658,
+        -1.31631872,
+        -1.32008953,
+        -1.29402996,
+        -1.55966531,
+        2.75592894,
+        0.0627719609,
+    ),
 )
 _LARGEST_CHECKED = 2e-5  # nats
 
@@ -38,13 +62,20 @@ def source(how: BandVariant) -> str:
 
 
 def entropy(matrices: Tensor, how: BandVariant, overwrite: bool = False) -> Tensor:
-    """−Σ p log p, p = λ / Σλ, of positive semidefinite CUDA matrices (batch, n, n), float32; float64, NaN where Σλ is zero."""
+    """−Σ p log p, p = λ / Σλ, of positive semidefinite CUDA matrices (batch, n, n), float32;
+    float64, NaN where Σλ is zero."""
     n = matrices.shape[-1]
     out = matrices.new_empty(len(matrices), dtype=torch.float64)
     shifts, weights = _table(matrices.device)
     for part in parts(matrices, how.min_blocks, overwrite):
-        largest = matrices[part].diagonal(dim1=-2, dim2=-1).amax(-1)  # of all entries, as there are no negative eigenvalues
-        size = torch.where(largest > 0, largest.clamp(min=SMALLEST_ENTRY), torch.where(largest == 0, 1.0, torch.nan))
+        largest = (
+            matrices[part].diagonal(dim1=-2, dim2=-1).amax(-1)
+        )  # of all entries, as there are no negative eigenvalues
+        size = torch.where(
+            largest > 0,
+            largest.clamp(min=SMALLEST_ENTRY),
+            torch.where(largest == 0, 1.0, torch.nan),
+        )
         band = to_band(matrices[part], size, how, overwrite, source(how))
         trace = band[..., 0].sum(-1, dtype=torch.float64)
         sums = band.new_ones(len(band), SHIFTS + 2, dtype=torch.float64)

@@ -1,4 +1,5 @@
-"""What the solvers share: a trial on a known answer, and CUDA source for bisection of a tridiagonal matrix and for products."""
+"""What the solvers share: a trial on a known answer, and CUDA source for bisection of a tridiagonal
+matrix and for products."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ _LARGEST_CHECKED = 2e-5
 
 
 def problem_with(solve: Callable[[Tensor], Tensor], n: int, index: int) -> str | None:
-    """None if a solver compiles on a device and finds the known eigenvalues of matrices of n rows, else why not."""
+    """None if a solver compiles on a device and finds the known eigenvalues of matrices of n rows,
+    else why not."""
     device = torch.device("cuda", index)
     try:
         matrices, known = known_case(n)
-        # on a stream of its own: the host would wait for all that the GPU has been given, and the GPU then for the host
+        # on a stream of its own: the host would wait for all that the GPU has been given, and the
+        # GPU then for the host
         with torch.cuda.stream(side_stream(device)):
             error = float((solve(matrices.float().to(device)).cpu() - known).abs().max())
         return None if error < _LARGEST_CHECKED else f"it missed known eigenvalues by {error:.1e}"
@@ -34,20 +37,24 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def known_case(n: int) -> tuple[Tensor, Tensor]:
-    """Three symmetric matrices of n rows (3, n, n), float64, and the eigenvalues that each of them has, ascending.
+    """Three symmetric matrices of n rows (3, n, n), float64, and the eigenvalues that each of them
+    has, ascending.
 
-    Their eigenvectors are sine waves. Element by element and without a library: in a first run every core is busy compiling,
-    and a QR decomposition by several threads took half a second.
+    Their eigenvectors are sine waves. Element by element and without a library: in a first run
+    every core is busy compiling, and a QR decomposition by several threads took half a second.
     """
     known, place, rng = np.linspace(-1, 3, n), np.arange(1, n + 1), np.random.default_rng(0)
     waves = np.cos(np.pi / (n + 1) * np.outer(np.arange(2 * n + 1), place))
     apart, together = abs(place[:, None] - place), place[:, None] + place
     sums = [(waves * rng.permutation(known)).sum(1) / (n + 1) for _ in range(3)]
-    return torch.from_numpy(np.stack([one[apart] - one[together] for one in sums])), torch.from_numpy(known)
+    return torch.from_numpy(
+        np.stack([one[apart] - one[together] for one in sums])
+    ), torch.from_numpy(known)
 
 
-# Of the interval that holds all eigenvalues. The reduction's rounding is far more than what is left; but many equal eigenvalues
-# (zeros of a matrix of low rank) are all off by the same, and an entropy adds that up.
+# Of the interval that holds all eigenvalues. The reduction's rounding is far more than what is
+# left; but many equal eigenvalues (zeros of a matrix of low rank) are all off by the same, and an
+# entropy adds that up.
 BITS = 28
 
 

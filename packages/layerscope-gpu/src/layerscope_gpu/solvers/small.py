@@ -1,13 +1,17 @@
-"""Eigenvalues of many small float32 matrices (up to 192 rows) on a GPU with a kernel that keeps each matrix in registers.
+"""Eigenvalues of many small float32 matrices (up to 192 rows) on a GPU with a kernel that keeps
+each matrix in registers.
 
-It reads the matrices once and writes eigenvalues, nothing else: scaling, reduction to tridiagonal form and bisection happen in
-one thread block per matrix. Used where NVRTC can compile it and a first solve is right; `tridiagonal.py` takes over otherwise.
+It reads the matrices once and writes eigenvalues, nothing else: scaling, reduction to tridiagonal
+form and bisection happen in one thread block per matrix. Used where NVRTC can compile it and a
+first solve is right; `tridiagonal.py` takes over otherwise.
 
-One thread block per matrix, its threads a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod ROWS, j mod 8), so the work
-left is spread evenly at any time; the registers are indexed at compile time only (one piece of code per stage of PERIOD
-columns). A column costs two barriers: it is published in shared memory with its sum of squares; every thread multiplies its
-part of the matrix with it, the eight threads of a row add up by shuffles and publish the product; then every thread updates
-its part and the owners of the next column publish that. Bisection follows in the same block.
+One thread block per matrix, its threads a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod
+ROWS, j mod 8), so the work left is spread evenly at any time; the registers are indexed at compile
+time only (one piece of code per stage of PERIOD columns). A column costs two barriers: it is
+published in shared memory with its sum of squares; every thread multiplies its part of the matrix
+with it, the eight threads of a row add up by shuffles and publish the product; then every thread
+updates its part and the owners of the next column publish that. Bisection follows in the same
+block.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from layerscope_gpu.solvers.pieces import BISECTION, halvings, problem_with
 
 
 class RegisterVariant(NamedTuple):
-    """How the kernel is compiled: threads per matrix (8 across), tiles of registers per thread, blocks per multiprocessor."""
+    """How the kernel is compiled: threads per matrix (8 across), tiles of registers per thread,
+    blocks per multiprocessor."""
 
     threads: int
     tiles: int
@@ -37,15 +42,20 @@ class RegisterVariant(NamedTuple):
     def source(self) -> str:
         """The source with its macros set."""
         names = ("THREADS", "TILES", "MIN_BLOCKS")
-        return "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)) + SOURCE
+        return (
+            "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
+            + SOURCE
+        )
 
     @property
     def steps(self) -> int:
-        """Halvings of an interval, after a look at as many points as there are threads (or, of more, eigenvalues)."""
+        """Halvings of an interval, after a look at as many points as there are threads (or, of
+        more, eigenvalues)."""
         return halvings(max(self.threads, self.largest))
 
 
-# As many warps as registers allow: three for each of a multiprocessor's four schedulers with tiles of 128 entries.
+# As many warps as registers allow: three for each of a multiprocessor's four schedulers with tiles
+# of 128 entries.
 VARIANTS = (
     RegisterVariant(32, 4, 20),
     RegisterVariant(32, 8, 12),
@@ -63,7 +73,9 @@ def variant(n: int) -> RegisterVariant:
 
 def usable(index: int, n: int) -> str | None:
     """None if the kernel works on a device for matrices of n rows, else why not."""
-    return _tried(index, variant(n)) if n <= LARGEST else f"it takes matrices of up to {LARGEST} rows"
+    return (
+        _tried(index, variant(n)) if n <= LARGEST else f"it takes matrices of up to {LARGEST} rows"
+    )
 
 
 @cache
@@ -73,11 +85,19 @@ def _tried(index: int, how: RegisterVariant) -> str | None:
 
 
 def eigvalsh(matrices: Tensor, how: RegisterVariant | None = None) -> Tensor:
-    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32, which stay as they are. NaN in, NaN out."""
+    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32, which stay as they
+    are. NaN in, NaN out."""
     count, n = matrices.shape[:2]
     how = how or variant(n)
     out = matrices.new_empty(count, n)
-    launch(how.source, "small_eigenvalues", count, how.threads, 0, [matrices.contiguous(), out, n, how.steps])
+    launch(
+        how.source,
+        "small_eigenvalues",
+        count,
+        how.threads,
+        0,
+        [matrices.contiguous(), out, n, how.steps],
+    )
     return out
 
 

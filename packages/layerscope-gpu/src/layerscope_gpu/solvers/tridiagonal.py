@@ -1,13 +1,16 @@
-"""Eigenvalues of many float32 matrices on a GPU with kernels of our own: tridiagonal form, then bisection.
+"""Eigenvalues of many float32 matrices on a GPU with kernels of our own: tridiagonal form, then
+bisection.
 
-cuSOLVER's batched solver spends most of its time where memory bandwidth should be the limit; one thread block per matrix with
-deferred updates comes closer to it (`benchmark.py` measures it). Used where NVRTC can compile it and a first solve is right,
-for matrices that neither `small.py` nor `band.py` can take.
+cuSOLVER's batched solver spends most of its time where memory bandwidth should be the limit; one
+thread block per matrix with deferred updates comes closer to it (`benchmark.py` measures it). Used
+where NVRTC can compile it and a first solve is right, for matrices that neither `small.py` nor
+`band.py` can take.
 
-One thread block works on one matrix, so a batch keeps the whole chip busy. Columns are reduced in panels of PANEL: within a
-panel the matrix in memory stays as it is and the pending rank-2 updates live in shared memory (LAPACK's latrd); after it, one
-pass over the trailing matrix applies them. So each column costs one read of the trailing matrix, which limits the speed: with
-HALF only its upper triangle is read and kept, each entry counting for its row and its column.
+One thread block works on one matrix, so a batch keeps the whole chip busy. Columns are reduced in
+panels of PANEL: within a panel the matrix in memory stays as it is and the pending rank-2 updates
+live in shared memory (LAPACK's latrd); after it, one pass over the trailing matrix applies them. So
+each column costs one read of the trailing matrix, which limits the speed: with HALF only its upper
+triangle is read and kept, each entry counting for its row and its column.
 """
 
 from __future__ import annotations
@@ -44,16 +47,21 @@ class PanelVariant(NamedTuple):
     def source(self) -> str:
         """The source with its macros set."""
         names = ("THREADS", "MIN_BLOCKS", "ROWS", "HALF")
-        return "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)) + SOURCE
+        return (
+            "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
+            + SOURCE
+        )
 
     def shared(self, n: int) -> int:
-        """Bytes of shared memory for matrices of n rows: panels, a vector, and with `half` one more for every warp."""
+        """Bytes of shared memory for matrices of n rows: panels, a vector, and with `half` one more
+        for every warp."""
         width = -(-n // 4) * 4
         return 4 * ((2 * PANEL + 1 + self.half * self.threads // 32) * width + 2 * PANEL + 32)
 
 
 def variant(n: int, shared: int) -> PanelVariant:
-    """The fastest variant for n rows that fits into so many bytes of shared memory, if possible one that reads half of each."""
+    """The fastest variant for n rows that fits into so many bytes of shared memory, if possible one
+    that reads half of each."""
     if n <= 128:
         return PanelVariant(128, 8, 4)
     whole = PanelVariant(256, 2, 8) if n <= 256 else PanelVariant(512, 1, 8)
@@ -80,7 +88,8 @@ def _tried(index: int, how: PanelVariant) -> str | None:
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None = None) -> Tensor:
-    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
+    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN
+    out."""
     n = matrices.shape[-1]
     how = how or _chosen(matrices.device.index, n)
     out = matrices.new_empty(matrices.shape[:-1])
@@ -90,7 +99,8 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None
 
 
 def parts(matrices: Tensor, min_blocks: int, overwrite: bool) -> Iterator[slice]:
-    """Parts of a batch whose copies take at most a gigabyte; the whole batch where nothing is copied."""
+    """Parts of a batch whose copies take at most a gigabyte; the whole batch where nothing is
+    copied."""
     if overwrite and _is_aligned(matrices):
         yield slice(None)
         return
@@ -106,12 +116,20 @@ def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: PanelVariant) ->
     copy, scale = scaled_copy(matrices, overwrite)
     count, n, width = copy.shape
     diagonal, beside = (matrices.new_empty(count, n) for _ in range(2))
-    launch(how.source, "tridiagonal", count, how.threads, how.shared(n), [copy, diagonal, beside, n, width])
+    launch(
+        how.source,
+        "tridiagonal",
+        count,
+        how.threads,
+        how.shared(n),
+        [copy, diagonal, beside, n, width],
+    )
     bisect(how.source, diagonal, beside, scale, out)
 
 
 def scaled_copy(matrices: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
-    """Matrices over their largest entries, rows padded with zeros to a multiple of four; and those entries.
+    """Matrices over their largest entries, rows padded with zeros to a multiple of four; and those
+    entries.
 
     Entries are of order one then: squares of very large or small ones would leave float32.
     """
@@ -120,14 +138,18 @@ def scaled_copy(matrices: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
 
 
 def largest_entries(matrices: Tensor) -> Tensor:
-    """The size of the largest entry of each matrix, or a bit more; 1 where all are zero, NaN where one is infinite or NaN."""
+    """The size of the largest entry of each matrix, or a bit more; 1 where all are zero, NaN where
+    one is infinite or NaN."""
     lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
     size = torch.maximum(lowest.abs(), highest.abs())
-    return torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size.clamp(min=SMALLEST_ENTRY)))
+    return torch.where(
+        size == 0, 1.0, torch.where(size.isinf(), torch.nan, size.clamp(min=SMALLEST_ENTRY))
+    )
 
 
 def padded(matrices: Tensor, overwrite: bool) -> Tensor:
-    """A copy, its rows padded with zeros to a multiple of four; the matrices themselves where they may be overwritten."""
+    """A copy, its rows padded with zeros to a multiple of four; the matrices themselves where they
+    may be overwritten."""
     if _is_aligned(matrices):
         return matrices if overwrite else matrices.clone()
     count, n = matrices.shape[:2]
@@ -138,15 +160,25 @@ def padded(matrices: Tensor, overwrite: bool) -> Tensor:
 
 def _is_aligned(matrices: Tensor) -> bool:
     """Whether a kernel can read the matrices where they are."""
-    return matrices.shape[-1] % 4 == 0 and matrices.is_contiguous() and matrices.data_ptr() % 16 == 0
+    return (
+        matrices.shape[-1] % 4 == 0 and matrices.is_contiguous() and matrices.data_ptr() % 16 == 0
+    )
 
 
 def bisect(source: str, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
-    """Eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n), of whose `beside` the last entry is not used."""
+    """Eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n), of whose `beside`
+    the last entry is not used."""
     count, n = out.shape
     across = min(1024, -(-n // 32) * 32)
     shared_bytes = 8 * (-(-n // 16) * 16) + 256 + 4 * across
-    launch(source, "bisect", count, across, shared_bytes, [diagonal, beside, scale, out, n, halvings(across)])
+    launch(
+        source,
+        "bisect",
+        count,
+        across,
+        shared_bytes,
+        [diagonal, beside, scale, out, n, halvings(across)],
+    )
 
 
 PANEL = 16

@@ -1,4 +1,5 @@
-"""What token measures need of a model's states: sums over tokens, states under a norm, Gram matrices and rows prepared."""
+"""What token measures need of a model's states: sums over tokens, states under a norm, Gram
+matrices and rows prepared."""
 
 from layerscope_gpu.tokens.gram import measure_gram, measures_grams
 from layerscope_gpu.tokens.normed import centered_states, normed_means

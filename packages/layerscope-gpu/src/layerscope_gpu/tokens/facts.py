@@ -6,16 +6,20 @@ import torch
 from torch import Tensor
 
 TokenFacts = tuple[Tensor, Tensor | None, Tensor, torch.dtype]
-"""What goes with the centered rows of some prompts: norms of their states (B, T), float64; which tokens are real (B, T), None
-where all are; each prompt's largest token (B,), called the sink; and what the states were stored as."""
+"""What goes with the centered rows of some prompts: norms of their states (B, T), float64; which
+tokens are real (B, T), None where all are; each prompt's largest token (B,), called the sink; and
+what the states were stored as."""
 
 
 def far_token(device: torch.device) -> tuple[Tensor, TokenFacts]:
-    """Rows with a known answer, on which kernels are tried: a square's corners, then a token far away.
+    """Rows with a known answer, on which kernels are tried: a square's corners, then a token far
+    away.
 
     With it and without it they turn by right angles.
     """
-    rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device)
+    rows = torch.tensor(
+        [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device
+    )
     rows = rows - rows[:4].mean(0)
     norms = torch.linalg.vector_norm(rows, dim=-1).double().unsqueeze(0)
     return rows, (norms, None, torch.tensor([4], device=device), torch.float32)

@@ -1,8 +1,10 @@
-"""What is made of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a thread block per prompt.
+"""What is made of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a
+thread block per prompt.
 
-Both prepared matrices (re-centered, rows scaled to length 1), both mean angles between successive differences, and the count of
-differences of length zero. The same as `measures.py` of layerscope does step by step (that is where the reasons are), with some
-60 small operations less at every layer; the matrices are read twice instead of five times.
+Both prepared matrices (re-centered, rows scaled to length 1), both mean angles between successive
+differences, and the count of differences of length zero. The same as `measures.py` of layerscope
+does step by step (that is where the reasons are), with some 60 small operations less at every
+layer; the matrices are read twice instead of five times.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from layerscope_gpu.cuda import WARP_SUM, UnusableError, launch, shared_memory
 from layerscope_gpu.tokens.facts import TokenFacts, far_token
 
 _BYTES_PER_TOKEN, _OTHER_BYTES = 32, 2048  # of shared memory
-_THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a time: more threads for each
+_THREADS, _MANY_THREADS, _LARGE = (
+    256,
+    1024,
+    192,
+)  # large matrices are few at a time: more threads for each
 
 SOURCE = (
     WARP_SUM
@@ -167,7 +173,8 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
 
 
 class GramMeasures(NamedTuple):
-    """Of each prompt: prepared matrices by sink (B, n, n), or none; curvatures (2, B); zero differences (B,)."""
+    """Of each prompt: prepared matrices by sink (B, n, n), or none; curvatures (2, B); zero
+    differences (B,)."""
 
     matrices: dict[str, Tensor]
     curvature: Tensor
@@ -180,8 +187,11 @@ def measures_grams(device: torch.device, tokens: int) -> bool:
     return _BYTES_PER_TOKEN * tokens + _OTHER_BYTES <= shared_memory(index) and usable(index)
 
 
-def measure_gram(gram: Tensor, facts: TokenFacts, unit: bool, absolute: bool, out: tuple[Tensor, Tensor] | None) -> GramMeasures:
-    """Everything from Gram matrices (B, n, n) of centered states; the matrices go to `out`, or are not made.
+def measure_gram(
+    gram: Tensor, facts: TokenFacts, unit: bool, absolute: bool, out: tuple[Tensor, Tensor] | None
+) -> GramMeasures:
+    """Everything from Gram matrices (B, n, n) of centered states; the matrices go to `out`, or are
+    not made.
 
     `unit`: rows are scaled to length 1. `absolute`: angles of |cos| instead of cos.
     """
@@ -190,10 +200,28 @@ def measure_gram(gram: Tensor, facts: TokenFacts, unit: bool, absolute: bool, ou
     bends = gram.new_empty(2, count, dtype=torch.float64)
     flat = gram.new_empty(count, dtype=torch.float64)
     half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
-    flags = [count, n, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(out is not None)]
-    tensors = [gram, norms.contiguous(), norms if mask is None else mask.contiguous(), sink.contiguous()]
+    flags = [
+        count,
+        n,
+        *(int(flag) for flag in (mask is not None, unit, absolute)),
+        half,
+        int(out is not None),
+    ]
+    tensors = [
+        gram,
+        norms.contiguous(),
+        norms if mask is None else mask.contiguous(),
+        sink.contiguous(),
+    ]
     threads = _THREADS if n <= _LARGE else _MANY_THREADS
-    launch(SOURCE, "token_gram", count, threads, _BYTES_PER_TOKEN * n, [*tensors, *(out or (gram, gram)), bends, flat, *flags])
+    launch(
+        SOURCE,
+        "token_gram",
+        count,
+        threads,
+        _BYTES_PER_TOKEN * n,
+        [*tensors, *(out or (gram, gram)), bends, flat, *flags],
+    )
     return GramMeasures({} if out is None else {"keep": out[0], "drop": out[1]}, bends, flat)
 
 
@@ -203,11 +231,18 @@ def usable(index: int) -> bool:
     device = torch.device("cuda", index)
     try:
         rows, facts = far_token(device)
-        gram = (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)  # not a product, which may be rounded to TF32
+        gram = (
+            (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)
+        )  # not a product, which may be rounded to TF32
         out = torch.empty_like(gram), torch.empty_like(gram)
         measured = measure_gram(gram, facts, True, False, out)
         unit = rows[:4] / torch.linalg.vector_norm(rows[:4], dim=-1, keepdim=True)
-        right = abs(float(measured.curvature[1, 0]) - math.pi / 2) < 1e-6 and float(measured.flat[0]) == 0
-        return right and torch.allclose(out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6)
+        right = (
+            abs(float(measured.curvature[1, 0]) - math.pi / 2) < 1e-6
+            and float(measured.flat[0]) == 0
+        )
+        return right and torch.allclose(
+            out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6
+        )
     except (UnusableError, OSError, AttributeError, RuntimeError):
         return False

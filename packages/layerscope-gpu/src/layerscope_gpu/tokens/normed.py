@@ -1,8 +1,10 @@
-"""States under the final norm, summed over tokens or centered, without ever storing the normed states themselves.
+"""States under the final norm, summed over tokens or centered, without ever storing the normed
+states themselves.
 
-A profile with views reads only the mean vector of each view. Norming every layer's states and summing them goes over them three
-times; a CUDA kernel for half-precision states does it once. Token measures need a dozen such passes, or one more kernel. A norm
-module is recognized by its results: on a few states they must equal ours.
+A profile with views reads only the mean vector of each view. Norming every layer's states and
+summing them goes over them three times; a CUDA kernel for half-precision states does it once. Token
+measures need a dozen such passes, or one more kernel. A norm module is recognized by its results:
+on a few states they must equal ours.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ _known: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = We
 Weights = dict[str, Tensor]
 Settings = tuple[Tensor, Tensor, int]
 Held = dict[nn.Module, Settings]
-"""Norms as the kernels read them, for as long as their weights cannot change: during one pass, say."""
+"""Norms as the kernels read them, for as long as their weights cannot change: during one pass,
+say."""
 
 
 class CenteredStates(NamedTuple):
     """Each prompt's states under a norm.
 
-    `total`: their sum over the real tokens (B, D); `before` and `norms`: the tokens' norms before and after it (B, T), all
-    float64; `largest`: the token that is largest before it (B,); `centered`: the states minus the mean of all tokens but that one
-    (B, T, D), float32, padding zero.
+    `total`: their sum over the real tokens (B, D); `before` and `norms`: the tokens' norms before
+    and after it (B, T), all float64; `largest`: the token that is largest before it (B,);
+    `centered`: the states minus the mean of all tokens but that one (B, T, D), float32, padding
+    zero.
     """
 
     total: Tensor
@@ -47,8 +51,11 @@ class CenteredStates(NamedTuple):
     centered: Tensor
 
 
-def normed_means(states: Tensor, mask: Tensor | None, norm: nn.Module, held: Held | None = None) -> Tensor | None:
-    """Means over the real tokens (B, D), float32, of norm(states); None where it must be done step by step."""
+def normed_means(
+    states: Tensor, mask: Tensor | None, norm: nn.Module, held: Held | None = None
+) -> Tensor | None:
+    """Means over the real tokens (B, D), float32, of norm(states); None where it must be done step
+    by step."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
@@ -58,7 +65,8 @@ def normed_means(states: Tensor, mask: Tensor | None, norm: nn.Module, held: Hel
 def centered_states(
     states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held | None = None
 ) -> CenteredStates | None:
-    """What token measures need of norm(states), or of the states themselves; None where it must be done step by step."""
+    """What token measures need of norm(states), or of the states themselves; None where it must be
+    done step by step."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
@@ -67,11 +75,23 @@ def centered_states(
 
 def _fits(states: Tensor, mask: Tensor | None) -> bool:
     width = states.shape[-1]
-    if not states.is_cuda or states.dtype not in (torch.bfloat16, torch.float16) or states.ndim != 3 or not states.numel():
+    if (
+        not states.is_cuda
+        or states.dtype not in (torch.bfloat16, torch.float16)
+        or states.ndim != 3
+        or not states.numel()
+    ):
         return False
-    if mask is not None and (mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device):
+    if mask is not None and (
+        mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device
+    ):
         return False
-    return states.is_contiguous() and states.data_ptr() % 8 == 0 and width % 4 == 0 and width <= _WIDEST
+    return (
+        states.is_contiguous()
+        and states.data_ptr() % 8 == 0
+        and width % 4 == 0
+        and width <= _WIDEST
+    )
 
 
 def _means(
@@ -86,7 +106,14 @@ def _means(
     given = _given(states, mask, norm, weights, held)
     if tokens <= _shape(width)["CHUNK"]:  # a text is one block's: it divides too
         out = states.new_empty(texts, width, dtype=torch.float32)
-        _run_sums(states, [*given[0], out, *[states] * 4, given[1]], mask is not None, kind, full=False, means=True)
+        _run_sums(
+            states,
+            [*given[0], out, *[states] * 4, given[1]],
+            mask is not None,
+            kind,
+            full=False,
+            means=True,
+        )
         return out
     total = _sum_chunks(states, given, mask is not None, kind, [states] * 4, full=False)
     return (total / (tokens if mask is None else mask.sum(-1, keepdim=True))).float()
@@ -104,7 +131,9 @@ def _centered(
     given = _given(states, mask, norm, weights, held)
     means, scales = (states.new_empty(texts, tokens, dtype=torch.float32) for _ in range(2))
     before, norms = (states.new_empty(texts, tokens, dtype=torch.float64) for _ in range(2))
-    total = _sum_chunks(states, given, mask is not None, kind, [means, scales, before, norms], full=True)
+    total = _sum_chunks(
+        states, given, mask is not None, kind, [means, scales, before, norms], full=True
+    )
     largest = (before if mask is None else before.masked_fill(~mask, -1.0)).argmax(-1)
     centered = states.new_empty(texts, tokens, width, dtype=torch.float32)
     tensors = [*given[0], total, means, scales, largest, centered]
@@ -113,28 +142,58 @@ def _centered(
 
 
 def _sum_chunks(
-    states: Tensor, given: tuple[list[Tensor], int], masked: bool, kind: Kind, sums: list[Tensor], full: bool
+    states: Tensor,
+    given: tuple[list[Tensor], int],
+    masked: bool,
+    kind: Kind,
+    sums: list[Tensor],
+    full: bool,
 ) -> Tensor:
-    """Sums over tokens (B, D); with `full`, each token's results go to the tensors given for them."""
+    """Sums over tokens (B, D); with `full`, each token's results go to the tensors given for
+    them."""
     texts, tokens, width = states.shape
     out = states.new_empty(texts, -(-tokens // _shape(width)["CHUNK"]), width, dtype=torch.float64)
     _run_sums(states, [*given[0], out, *sums, given[1]], masked, kind, full)
     return out.sum(1) if out.shape[1] > 1 else out.squeeze(1)
 
 
-def _run_sums(states: Tensor, given: list[Tensor | int], masked: bool, kind: Kind, full: bool, means: bool = False) -> None:
+def _run_sums(
+    states: Tensor,
+    given: list[Tensor | int],
+    masked: bool,
+    kind: Kind,
+    full: bool,
+    means: bool = False,
+) -> None:
     known = _shape(states.shape[-1])
     arguments = [*given, *_numbers(states, masked, kind), int(full), int(means)]
     _run("normed_sums", states, arguments, known["THREADS"], 4 * known["ROWS"] * states.shape[-1])
 
 
-def _run(name: str, states: Tensor, arguments: list[Tensor | int], threads: int = _THREADS, shared: int = 0) -> None:
+def _run(
+    name: str,
+    states: Tensor,
+    arguments: list[Tensor | int],
+    threads: int = _THREADS,
+    shared: int = 0,
+) -> None:
     texts, tokens, width = states.shape
-    launch(source_for(name, width, states.dtype), name, texts * -(-tokens // _shape(width)["CHUNK"]), threads, shared, arguments)
+    launch(
+        source_for(name, width, states.dtype),
+        name,
+        texts * -(-tokens // _shape(width)["CHUNK"]),
+        threads,
+        shared,
+        arguments,
+    )
 
 
 def _given(
-    states: Tensor, mask: Tensor | None, norm: nn.Module | None, weights: Weights | None, held: Held | None
+    states: Tensor,
+    mask: Tensor | None,
+    norm: nn.Module | None,
+    weights: Weights | None,
+    held: Held | None,
 ) -> tuple[list[Tensor], int]:
     weight, bias, epsilon = _settings(norm, states, weights, held)
     return [states, states if mask is None else mask.contiguous(), weight, bias], epsilon
@@ -149,41 +208,64 @@ def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
 def _shape(width: int) -> dict[str, int]:
     """How the kernels are compiled for states of a width.
 
-    TEAM warps share a token, ROWS tokens are worked on at once, a thread holds FOURS × 4 numbers of one (or COLUMNS × 4 columns),
-    and a block has CHUNK tokens of a text: no more than sixteen for a team, which adds them up in float32.
+    TEAM warps share a token, ROWS tokens are worked on at once, a thread holds FOURS × 4 numbers of
+    one (or COLUMNS × 4 columns), and a block has CHUNK tokens of a text: no more than sixteen for a
+    team, which adds them up in float32.
     """
     team = 1 if width <= 2048 else 2 if width <= 4096 else 4
     threads = 256 if team < 4 else 512
     rows = threads // 32 // team
     fours, columns = -(-width // (128 * team)), -(-width // (4 * _THREADS))
-    return {"TEAM": team, "THREADS": threads, "ROWS": rows, "CHUNK": 16 * rows, "FOURS": fours, "COLUMNS": columns}
+    return {
+        "TEAM": team,
+        "THREADS": threads,
+        "ROWS": rows,
+        "CHUNK": 16 * rows,
+        "FOURS": fours,
+        "COLUMNS": columns,
+    }
 
 
 @cache
 def source_for(kernel: str, width: int, dtype: torch.dtype) -> str:
-    """A kernel for states of a width and a type. Each is compiled by itself: two at once take half the time."""
+    """A kernel for states of a width and a type. Each is compiled by itself: two at once take half
+    the time."""
     known = {
         **_shape(width),
         "WIDTH": width,
         "HALF": int(dtype == torch.float16),
         "BLOCKS": 2 if _shape(width)["FOURS"] <= 8 else 1,
     }
-    return "".join(f"#define {name} {value}\n" for name, value in known.items()) + _COMMON + KERNELS[kernel]
+    return (
+        "".join(f"#define {name} {value}\n" for name, value in known.items())
+        + _COMMON
+        + KERNELS[kernel]
+    )
 
 
-def _settings(norm: nn.Module | None, states: Tensor, weights: Weights | None, held: Held | None) -> Settings:
+def _settings(
+    norm: nn.Module | None, states: Tensor, weights: Weights | None, held: Held | None
+) -> Settings:
     """Weight and bias of a norm, or those to try it with, float32, and the bits of its ε."""
     if norm is None:
         return *_no_weights(states.shape[-1], states.device), 0
     if held is not None and norm in held and held[norm][0].device == states.device:
         return held[norm]
-    names = [name for name in ("eps", "variance_epsilon", "epsilon") if isinstance(getattr(norm, name, None), float)]
+    names = [
+        name
+        for name in ("eps", "variance_epsilon", "epsilon")
+        if isinstance(getattr(norm, name, None), float)
+    ]
     if not names:
         raise UnusableError("a norm without an epsilon")
     (bits,) = struct.unpack("i", struct.pack("f", getattr(norm, names[0])))
     given = _weights(norm) if weights is None else weights
     scale = _as_floats(given["weight"])
-    settings = scale, _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale), bits
+    settings = (
+        scale,
+        _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale),
+        bits,
+    )
     if held is not None:
         held[norm] = settings
     return settings
@@ -207,9 +289,12 @@ def _as_floats(weight: Tensor) -> Tensor:
 
 
 def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
-    """Which of the kinds a module computes, tried once; None if none of them, or if the kernel cannot be used."""
+    """Which of the kinds a module computes, tried once; None if none of them, or if the kernel
+    cannot be used."""
     weights = {} if norm is None else _weights(norm)
-    if norm is not None and (norm._modules or not _plain(weights, states)):  # or a wrapper, which keeps its weights elsewhere
+    if norm is not None and (
+        norm._modules or not _plain(weights, states)
+    ):  # or a wrapper, which keeps its weights elsewhere
         return None
     known = _known.setdefault(_NO_NORM if norm is None else norm, {})
     key = states.dtype, states.device.index or 0, *(value.dtype for value in weights.values())
@@ -219,23 +304,31 @@ def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
 
 
 def _plain(weights: Weights, states: Tensor) -> bool:
-    """Whether a norm has a weight and at most a bias, all of them here: not on another device, offloaded or a shard of one."""
+    """Whether a norm has a weight and at most a bias, all of them here: not on another device,
+    offloaded or a shard of one."""
     if "weight" not in weights or not weights.keys() <= {"weight", "bias"}:
         return False
     return all(
-        type(value) in (Tensor, nn.Parameter) and value.device == states.device and value.shape == states.shape[-1:]
+        type(value) in (Tensor, nn.Parameter)
+        and value.device == states.device
+        and value.shape == states.shape[-1:]
         for value in weights.values()
     )
 
 
 @torch.inference_mode()
 def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
-    """Tried with weights of our own: the module's may all be equal, and change while a model trains."""
+    """Tried with weights of our own: the module's may all be equal, and change while a model
+    trains."""
     try:
         generator, width = torch.Generator().manual_seed(0), states.shape[-1]
         given = torch.randn(3, 19, width, generator=generator)
-        given = ((given + 0.5) * torch.tensor([0.1, 30.0, 0.001])[:, None, None]).to(states.device, states.dtype)
-        mask = torch.arange(19, device=states.device).expand(3, -1) < torch.tensor([[19], [11], [17]], device=states.device)
+        given = ((given + 0.5) * torch.tensor([0.1, 30.0, 0.001])[:, None, None]).to(
+            states.device, states.dtype
+        )
+        mask = torch.arange(19, device=states.device).expand(3, -1) < torch.tensor(
+            [[19], [11], [17]], device=states.device
+        )
         weights = {
             name: (1 + 0.3 * torch.randn(width, generator=generator)).to(value.device, value.dtype)
             for name, value in ({} if norm is None else _weights(norm)).items()
@@ -245,16 +338,30 @@ def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
             return None
         after = torch.where(mask.unsqueeze(-1), after, 0).double()
         want = after.sum(1)
-        # at most a few elements may be rounded the other way: a sum of rows rounded once more often is further off than that
+        # at most a few elements may be rounded the other way: a sum of rows rounded once more often
+        # is further off than that
         unit = want.abs().mean(-1) * torch.finfo(states.dtype).eps
         kinds = [kind for kind in _KINDS if (kind == "none") == (norm is None)]
         count = mask.sum(-1, keepdim=True)
-        errors = {kind: _off_by(count * _means(given, mask, norm, kind, weights).double(), want, unit) for kind in kinds}
+        errors = {
+            kind: _off_by(count * _means(given, mask, norm, kind, weights).double(), want, unit)
+            for kind in kinds
+        }
         best = min(errors, key=errors.__getitem__)
         seen = _centered(given, mask, norm, best, weights)
-        right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centered(seen, given, mask, after)
+        right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centered(
+            seen, given, mask, after
+        )
         return best if right else None
-    except (UnusableError, OSError, AttributeError, RuntimeError, AssertionError, KeyError, TypeError):
+    except (
+        UnusableError,
+        OSError,
+        AttributeError,
+        RuntimeError,
+        AssertionError,
+        KeyError,
+        TypeError,
+    ):
         return None
 
 
@@ -267,7 +374,10 @@ def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tenso
     at = torch.arange(len(given), device=given.device)
     mean = (after.sum(1) - after[at, seen.largest]) / (mask.sum(-1, keepdim=True) - 1)
     centered = torch.where(mask.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
-    before, norms = torch.linalg.vector_norm(given.double(), dim=-1), torch.linalg.vector_norm(after, dim=-1)
+    before, norms = (
+        torch.linalg.vector_norm(given.double(), dim=-1),
+        torch.linalg.vector_norm(after, dim=-1),
+    )
     return (
         torch.equal(seen.largest, seen.before.masked_fill(~mask, -1.0).argmax(-1))
         and torch.allclose(seen.before, before, rtol=1e-4)
@@ -276,9 +386,9 @@ def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tenso
     )
 
 
-# CUDA source. A norm's result is rounded as the model would store it, so that what is summed is what the model has. Sums run
-# over up to sixteen tokens in float32, then in float64. A block has a part of a text: long texts alone would leave most of the
-# chip idle.
+# CUDA source. A norm's result is rounded as the model would store it, so that what is summed is
+# what the model has. Sums run over up to sixteen tokens in float32, then in float64. A block has a
+# part of a text: long texts alone would leave most of the chip idle.
 
 _COMMON = (
     HALVES

@@ -1,8 +1,10 @@
-"""Token measures of prompts with more tokens than dimensions, whose T×T Gram matrices nobody forms: two D×D products each.
+"""Token measures of prompts with more tokens than dimensions, whose T×T Gram matrices nobody forms:
+two D×D products each.
 
-One kernel, a warp per token, makes what is needed of a prompt's centered rows with the sink token kept and dropped (`gram.py` is
-for the shorter prompts). Rows are prepared for their D×D products and angles taken between differences of neighbors. Differences
-and lengths are summed from the rows themselves, not from products of rows, so equal states differ by exactly nothing.
+One kernel, a warp per token, makes what is needed of a prompt's centered rows with the sink token
+kept and dropped (`gram.py` is for the shorter prompts). Rows are prepared for their D×D products
+and angles taken between differences of neighbors. Differences and lengths are summed from the rows
+themselves, not from products of rows, so equal states differ by exactly nothing.
 """
 
 from __future__ import annotations
@@ -131,7 +133,8 @@ token_rows(const float* __restrict__ centered, const double* norms, const unsign
 
 
 class RowMeasures(NamedTuple):
-    """Of each prompt: prepared rows by sink (B, T, D), or none; curvatures (2, B); zero differences (B,)."""
+    """Of each prompt: prepared rows by sink (B, T, D), or none; curvatures (2, B); zero differences
+    (B,)."""
 
     rows: dict[str, Tensor]
     curvature: Tensor
@@ -143,23 +146,38 @@ def measures_rows(device: torch.device) -> bool:
     return usable(device.index or 0)
 
 
-def measure_rows(centered: Tensor, facts: TokenFacts, unit: bool, absolute: bool, made: torch.dtype | None) -> RowMeasures:
+def measure_rows(
+    centered: Tensor, facts: TokenFacts, unit: bool, absolute: bool, made: torch.dtype | None
+) -> RowMeasures:
     """Everything from rows (B, T, D), float32, seen from their mean without the sink, padding zero.
 
-    `unit`: rows are scaled to length 1. `absolute`: angles of |cos| instead of cos.
-    Prepared rows are `made` in float16 or float32, or not at all. Those of half-precision states have eleven bits either way, as
-    many as a product through TF32 keeps.
+    `unit`: rows are scaled to length 1. `absolute`: angles of |cos| instead of cos. Prepared rows
+    are `made` in float16 or float32, or not at all. Those of half-precision states have eleven bits
+    either way, as many as a product through TF32 keeps.
     """
     norms, mask, sink, dtype = facts
     texts, tokens, width = centered.shape
     angles = norms.new_empty(2, texts, tokens, dtype=torch.float64)
-    rows = (centered, centered) if made is None else tuple(torch.empty_like(centered, dtype=made) for _ in range(2))
+    rows = (
+        (centered, centered)
+        if made is None
+        else tuple(torch.empty_like(centered, dtype=made) for _ in range(2))
+    )
     half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
-    flags = [texts, tokens, width, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(made is not None)]
+    flags = [
+        texts,
+        tokens,
+        width,
+        *(int(flag) for flag in (mask is not None, unit, absolute)),
+        half,
+        int(made is not None),
+    ]
     padding = [sink, sink] if mask is None else [mask.contiguous(), mask.sum(-1)]
     blocks = -(-texts * tokens // (_THREADS // 32))
     tensors = [centered, norms.contiguous(), *padding, sink.contiguous(), *rows, angles]
-    launch(SOURCE, "token_rows", blocks, _THREADS, 0, [*tensors, *flags, int(made == torch.float16)])
+    launch(
+        SOURCE, "token_rows", blocks, _THREADS, 0, [*tensors, *flags, int(made == torch.float16)]
+    )
     turned = angles >= 0
     count = turned.sum(-1)
     curvature = torch.where(count > 0, torch.where(turned, angles, 0.0).sum(-1) / count, torch.nan)
@@ -173,13 +191,23 @@ def usable(index: int) -> bool:
     device = torch.device("cuda", index)
     try:
         rows, facts = far_token(device)
-        want = {"keep": rows - rows.mean(0), "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])])}
+        want = {
+            "keep": rows - rows.mean(0),
+            "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])]),
+        }
         for made, close in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
             measured = measure_rows(rows.unsqueeze(0), facts, True, False, made)
-            if abs(float(measured.curvature[1, 0]) - math.pi / 2) > 1e-6 or int(measured.flat[0]) != 0:
+            if (
+                abs(float(measured.curvature[1, 0]) - math.pi / 2) > 1e-6
+                or int(measured.flat[0]) != 0
+            ):
                 return False
             for name, some in want.items():
-                if not torch.allclose(measured.rows[name][0].float(), torch.nn.functional.normalize(some, dim=-1), atol=close):
+                if not torch.allclose(
+                    measured.rows[name][0].float(),
+                    torch.nn.functional.normalize(some, dim=-1),
+                    atol=close,
+                ):
                     return False
         return True
     except (UnusableError, OSError, AttributeError, RuntimeError):

@@ -1,4 +1,5 @@
-"""Sums over the tokens of half-precision states in one pass: sixteen tokens in float32, then float64."""
+"""Sums over the tokens of half-precision states in one pass: sixteen tokens in float32, then
+float64."""
 
 from __future__ import annotations
 
@@ -47,12 +48,24 @@ extern "C" __global__ void token_sums(const u16* states, const unsigned char* ma
 
 
 def token_sums(states: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Sums over the real tokens (B, D), float64, of half-precision states (B, T, D); None where the kernel cannot be used."""
-    if not states.is_cuda or states.dtype not in (torch.bfloat16, torch.float16) or states.shape[-1] % 4:
+    """Sums over the real tokens (B, D), float64, of half-precision states (B, T, D); None where the
+    kernel cannot be used."""
+    if (
+        not states.is_cuda
+        or states.dtype not in (torch.bfloat16, torch.float16)
+        or states.shape[-1] % 4
+    ):
         return None
-    if mask is not None and (mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device):
+    if mask is not None and (
+        mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device
+    ):
         return None
-    if not states.is_contiguous() or states.data_ptr() % 8 or not states.numel() or not usable(states.device.index):
+    if (
+        not states.is_contiguous()
+        or states.data_ptr() % 8
+        or not states.numel()
+        or not usable(states.device.index)
+    ):
         return None
     return _token_sums(states, mask)
 
@@ -65,7 +78,14 @@ def _token_sums(states: Tensor, mask: Tensor | None) -> Tensor:
     threads = min(256, -(-width // 4 // 32) * 32)
     blocks = texts * chunks * -(-width // (4 * threads))
     half = int(states.dtype == torch.float16)
-    launch(SOURCE, "token_sums", blocks, threads, 0, [states, real, out, tokens, width, half, int(mask is not None)])
+    launch(
+        SOURCE,
+        "token_sums",
+        blocks,
+        threads,
+        0,
+        [states, real, out, tokens, width, half, int(mask is not None)],
+    )
     return out.sum(1) if chunks > 1 else out.squeeze(1)
 
 

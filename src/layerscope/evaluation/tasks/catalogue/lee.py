@@ -20,7 +20,11 @@ def read(folder: Path) -> Splits:
     rows = (folder / "similarities0-1.txt").read_text(encoding="ascii").splitlines()
     matrix = [[float(value) for value in row.split()] for row in rows if row.strip()]
     pairs = combinations(range(len(texts)), 2)
-    return {"test": [{"sentence1": texts[i], "sentence2": texts[j], "score": matrix[i][j]} for i, j in pairs]}
+    return {
+        "test": [
+            {"sentence1": texts[i], "sentence2": texts[j], "score": matrix[i][j]} for i, j in pairs
+        ]
+    }
 
 
 ENTRY = TaskEntry(
@@ -29,7 +33,9 @@ ENTRY = TaskEntry(
     summary="1,225 pairs of 50 English news texts with human similarity from 0 to 1",
     license="the texts are the broadcaster's, collected for research; carried as test data in gensim (LGPL-2.1)",
     citation=CORPORA.get("lee").citation,
-    origin=files_of(GENSIM, *((f"gensim/test/test_data/{name}", sha256) for name, sha256 in _SHA256.items())),
+    origin=files_of(
+        GENSIM, *((f"gensim/test/test_data/{name}", sha256) for name, sha256 in _SHA256.items())
+    ),
     read=read,
     attributes={"min_score": 0, "max_score": 1},
 )

