@@ -57,7 +57,7 @@ def promises() -> dict[str, str]:
 
 def test_every_sentence_has_its_tests() -> None:
     said, known = sentences(SECURITY) + sentences(RELIABILITY), promises()
-    assert len(said) > 90
+    assert len(said) > 40
     assert [
         sentence for sentence in said if sentence not in known
     ] == []  # new: write down what checks it

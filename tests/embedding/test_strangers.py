@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from layerscope.core import bounds
 from layerscope.core.untrusted import checksum, sha256_of
 from layerscope.data import load_corpus
 from layerscope.embedding import embed, encode, search, writing
@@ -96,37 +95,6 @@ def test_what_a_file_says_of_itself_may_be_anything(
     with pytest.raises(LayerscopeError) as caught:
         search(encoder, "words", tmp_path / "a.parquet", progress=False)
     assert "\x1b" not in str(caught.value)
-
-
-def test_vectors_beside_a_text_that_fills_the_memory(
-    encoder: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bounds, "_LEAST", 2**20)
-    table = pq.read_table(vectors)
-    long = table.set_column(0, "text", pa.array(["a" * 2**20] * 20))
-    pq.write_table(
-        long.replace_schema_metadata(table.schema.metadata),
-        tmp_path / "a.parquet",
-        compression="zstd",
-    )
-    with pytest.raises(LayerscopeError, match="more than is read of a file of its size"):
-        search(encoder, "words", tmp_path / "a.parquet", progress=False)
-
-
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("config.json", {"num_labels": 10**9}), ("config.json", {"num_hidden_layers": 10**6}),
-        ("config.json", {"vocab_size": 10**9}), ("2_Dense/config.json", {"out_features": 10**9}),
-    ],
-)  # fmt: skip
-def test_a_folder_that_asks_for_all_memory(
-    encoder: Path, tmp_path: Path, file: str, change: dict[str, Any]
-) -> None:
-    folder = Path(shutil.copytree(encoder, tmp_path / "model"))
-    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **change}))
-    with pytest.raises(LayerscopeError, match=r"which cannot be|its weights do not have"):
-        embed(folder, LINES, tmp_path / "v.parquet", progress=False)
 
 
 def test_code_and_pickles_of_a_folder_are_not_run(encoder: Path, tmp_path: Path) -> None:

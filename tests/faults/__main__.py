@@ -25,7 +25,6 @@ from tests.faults.support import run_tool
 
 # the cheap kinds of input take what the dear ones leave of the ten thousand
 INPUTS = {
-    "bombs": 100,
     "command": 1000,
     "embedding": 500,
     "model": 500,

@@ -39,7 +39,6 @@ from layerscope.sweeps.plan import read_plan
 from tests.faults.inputs import (
     ROWS,
     Scene,
-    bomb,
     distort,
     images_file,
     labels_file,
@@ -246,14 +245,6 @@ def embedding(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     return _command(scene, f"embed {what}", path, folder, rng)
 
 
-def bombs(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """A command line on a small file that asks for a lot of memory."""
-    what, path = bomb(scene, folder, rng)
-    if what == "images":
-        return load_images(path, workers=0)
-    return _command(scene, what, path, folder, rng)
-
-
 def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.Generator) -> None:
     from layerscope.cli.app import main
 
@@ -270,7 +261,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
-    "choice": choice, "task": task, "manifest": manifest, "command": command, "bombs": bombs,
+    "choice": choice, "task": task, "manifest": manifest, "command": command,
     "layer_map": layer_map, "embedding": embedding,
 }  # fmt: skip
 

@@ -4,7 +4,6 @@ plans, folders of runs."""
 from __future__ import annotations
 
 import copy
-import gzip
 import io
 import json
 import shutil
@@ -380,56 +379,3 @@ def vectors_file(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     meta = {b"layerscope": json.dumps(told).encode("utf-8", "surrogatepass")}
     pq.write_table(table.replace_schema_metadata(meta), path)
     return path
-
-
-def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Path]:
-    """A small file that asks for a lot of memory, and what kind of input it is."""
-    from PIL import Image
-
-    size, kind = int(10 ** rng.uniform(8.5, 9)), int(rng.integers(8))
-    if kind == 0:
-        target = Path(shutil.copytree(scene.model, folder / "model"))
-        told = {
-            "num_labels": size,
-            "vision_config": {"num_labels": size, "num_hidden_layers": size},
-        }
-        config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-        chosen = str(rng.choice(sorted(told)))
-        (target / "config.json").write_text(json.dumps({**config, chosen: told[chosen]}))
-        return "model", target
-    if kind in (1, 2):
-        path = folder / str(
-            rng.choice(["data.txt.gz", "data.jsonl.gz", "data.json.gz", "data.csv.gz"])
-        )
-        part = (b"a" if kind == 1 else b"a words\n") * 2**16
-        with gzip.open(path, "wb", compresslevel=1) as stream:
-            stream.write(b"[" if ".json." in path.name else b"")
-            for _ in range(size // len(part)):
-                stream.write(part)
-        return "texts", path
-    if kind in (3, 4, 5):
-        path, what = folder / "data.parquet", str(rng.choice(["texts", "images"]))
-        value, count = [("a" * (size // 4), 1), ("a" * 2**19, size >> 19), ("a", size >> 8)][
-            kind - 3
-        ]
-        column = pa.DictionaryArray.from_arrays(
-            pa.array(np.zeros(count, dtype=np.int32)), pa.array([value])
-        )
-        pq.write_table(pa.table({what[:-1]: column}), path, compression="zstd", store_schema=False)
-        return what, path
-    if kind == 6:
-        (folder / "images").mkdir()
-        side = int(size**0.5)
-        Image.new("L", (side, side)).save(folder / "images" / "a.png")
-        return "images", folder / "images"
-    target = Path(shutil.copytree(scene.runs["profile"], folder / "profile"))
-    table = pd.read_parquet(target / "profile.parquet")
-    table.iloc[np.arange(size >> 8) % len(table)].to_parquet(
-        target / "profile.parquet", index=False, compression="zstd"
-    )
-    (target / "shards").mkdir()
-    np.savez_compressed(target / "shards" / "000000.values.npz", a=np.zeros(size // 16))
-    content = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
-    bare = {name: value for name, value in content.items() if name not in ("checksum", "tables")}
-    (target / "manifest.json").write_text(json.dumps({**bare, "owned": ["shards"]}))
-    return "run", target

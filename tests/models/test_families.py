@@ -39,10 +39,7 @@ def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
         "tiny_vit"
     }  # see tests/packages
     sounds = {"wav2vec2", "whisper"}  # see test_sounds.py
-    lenses = {"transformer_lens"}  # see test_lenses.py
-    assert (
-        declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds | lenses
-    )
+    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds
     assert sounds == {name for name in declared if FAMILIES.get(name).modality == "sound"}
     assert images == {name for name in declared if FAMILIES.get(name).modality == "image"}
 
@@ -55,8 +52,7 @@ def test_every_declared_model_type_has_a_tiny_model() -> None:
         "wav2vec2",
         "hubert",
         "whisper",
-        "transformer_lens",
-    }  # see tests/packages, test_sounds.py and test_lenses.py
+    }  # see tests/packages and test_sounds.py
     assert {t for family in FAMILIES.all().values() for t in family.model_types} == built
 
 

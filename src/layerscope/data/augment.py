@@ -15,11 +15,11 @@ import re
 import string
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from layerscope.core.closing import Closing
 from layerscope.data.workers import WorkerPool, cores_here
 from layerscope.errors import InvalidValueError, MissingExtraError, UnknownNameError
 
@@ -345,7 +345,7 @@ def answer_views(request: ViewRequest, texts: list[str]) -> Any:
     ).tobytes()
 
 
-class ViewPool(Closing):
+class ViewPool(AbstractContextManager["ViewPool"]):
     """Makes views of texts in `workers` child processes; with fewer than two, or if they fail, in
     this one. A context.
 
@@ -376,6 +376,9 @@ class ViewPool(Closing):
         """Give the pool its tokenizer, before any views are asked for."""
         limit = max_length if tokenizer is not None else None
         self.pool.setup = replace(self.request, tokenizer=tokenizer, max_length=limit)
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the workers."""

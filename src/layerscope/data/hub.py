@@ -17,12 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from layerscope.core.formatting import format_duration
-from layerscope.data.published import check_published
 from layerscope.data.readers import Records, choose_column
 from layerscope.data.specs import HubSpec
 from layerscope.errors import (
@@ -417,46 +415,7 @@ def load_published(load: Callable[[], Any], repo: str, offline: bool) -> Any:
         for prepared in {Path(place).parent for place in _prepared_files(dataset)}:
             shutil.rmtree(prepared, ignore_errors=True)
 
-    with _bounded_downloads():
-        return load() if offline else fetch_published(load, folder, repo, discard=discard)
-
-
-_BOUNDED: ContextVar[bool] = ContextVar("layerscope_bounded_downloads", default=False)
-
-
-@contextmanager
-def _bounded_downloads() -> Iterator[None]:
-    """Let `datasets` unpack no file that takes more than its size allows. Outside this block it
-    works as it always does."""
-    from datasets import DownloadManager
-
-    download = DownloadManager.download
-    if not hasattr(download, "unbounded"):
-
-        @wraps(download)
-        def checked(self: Any, urls: Any) -> Any:
-            paths = download(self, urls)
-            for path in _leaves(paths) if _BOUNDED.get() else ():
-                if os.path.isfile(path):
-                    check_published(path)
-            return paths
-
-        setattr(checked, "unbounded", download)  # noqa: B010
-        setattr(DownloadManager, "download", checked)  # noqa: B010
-    token = _BOUNDED.set(True)
-    try:
-        yield
-    finally:
-        _BOUNDED.reset(token)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """The paths in what a download gives: one, or lists and mappings of them."""
-    if isinstance(value, (str, os.PathLike)):
-        yield value
-    else:
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _leaves(inner)
+    return load() if offline else fetch_published(load, folder, repo, discard=discard)
 
 
 def _prepared_files(dataset: Any) -> list[str]:

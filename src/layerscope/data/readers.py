@@ -11,7 +11,6 @@ import itertools
 import json
 import logging
 import math
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerscope.core.bounds import bounded_lines, check_rows, check_unpacked
 from layerscope.core.formatting import shorten
-from layerscope.core.parquet import parquet_batches
 from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError, near_misses, one_line, require
 
@@ -119,10 +116,8 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     of a text."""
     packed = path.suffix.lower() == ".gz"
     with _readable(path), gzip.open(path, "rb") if packed else path.open("rb") as stream:
-        size = path.stat().st_size if packed else None
         utf8 = encoding in ("utf-8", "utf-8-sig")
-        source: Any = stream if utf8 else io.TextIOWrapper(stream, encoding=encoding, newline="\n")
-        lines = bounded_lines(source, path, size, values=".txt" not in path.name.lower())
+        lines: Any = stream if utf8 else io.TextIOWrapper(stream, encoding=encoding, newline="\n")
         decoded = _utf8_lines(lines, path) if utf8 else _other(lines, path, encoding)
         for number, line in enumerate(decoded):
             yield line.removeprefix("\ufeff") if number == 0 else line
@@ -380,9 +375,8 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
             records.facts["column"] = chosen
             del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
             number = 0
-            for batch in parquet_batches(
-                table, path, table.schema_arrow.names if records.whole else [chosen]
-            ):
+            names = table.schema_arrow.names if records.whole else [chosen]
+            for batch in table.iter_batches(batch_size=1024, columns=names):
                 for row in batch.to_pylist() if records.whole else batch.column(0).to_pylist():
                     number += 1
                     yield number, records.cell(row, chosen, row[chosen]) if records.whole else row
@@ -402,10 +396,7 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
     from openpyxl import load_workbook
 
     records.unit = "row"
-    size = path.stat().st_size
     try:
-        with zipfile.ZipFile(path) as packed:
-            check_unpacked(sum(part.file_size for part in packed.infolist()), size, path)
         book = load_workbook(path, read_only=True, data_only=True)
         sheet, more = book.worksheets[0], [one.title for one in book.worksheets[1:]]
         if more:
@@ -428,7 +419,6 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
             holds[column] = True
         chosen = records.facts["column"] = choose_column(column, holds, str(path))
         for number, row in itertools.chain(preview, rows):
-            check_rows(number, size, path)  # a row far below may come next
             cells = dict(zip(header, (_at(row, i) for i in places), strict=True))
             yield number, records.cell(cells, chosen, cells[chosen])
     except (DataError, GeneratorExit):

@@ -22,14 +22,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from layerscope.core.closing import Closing
 from layerscope.errors import LayerscopeError
 
 log = logging.getLogger("layerscope")
@@ -46,7 +45,7 @@ class WorkerError(LayerscopeError):
     """A request that a worker could not answer, with the reason."""
 
 
-class WorkerPool(Closing):
+class WorkerPool(AbstractContextManager["WorkerPool"]):
     """Answers requests with `answer(setup, request)`, a function of a module, in `workers` child
     processes. A context.
 
@@ -132,6 +131,9 @@ class WorkerPool(Closing):
         """The workers, once all have been started."""
         self._fork_all()
         return self._started
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the workers at once: they hold nothing that could be lost."""

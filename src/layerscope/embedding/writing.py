@@ -23,7 +23,6 @@ import numpy as np
 
 from layerscope.command import Command
 from layerscope.core.options import EngineOptions, ModelOptions
-from layerscope.core.parquet import parquet_batches
 from layerscope.core.readout import Readout
 from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json, sha256_of
 from layerscope.data.corpus import TextStream
@@ -376,7 +375,7 @@ def vectors_in(
 
     try:
         with pq.ParquetFile(file) as table:
-            for batch in parquet_batches(table, file, rows=BLOCK):
+            for batch in table.iter_batches(batch_size=BLOCK):
                 whole = pa.Table.from_batches([batch])
                 others = [
                     one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)

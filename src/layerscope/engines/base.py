@@ -10,11 +10,11 @@ import copy
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from layerscope.core.closing import Closing
 from layerscope.core.identity import ModelIdentity
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import LoadedModel, open_model
@@ -76,7 +76,7 @@ class Work(ABC, Generic[Item, Result]):
         )
 
 
-class Engine(Closing, ABC):
+class Engine(AbstractContextManager["Engine"]):
     """Where work is done. Use it as a context, or `close` it: it may have workers, or a connection
     to a cluster."""
 
@@ -97,6 +97,12 @@ class Engine(Closing, ABC):
     ) -> Results[Result]:
         """(number of an item, its result) for every item, each once, in the order in which they are
         done."""
+
+    def close(self) -> None:
+        """End workers and connections."""
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says about where it was computed."""

@@ -270,7 +270,7 @@ def read_image_model(
     )
     own = loads is not None and ":" in loads
     module, _ = read_pretrained(
-        source, known, given, r"^(vision_model\.)?(pooler|head)\.", inner="vision_config", whole=own
+        source, known, given, r"^(vision_model\.)?(pooler|head)\.", whole=own
     )
     # What pools the last layer is not read, and is often not in the checkpoint.
     for part in ("pooler", "head"):

@@ -3,9 +3,9 @@ for their views."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from threading import Thread
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from layerscope.capture.batches import Batch
-from layerscope.core.closing import Closing
 from layerscope.data.augment import ViewPool, ViewRequest, make_views, open_tokenizer, token_ids
 from layerscope.data.items import Items
 from layerscope.errors import DataError, LayerscopeError, ModelError
@@ -114,7 +113,7 @@ class EncodedRows:
         return row
 
 
-class ItemReader(Closing, ABC):
+class ItemReader(AbstractContextManager["ItemReader"]):
     """Reads items for one model. Use it as a context, or `close` it: it may have processes of its
     own.
 
@@ -181,6 +180,9 @@ class ItemReader(Closing, ABC):
     def warnings(self) -> list[str]:
         """What a reader of the results must be told about reading the items."""
         return []
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let go of processes."""

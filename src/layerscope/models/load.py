@@ -21,7 +21,6 @@ from layerscope.models.images import (
     describe_images,
     read_image_model,
 )
-from layerscope.models.lenses import plain_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.pretrained import read_pretrained
@@ -152,13 +151,10 @@ def wrap(
     """Use a model that is already in memory. It is switched to evaluation mode; its weights are not
     changed.
 
-    Models of TransformerLens and nnsight are taken as well, with their own tokenizers.
-
     For an image model, `tokenizer` is its image processor; without one, images are resized to its
     input size and scaled to −1 … 1. For a speech model, it is its feature extractor; without one,
     the usual extractor of that kind of model is used.
     """
-    module, tokenizer = plain_model(module, tokenizer)
     inner = unwrap(module)
     inner.eval()
     given = (

@@ -1,4 +1,4 @@
-"""What transformers makes of a model's files: checked before, and complete."""
+"""What transformers makes of a model's files: complete, or refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from layerscope.errors import LayerscopeError, ModelError, one_line
-from layerscope.models.declared import check_sizes
 from layerscope.models.settings import quiet
-from layerscope.models.source import Source, read_config
+from layerscope.models.source import Source
 
 
 def read_pretrained(
@@ -18,17 +17,14 @@ def read_pretrained(
     options: dict[str, Any],
     unread: str,
     beside: Callable[[], Any] = lambda: None,
-    inner: str = "text_config",
     whole: bool = False,
 ) -> tuple[Any, Any]:
     """The model of transformers' class `known` in a source's files, and what `beside` reads there,
     such as a tokenizer.
 
     Weights that match `unread` may be missing: they pool the last layer, or are for training.
-    `inner` is as for `check_sizes`. With `whole`, every weight in the files must have a place.
+    With `whole`, every weight in the files must have a place.
     """
-    if source.gguf is None and not source.pickled:
-        check_sizes(source.path, read_config(source.path), source.weights, inner)
     weights = {"gguf_file": source.gguf} if source.gguf else {"use_safetensors": not source.pickled}
     try:
         with quiet(bars=source.gguf is not None):

@@ -28,7 +28,6 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from layerscope.core.bounds import check_unpacked
 from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json
 from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
@@ -259,12 +258,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         raw = read_bytes(path) if has_checksum(path) else path.read_bytes()
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            check_unpacked(
-                sum(max(_declared(archive, one), one.file_size) for one in archive.infolist()),
-                len(raw),
-                "it",
-                ValueError,
-            )
             bad = (
                 archive.testzip()
             )  # before numpy believes a header: every member of a zip file has a CRC-32
@@ -277,20 +270,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # of many kinds, from a file that can say anything
         _refuse_circumstances(path, error)
         raise DamagedFileError(path, str(error) or type(error).__name__) from error
-
-
-def _declared(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """How many bytes an array in an archive has by its own header, for which numpy makes room
-    before it reads."""
-    with archive.open(member) as stream:
-        major = np.lib.format.read_magic(stream)[0]
-        read = (
-            np.lib.format.read_array_header_1_0
-            if major == 1
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(stream, max_header_size=_MOST_HEADER)
-        return math.prod(shape) * dtype.itemsize
 
 
 # --- other bytes ---

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerscope.core.formatting import shorten
 from layerscope.core.identity import only_known
-from layerscope.core.parquet import parquet_batches
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name
@@ -325,8 +324,7 @@ class RunFolder:
 
     def read_table(self, name: str) -> pd.DataFrame:
         """Read a table back, checked against the manifest."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pandas as pd
 
         file = self.path / f"{name}.parquet"
         if not file.is_file():
@@ -335,11 +333,7 @@ class RunFolder:
             )
         check_table(file, self.manifest() or {})
         try:
-            with pq.ParquetFile(file) as stored:
-                parts = list(parquet_batches(stored, file, error=RunFolderError, rows=2**16))
-                table = pa.Table.from_batches(parts, stored.schema_arrow).to_pandas()
-        except RunFolderError:
-            raise
+            table = pd.read_parquet(file)
         except Exception as error:  # of many kinds: a damaged file can say anything
             raise checked.DamagedFileError(file, f"{type(error).__name__}: {error}") from error
         for column in _NAMES.intersection(table.columns):

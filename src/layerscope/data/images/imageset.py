@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from layerscope.catalogue import Entry
-from layerscope.core.bounds import check_unpacked
 from layerscope.data.items import duplicate_warnings
 from layerscope.errors import DataError, MissingExtraError
 
@@ -44,10 +43,6 @@ def decode(item: Item) -> Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd but readable metadata
         with image.open(source) as opened:
-            size = len(item) if isinstance(item, bytes) else item.stat().st_size
-            check_unpacked(
-                4 * opened.width * opened.height, size, "it"
-            )  # as many as a view takes, whatever the file holds
             opened.load()
             # turned as the camera says: without that most of a phone's pictures lie on their side
             return ImageOps.exif_transpose(opened)

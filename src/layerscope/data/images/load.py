@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.parquet import parquet_batches
 from layerscope.data.hub import dataset_facts, hub_cache, load_hub_dataset
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item
@@ -227,10 +226,7 @@ def from_parquet(
     import pyarrow.parquet as parquet
 
     try:
-        with parquet.ParquetFile(path) as stored:
-            table = pa.Table.from_batches(list(parquet_batches(stored, path)), stored.schema_arrow)
-    except DataError:
-        raise
+        table = parquet.read_table(path)
     except Exception as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.core.closing import Closing
 from layerscope.data.images.imageset import ImageSet, Item, decode, inspect
 from layerscope.data.workers import WorkerError, WorkerPool, cores_here
 from layerscope.errors import DataError, ModelError, UnknownNameError
@@ -238,7 +238,7 @@ def prepare(image: Image, processor: Any) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(values)[0])
 
 
-class PixelReader(Closing):
+class PixelReader(AbstractContextManager["PixelReader"]):
     """Decodes, augments and prepares images with a model's processor. A context.
 
     Where there are many, `workers` child processes do it; 0 or 1: this process.
@@ -259,6 +259,9 @@ class PixelReader(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy for another process has workers of its own."""
         return PixelReader, (self.processor, self._asked)
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the worker processes."""

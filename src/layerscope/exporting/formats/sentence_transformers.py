@@ -21,7 +21,6 @@ from layerscope.core.poolings import POOLINGS
 from layerscope.core.untrusted import is_plain_name, read_json
 from layerscope.errors import ExportError, LayerscopeError, MissingExtraError, one_line
 from layerscope.exporting.draft import Draft, ExportFormat, Side
-from layerscope.models.declared import check_sizes, tensor_shapes
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
@@ -227,27 +226,15 @@ def modules_of(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _check_module(place: Path, kind: str) -> None:
-    """Refuse a module that declares other sizes than its weights have, or whose weights are pickled
-    only."""
-    weights = sorted(place.glob("*.safetensors"))
+    """Refuse a module whose weights are pickled only."""
     if kind not in ("Transformer", "Dense", "LayerNorm") or (
         kind == "Transformer" and not (place / "config.json").is_file()
     ):
         return
-    config = read_json(place / "config.json", error=ExportError)
-    if not weights:
+    if not any(place.glob("*.safetensors")):
         raise ExportError(
             f"{place} holds no weights as safetensors, and others are not loaded. Save it again as safetensors."
         )
-    if kind == "Transformer":
-        check_sizes(place, config, weights)
-        return
-    sizes = {size for file in weights for shape in tensor_shapes(file).values() for size in shape}
-    for name in ("in_features", "out_features", "dimension"):
-        if name in config and config[name] not in sizes:
-            raise ExportError(
-                f"{place / 'config.json'} declares {name}={config[name]!r}, which its weights do not have."
-            )
 
 
 def load_folder(folder: Path) -> Any:

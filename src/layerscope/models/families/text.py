@@ -117,14 +117,6 @@ MODERNBERT = Family(
 # EuroBERT: Llama's block in an encoder.
 EUROBERT = replace(LLAMA, name="eurobert", model_types=("eurobert",), bidirectional=True)
 
-# A HookedTransformer of TransformerLens, as `models.lenses` reads it.
-LENS = Family(
-    name="transformer_lens",
-    model_types=("transformer_lens",),
-    blocks="lens.blocks",
-    final_norm="lens.ln_final",
-)
-
 FAMILIES = (
     LLAMA,
     GEMMA3,
@@ -137,5 +129,4 @@ FAMILIES = (
     MPNET,
     MODERNBERT,
     EUROBERT,
-    LENS,
 )

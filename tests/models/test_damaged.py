@@ -1,5 +1,4 @@
-"""A model's files must fit each other before anything is built: sizes that were only declared cost
-nothing."""
+"""A model's folder that is damaged or odd: one line says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -13,10 +12,8 @@ import pytest
 
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import load
-from layerscope.models.declared import tensor_shapes
 from layerscope.models.source import resolve
 from layerscope.profiling import profile
-from tests.tiny import build_tiny, tiny_tokenizer
 
 
 @pytest.fixture
@@ -26,32 +23,6 @@ def folder(model_folder: Path, tmp_path: Path) -> Path:
 
 def change(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("hidden_size", 10**6), ("intermediate_size", 10**9), ("num_hidden_layers", 10**9), ("vocab_size", 2**40),
-        ("num_attention_heads", 10**7), ("max_position_embeddings", 10**12), ("hidden_size", 1e9),
-    ],
-)  # fmt: skip
-def test_sizes_that_the_weights_do_not_have(folder: Path, name: str, value: Any) -> None:
-    change(folder / "config.json", **{name: value})
-    with pytest.raises(
-        ModelError,
-        match=rf"config\.json declares {name} [\d,]+, which cannot be: its weights have \d+ tensors",
-    ):
-        load(folder)
-
-
-def test_a_token_far_beyond_the_weights(folder: Path) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
-    content["model"]["vocab"]["bomb"] = 2**31 - 1
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(
-        ModelError, match="gives a token the id 2,147,483,647, far beyond the weights"
-    ):
-        load(folder)
 
 
 @pytest.mark.parametrize("how", ["empty", "short", "long header", "no json", "beyond", "list"])
@@ -71,10 +42,9 @@ def test_weights_whose_header_is_damaged(folder: Path, how: str) -> None:
             "list": struct.pack("<Q", 2) + b"[]" + raw[8 + length :],
         }[how]
     )  # fmt: skip
-    with pytest.raises(ModelError, match=r"model\.safetensors"):
-        tensor_shapes(file)
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as caught:
         load(folder)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_modules_that_are_no_list(folder: Path) -> None:
@@ -96,17 +66,6 @@ def test_a_name_cannot_speak_to_the_terminal(folder: Path) -> None:
     with pytest.raises(ModelError) as caught:
         load(odd / "\x1b[2Jnothing")
     assert "\x1b" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [float("nan"), -1.0, "x", 1e300])
-def test_a_dropout_that_is_none(tmp_path: Path, value: Any) -> None:
-    build_tiny("gpt2").save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
-    change(tmp_path / "config.json", embd_pdrop=value, resid_pdrop=value)
-    with pytest.raises(
-        ModelError, match=r"declares embd_pdrop .*; it is a share|could not be loaded"
-    ):
-        load(tmp_path)
 
 
 def test_a_tokenizer_without_its_unknown_token(folder: Path) -> None:
