@@ -49,7 +49,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: summary-export\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[layerscope.exports]\nsummary = summary_export:SUMMARY\n"
+        "[layerscope.formats]\nsummary = summary_export:SUMMARY\n"
     )
     (tmp_path / "site" / "summary_export.py").write_text(FORMAT)
     known = FORMATS.all()  # before the package is there

@@ -1,18 +1,18 @@
 """Export formats: a file with a `FORMAT` each; other packages add theirs with entry points of the
-group `layerscope.exports`."""
+group `layerscope.formats`."""
 
 from __future__ import annotations
 
 from layerscope.core.plugins import Registry
-from layerscope.exporting.draft import ExportFormat
+from layerscope.exporting.draft import Draft, ExportFormat
 
-__all__ = ["BASE_FORMAT", "FORMATS", "ExportFormat"]
+__all__ = ["BASE_FORMAT", "FORMATS", "Draft", "ExportFormat"]
 
 BASE_FORMAT = "sentence-transformers"
 
 FORMATS: Registry[ExportFormat] = Registry(
     "export format",
-    "layerscope.exports",
+    "layerscope.formats",
     name=lambda one: one.name,
     check=lambda thing: isinstance(thing, ExportFormat),
     package=__name__,

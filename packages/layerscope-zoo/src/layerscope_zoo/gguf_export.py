@@ -21,8 +21,8 @@ from layerscope.core.formatting import describe_size
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
 from layerscope.core.templates import SLOT
-from layerscope.errors import ExportError, MissingExtraError
-from layerscope.exporting.draft import Draft, ExportFormat
+from layerscope.errors import ExportError
+from layerscope.exporting.formats import Draft, ExportFormat
 from layerscope.exporting.tokenizing import special_tokens
 from layerscope.exporting.verifying import cosine_distances, pooled_vectors
 from layerscope.models import LoadedModel
@@ -430,13 +430,6 @@ class GgufFormat(ExportFormat):
 
     name: ClassVar[str] = "gguf"
     summary: ClassVar[str] = "one file for llama.cpp (llama and gemma3), its pooling inside"
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """The package that writes such files must be installed."""
-        from importlib.util import find_spec
-
-        if find_spec("gguf") is None:
-            raise MissingExtraError("a GGUF file", "gguf")
 
     def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
         """llama.cpp must know the architecture, and be able to compute the readout."""

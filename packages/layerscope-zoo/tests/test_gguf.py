@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from layerscope_zoo import gguf_export as writing
+from layerscope_zoo.gguf_export import FORMAT, interleaved, why_not, write_gguf
+from tests.exporting.support import draft_of
+from tests.tiny import tiny_model
 
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError
 from layerscope.exporting import export
-from layerscope.exporting.formats import gguf as writing
-from layerscope.exporting.formats.gguf import FORMAT, interleaved, why_not, write_gguf
-from tests.exporting.support import draft_of
-from tests.tiny import tiny_model
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("sentence_transformers")
@@ -124,6 +124,7 @@ def test_scaled_rotations_become_factors() -> None:
         writing._rope_factors(module)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("family", "layer", "readout", "reason"),
     [
