@@ -65,7 +65,7 @@ def test_compare_names_its_flags(cli: Cli, model_folder: Path, data: Path) -> No
     data.write_text("\n".join(some_texts(60)))
     other = model_folder.with_name("other")
     other.symlink_to(model_folder)
-    ended = cli("compare", model_folder, other, "--data", data, "--today")
+    ended = cli("compare", model_folder, other, "--data", data)
     assert ended.code == 0, ended
     assert "give --labels to know" in " ".join(ended.out.split())
     assert (

@@ -11,11 +11,9 @@ from layerscope.core.heads import (
     CLASS_SHARE,
     ENOUGH_LABELS,
     WIDTH,
-    General,
     Head,
     Ridge,
     make_target,
-    make_targets,
     unit,
     with_classes,
 )
@@ -72,52 +70,6 @@ def test_few_texts_do_not_tell_what_was_left_out() -> None:
     similar, given = ridge.unseen_similarities(), unit(target) @ unit(target).T
     pairs = np.triu_indices(60, 1)
     assert abs(np.corrcoef(similar[pairs], given[pairs])[0, 1]) < 0.1
-
-
-@pytest.mark.parametrize("texts", [30, 6])
-@pytest.mark.parametrize("weight", [0.0, 0.03, 2.0])
-def test_general_texts_count_their_weight_and_are_never_left_out(texts: int, weight: float) -> None:
-    vectors, target = some(texts, 8)
-    others, other_target = some(50, 8, seed=1)
-    more = others - others.mean(0)
-    scale = 0.1 * (((vectors - vectors.mean(0)) ** 2).sum() + weight * (more**2).sum()) / 8
-
-    def fitted(without: list[int]) -> Head:
-        keep = np.delete(np.arange(texts), without)
-        rows, aim = vectors[keep] - vectors[keep].mean(0), target[keep] - target[keep].mean(0)
-        gram = rows.T @ rows + weight * more.T @ more + scale * np.eye(8)
-        return Head(
-            vectors[keep].mean(0),
-            np.linalg.solve(gram, rows.T @ aim + weight * more.T @ other_target),
-        )
-
-    ridge = Ridge(vectors, target, 0.1, General.of(others, other_target), weight)
-    np.testing.assert_allclose(ridge.head().matrix, fitted([]).matrix, atol=1e-9)
-    np.testing.assert_allclose(ridge.head().mean, vectors.mean(0))  # not that of the general texts
-    np.testing.assert_allclose(
-        ridge.unseen(), np.stack([fitted([i])(vectors[i]) for i in range(texts)]), atol=1e-8
-    )
-    similar = ridge.unseen_similarities(block=4, first=5)
-    assert similar.shape == (5, 5)
-    for i, j in [(0, 1), (4, 2)]:
-        pair = unit(fitted([i, j])(vectors[[i, j]]))
-        assert similar[i, j] == pytest.approx(pair[0] @ pair[1], abs=1e-5)
-
-
-def test_targets_of_several_kinds_share_their_directions() -> None:
-    rng = np.random.default_rng(0)
-    turn = rng.normal(size=(3, WIDTH + 50))
-    parts = [rng.normal(size=(count, 3)) @ turn + shift for count, shift in ((40, 0), (200, 5))]
-    one, other = make_targets([parts[0]], [parts[1]])
-    assert one.shape == (40, WIDTH)
-    full = [unit(part - part.mean(0)) for part in parts]
-    full = [part - part.mean(0) for part in full]
-    np.testing.assert_allclose(
-        one @ other.T, full[0] @ full[1].T, atol=1e-8
-    )  # each is centered on its own mean
-    np.testing.assert_allclose(
-        one @ one.T, make_target(parts[0]) @ make_target(parts[0]).T, atol=1e-8
-    )
 
 
 def test_a_linear_teacher_is_learned_exactly() -> None:

@@ -3,26 +3,23 @@ there are none."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import layerscope
-from layerscope.embedding import comparing
-from layerscope.embedding.comparing import _by_labels, _Way, _without_labels, label_items
-from layerscope.errors import InvalidValueError
+from layerscope.embedding.comparing import _by_labels, _Compared, _without_labels, label_items
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection.labels.read import build
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
 
-def way(name: str, right: float, ready: bool = False, read: str = "improved") -> _Way:
+def way(name: str, right: float, ready: bool = False) -> _Compared:
     items = (np.arange(100) < 100 * right).astype(float)
-    return _Way(
+    return _Compared(
         name,
-        read,
         lambda texts: np.zeros((len(texts), 2)),
         1e6,
         ready,
@@ -35,14 +32,11 @@ def way(name: str, right: float, ready: bool = False, read: str = "improved") ->
 def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
     labeled = build("classification", [((f"text {i}",), str(i % 2)) for i in range(100)])
     found = [way("slow", 0.80), way("quick", 0.79, ready=True), way("poor", 0.30)]
-    speeds = {"slow, improved": 10.0, "quick": 120.0, "poor, improved": 500.0}
+    speeds = {"slow": 10.0, "quick": 120.0, "poor": 500.0}
     pick, said = _by_labels(found, labeled, speeds)
     assert pick is found[1]
     assert said.startswith("Use quick: 79.0 %")
-    assert (
-        "the best within the noise (slow, improved has 80.0); it is 12.0 × as fast as slow, improved."
-        in said
-    )
+    assert "the best within the noise (slow has 80.0); it is 12.0 × as fast as slow." in said
     pick, close = _by_labels(
         found, labeled, {**speeds, "quick": 11.0}
     )  # hardly faster is no reason to take the lower score
@@ -54,10 +48,10 @@ def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
     _, best = _by_labels(
         [way("slow", 0.9), way("poor", 0.3)],
         labeled,
-        {"slow, improved": 10.0, "poor, improved": 5.0},
+        {"slow": 10.0, "poor": 5.0},
     )
-    assert best.startswith("Use slow, improved: 90.0 %")
-    assert "poor, improved has 30.0" in best
+    assert best.startswith("Use slow: 90.0 %")
+    assert "poor has 30.0" in best
 
 
 def test_pairs_tie_by_the_same_rule() -> None:
@@ -66,7 +60,7 @@ def test_pairs_tie_by_the_same_rule() -> None:
     found = [way("slow", 0), way("quick", 0), way("poor", 0)]
     for one, items in zip(found, pairs.targets / 20 + noise * [[0.5], [0.45], [9.0]], strict=True):
         one.items = items
-    speeds = {"slow, improved": 10.0, "quick, improved": 120.0, "poor, improved": 500.0}
+    speeds = {"slow": 10.0, "quick": 120.0, "poor": 500.0}
     pick, said = _by_labels(found, pairs, speeds)
     assert pick is found[1]
     assert "rank correlation × 100" in said
@@ -74,12 +68,10 @@ def test_pairs_tie_by_the_same_rule() -> None:
 
 
 def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
-    found = [way("lm", 0.5, read="today"), way("lm", 0.5), way("encoder", 0.5, ready=True)]
-    _, said = _without_labels(
-        found, [0.1, 0.4, 0.4], {"lm, today": 10.0, "lm, improved": 9.0, "encoder": 90.0}
-    )
+    found = [way("lm", 0.5), way("other", 0.5), way("encoder", 0.5, ready=True)]
+    _, said = _without_labels(found, [0.1, 0.4, 0.4], {"lm": 10.0, "other": 9.0, "encoder": 90.0})
     assert said.startswith("Use encoder, unless labels say otherwise")
-    assert "10.0 × as fast as lm, improved" in said
+    assert "9.0 × as fast as lm" in said
     found[2].trained = False  # an export of a language model, or one that does not know the words
     assert "does not say who is right" in _without_labels(found, [0.1, 0.4, 0.3], {})[1]
 
@@ -97,27 +89,11 @@ def test_labels_of_classes_and_of_pairs() -> None:
     assert np.allclose(found, 1)
 
 
-@pytest.mark.usefixtures("here")
-def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_on_texts_with_labels(tmp_path: Path) -> None:
     texts = some_texts(60)
     (tmp_path / "labels.csv").write_text(
         "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20]))
     )
-    improve, quick = (
-        comparing.improve,
-        {"judge": "none", "templates": ["one-word"], "max_length": 96},
-    )
-
-    def improved(model, seen, **ways):
-        assert not {text.strip() for text in seen} & set(
-            texts[:20]
-        )  # those with labels are not fitted on
-        better = improve(model, seen, **{**ways, **quick})
-        better.manifest["evidence"]["judge"] = "agreement with minilm-l6"
-        better.choice = replace(better.choice, abstained=False)
-        return better
-
-    monkeypatch.setattr(comparing, "improve", improved)
     ready = tiny_model("bert", seed=3)
     ready.identity["sentence_encoder"] = True
     spaced = [f" {text} " for text in texts]
@@ -125,16 +101,16 @@ def test_models_on_texts_with_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
         [tiny_model("llama"), ready], spaced, labels=tmp_path / "labels.csv", progress=False
     )
     assert found.verdict.startswith("Use ")
-    assert set(found.table["read"]) <= {"today", "improved", "as it comes"}
+    assert set(found.table["read"]) == {"last layer, mean", "as it comes"}
     assert found.table[found.measure].is_monotonic_decreasing
     assert np.allclose(np.diag(found.agreement), 1, atol=1e-5)
     assert (found.table["texts per second"] > 0).all()
-    assert "was fitted to agree with minilm-l6" in " ".join(found.notes)
-    monkeypatch.setattr(
-        comparing,
-        "improve",
-        lambda *_, **__: pytest.fail("improved before the names were looked at"),
+    every = tmp_path / "all.csv"
+    every.write_text(
+        "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts))
     )
+    with pytest.raises(LayerscopeError, match="0 texts that are not among the labels; 20"):
+        layerscope.compare_models(["x", "y"], texts, labels=every)
     with pytest.raises(InvalidValueError, match="same name"):
         layerscope.compare_models([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
     with pytest.raises(InvalidValueError, match="two models"):

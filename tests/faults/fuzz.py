@@ -183,13 +183,13 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         "embed texts": [
             ["embed", model, "--data", file, "--coordinates", *vectors], ["search", model, "words", "--data", file, *read],
             ["search", model, "words", "--data", file, "--json", *read],
-            ["compare", model, str(scene.other), "--data", file, "--today", "--offline"],
+            ["compare", model, str(scene.other), "--data", file, "--offline"],
         ],
-        "embed labels": [["compare", model, str(scene.other), "--data", unlabeled, "--labels", file, "--today", "--offline"]],
+        "embed labels": [["compare", model, str(scene.other), "--data", unlabeled, "--labels", file, "--offline"]],
         "embed model": [
             ["embed", file, "--data", texts, *vectors], ["search", file, "words", "--data", texts, *read],
             ["search", file, "words", "--data", str(scene.vectors), *read],
-            ["compare", str(scene.other), file, "--data", texts, "--today", "--offline"],
+            ["compare", str(scene.other), file, "--data", texts, "--offline"],
         ],
         "embed vectors": [
             ["search", model, "words", "--data", file, *read], ["search", model, "words", "--data", file, "--json", *read],

@@ -26,8 +26,8 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(autouse=True)
 def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast the models are says nothing here: one round over a few texts."""
-    monkeypatch.setattr("layerscope.improving.holding._TIMED", 4)
-    monkeypatch.setattr("layerscope.improving.holding._ROUNDS", 1)
+    monkeypatch.setattr("layerscope.improving.speed._TIMED", 4)
+    monkeypatch.setattr("layerscope.improving.speed._ROUNDS", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,14 @@ import pytest
 
 import layerscope
 from layerscope.errors import UnknownNameError
-from layerscope.improving import fitting
+from layerscope.improving import fitting, speed
 from layerscope.improving.fitting import texts_to_fit_on
 from layerscope.improving.judging import Panel
-from layerscope.improving.sample import draw_sample
+from layerscope.improving.sample import Reader, draw_sample
 from layerscope.selection.judges import ScoredCandidates
-from tests.improving.test_improve import some_texts
+from tests.improving.test_improve import judge, some_texts
+
+__all__ = ["judge"]  # a fixture
 
 TEXTS = some_texts(150)
 pytestmark = pytest.mark.usefixtures("stored")
@@ -150,3 +152,64 @@ def test_an_interrupted_centering_goes_on(
 def test_an_unknown_word_is_refused(llama) -> None:
     with pytest.raises(UnknownNameError, match="texts to center on"):
         improve(llama, TEXTS, center_on="everything")
+
+
+def test_speeds_are_texts_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, first = [0.0], {"a", "b"}
+    monkeypatch.setattr(speed, "perf_counter", lambda: now[0])
+
+    def encode(name: str, seconds: float) -> None:
+        now[0] += seconds + 5 * (
+            name in first
+        )  # the first time it takes longer, and does not count
+        first.discard(name)
+
+    encoders = {"a": lambda texts: encode("a", 0.02), "b": lambda texts: encode("b", 0.06)}
+    assert speed.texts_per_second(encoders, ["x"] * 10) == pytest.approx({"a": 500, "b": 10 / 0.06})
+
+
+@pytest.mark.usefixtures("head_wins")
+def test_the_time_that_the_encoder_takes_counts(
+    llama, judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that reads in no time: what half a minute allows is what the encoder reads in it."""
+    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-9)
+    monkeypatch.setattr("layerscope.improving.making.encoder_seconds", lambda panel, texts: 3.0)
+    result = improve(llama, some_texts(400), judge=judge, time=0.5, sample=200)
+    assert set(result.manifest["evidence"]["texts_per_second"]) == {"today", "now", judge.name}
+    assert result.manifest["texts"]["centered_on"]["texts"] == pytest.approx(200 + 10, abs=1)
+
+
+@pytest.mark.usefixtures("centered_wins", "here")
+def test_a_centering_that_was_stopped_goes_on_however_fast_the_machine_seems(
+    llama, tmp_path, monkeypatch
+) -> None:
+    texts = some_texts(150)
+    monkeypatch.setattr(fitting, "_BLOCK", 16)
+    monkeypatch.setattr(fitting, "_SAVE_EVERY", 0.0)
+    read: list[int] = []
+    own = fitting._SumPass.run
+
+    def run(self, some, advance):
+        if len(read) == 2:
+            raise KeyboardInterrupt
+        read.append(len(some))
+        own(self, some, advance)
+
+    options = {"sample": 40, "time": 1.0, "out": tmp_path / "better"}
+    monkeypatch.setattr(fitting._SumPass, "run", run)
+    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-6)
+    with pytest.raises(KeyboardInterrupt):
+        improve(llama, texts, **options)
+    monkeypatch.setattr(
+        fitting._SumPass,
+        "run",
+        lambda self, some, advance: (read.append(len(some)), own(self, some, advance)),
+    )
+    monkeypatch.setattr(
+        Reader, "seconds_per_token", lambda self, name, texts: 2e-2
+    )  # now it seems slow
+    result = improve(llama, texts, **options)
+    assert sum(read) == 110  # none was read twice
+    assert result.manifest["texts"]["centered_on"]["texts"] == 150
+    assert np.abs(result._encode(texts).mean(0)).max() < 1e-6

@@ -132,7 +132,7 @@ def search_command(
     )
 
 
-@command("compare", "layerscope compare smollm2-135m minilm-l6 --data lee --today")
+@command("compare", "layerscope compare smollm2-135m minilm-l6 --data lee")
 def compare_command(
     loading: shared.Loading,
     running: shared.Running,
@@ -145,15 +145,10 @@ def compare_command(
     labels: str | None = option(
         None, panel=DATA, help="Labeled examples: text,label or sentence1,sentence2,label|score."
     ),
-    sample: int = option(
-        600, panel=DATA, help="Number of texts, drawn at random; half of them are fitted on."
-    ),
-    today: bool = option(
-        False, panel=CHOICE, help="Compare the models as they are today; improve none."
-    ),
+    sample: int = option(300, panel=DATA, help="Number of texts, drawn at random."),
     seed: int = shared.seed_option("Seed of the sample.", CHOICE),
 ) -> None:
-    """Compare models on your texts, today and improved: agreement, labels, speed, size, and which
+    """Compare models and exported folders on your texts: agreement, labels, speed, size, and which
     to use."""
     from layerscope.embedding.comparing import compare_models
 
@@ -163,7 +158,6 @@ def compare_command(
         data,
         labels=labels,
         sample=sample,
-        improved=not today,
         seed=seed,
         **texts.given(),
         **ways,
@@ -180,7 +174,7 @@ def compare_command(
         print_notes(console, found.notes)
 
     words = shared.shell_quote(found.pick["model"], "--data", data)
-    ready = found.pick["read"] not in ("improved", "today" if today else "")
+    ready = found.pick["read"] == "as it comes"
     then = (
         f"layerscope embed {words} --out vectors.parquet"
         if ready

@@ -73,12 +73,6 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="Train the blocks below a head too: half of them, or as many as --budget allows.",
     )
-    general: bool = option(
-        False,
-        "--general",
-        panel=CHOICE,
-        help="Heads learn from 2,000 general English texts too: if you have few.",
-    )
     log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
     texts: bool = shared.TEXTS

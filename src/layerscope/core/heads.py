@@ -8,7 +8,6 @@ subtracts a mean and does nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,14 +40,13 @@ class Head:
     """`mean` (D,) is subtracted, then `matrix` (D, K) is applied if there is one, and `shift` (K,)
     added if there is one.
 
-    `fitted_on` says over which texts, `beside` on which others the matrix was fitted as well.
+    `fitted_on` says over which texts.
     """
 
     mean: np.ndarray
     matrix: np.ndarray | None = None
     fitted_on: str = ""
     shift: np.ndarray | None = None
-    beside: str = ""
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Vectors (…, D) to (…, K), in double precision."""
@@ -76,40 +74,13 @@ def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
     Inner products then are the mean of the teachers' similarities. Only the `width` main directions
     are kept.
     """
-    return make_targets(teachers, width=width)[0]
-
-
-def make_targets(*parts: Sequence[np.ndarray], width: int = WIDTH) -> list[np.ndarray]:
-    """The targets of texts of several kinds, each centered on its own mean, in directions that they
-    share."""
-    found = []
-    for teachers in parts:
-        each = [
-            unit(given.astype(np.float64) - given.mean(0, dtype=np.float64)) for given in teachers
-        ]
-        joined = np.concatenate(each, axis=1) / np.sqrt(len(each))
-        found.append(joined - joined.mean(0))
-    if found[0].shape[1] <= width:
-        return found
-    _, directions = np.linalg.eigh(
-        sum((rows.T @ rows for rows in found[1:]), found[0].T @ found[0])
-    )
-    return [rows @ directions[:, ::-1][:, :width] for rows in found]
-
-
-@dataclass(frozen=True)
-class General:
-    """What a head learns from texts of other kinds: their vectors' products with each other (D, D)
-    and with the target (D, K)."""
-
-    gram: np.ndarray
-    cross: np.ndarray
-
-    @classmethod
-    def of(cls, vectors: np.ndarray, target: np.ndarray) -> General:
-        """Of vectors (texts, D), centered on their own mean, and their target (texts, K)."""
-        rows = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
-        return cls(rows.T @ rows, rows.T @ target)
+    each = [unit(given.astype(np.float64) - given.mean(0, dtype=np.float64)) for given in teachers]
+    joined = np.concatenate(each, axis=1) / np.sqrt(len(each))
+    joined = joined - joined.mean(0)
+    if joined.shape[1] <= width:
+        return joined
+    _, directions = np.linalg.eigh(joined.T @ joined)
+    return joined @ directions[:, ::-1][:, :width]
 
 
 def with_classes(head: Head, texts: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Head:
@@ -143,20 +114,15 @@ class Ridge:
 
     What a regression would have predicted without some of its texts follows from the one with all
     of them. So heads are judged on texts that they were not fitted on, and no text is lost to the
-    fit. Every `general` text counts `weight` as much as one of these; it is never left out.
+    fit.
     """
 
-    def __init__(
-        self, vectors: np.ndarray, target: np.ndarray, penalty: float = PENALTY, general: General | None = None,
-        weight: float = 0.0,
-    ) -> None:  # fmt: skip
+    def __init__(self, vectors: np.ndarray, target: np.ndarray, penalty: float = PENALTY) -> None:
         self.mean = vectors.mean(0, dtype=np.float64)
         self.rows, self.target = vectors.astype(np.float64) - self.mean, target - target.mean(0)
         count, width = self.rows.shape
-        if general is None and count < width:  # the directions that the texts span are enough
-            gram = self.rows @ self.rows.T
-        else:
-            gram = self.rows.T @ self.rows + (0 if general is None else weight * general.gram)
+        # of fewer texts than features the directions that the texts span are enough
+        gram = self.rows @ self.rows.T if count < width else self.rows.T @ self.rows
         self.unit = max(float(gram.trace()) / width, 1e-30)
         values, self.basis = np.linalg.eigh(gram)
         self.values = np.maximum(values, 0)
@@ -166,9 +132,7 @@ class Ridge:
             )
         self.turned, self.shrink = self.rows @ self.basis, 1 / (self.values + penalty * self.unit)
         cross = self.turned.T @ self.target
-        self.solved = self.shrink[:, None] * (
-            cross if general is None else cross + weight * (self.basis.T @ general.cross)
-        )
+        self.solved = self.shrink[:, None] * cross
         self.rest = self.target - self.turned @ self.solved  # what is left unexplained
         self.free = np.maximum(
             1 - (self.turned**2) @ self.shrink, 1e-9
@@ -186,23 +150,21 @@ class Ridge:
             y - self.rest / np.maximum(self.free - 1 / n, 1e-9)[:, None] + y / max(n - 1, 1)
         )
 
-    def unseen_similarities(self, block: int = 512, first: int | None = None) -> np.ndarray:
+    def unseen_similarities(self, block: int = 512) -> np.ndarray:
         """The cosine of every two texts (texts, texts) by the head fitted on neither of them; the
         diagonal means nothing.
 
-        Only the `first` texts, where that is given. With hat matrix H, that of the mean included,
-        and residuals r, leaving out texts i and j changes their predictions to y − (I − H)⁻¹ r of
-        the two, less the mean of the others' targets. With the mean of all, the others would tell
-        what was left out: what they lack of zero.
+        With hat matrix H, that of the mean included, and residuals r, leaving out texts i and j
+        changes their predictions to y − (I − H)⁻¹ r of the two, less the mean of the others'
+        targets. With the mean of all, the others would tell what was left out: what they lack of
+        zero.
         """
         n = len(self.target)
-        target, rest, free, turned = (
-            rows[:first] for rows in (self.target, self.rest, self.free - 1 / n, self.turned)
-        )
-        free = np.maximum(free, 1e-9)
+        target, rest, turned = self.target, self.rest, self.turned
+        free = np.maximum(self.free - 1 / n, 1e-9)
         y, z, r = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1)
-        out, share = np.empty((len(target), len(target)), dtype=np.float32), 1 / max(n - 2, 1)
-        for start in range(0, len(target), block):  # i runs over some rows, j over all columns
+        out, share = np.empty((n, n), dtype=np.float32), 1 / max(n - 2, 1)
+        for start in range(0, n, block):  # i runs over some rows, j over all columns
             i = slice(start, start + block)
             hat = (turned[i] * self.shrink) @ turned.T + 1 / n
             a, b = free[i, None], free[None, :]

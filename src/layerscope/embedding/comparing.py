@@ -1,5 +1,4 @@
-"""`compare_models`: several models on the user's texts, today and improved, and in plain words
-which of them to use."""
+"""`compare_models`: several models on the user's texts, and in plain words which of them to use."""
 
 from __future__ import annotations
 
@@ -17,24 +16,20 @@ from layerscope.core.heads import unit
 from layerscope.core.statistics import bootstrap_weights, spearman
 from layerscope.embedding.encoders import open_encoder
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.improving import improve
-from layerscope.improving.holding import texts_per_second
-from layerscope.improving.sample import draw_sample, knows_language
+from layerscope.improving.sample import LEAST_TEXTS, draw_sample, knows_language
+from layerscope.improving.speed import texts_per_second
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.selection.labels.read import Labeled, read_labels
 
-TODAY, BETTER = "today", "improved"
-JUDGE = "minilm-l6"
 _TIMED, _CLEARLY = 24, 1.5  # texts; times as fast: less is no reason to take what scores lower
 _READY = "trained for embeddings, and such an encoder beat improved small models on average, not everywhere (docs/comparison.md)"
 
 
 @dataclass
 class ModelComparison:
-    """What `compare_models` returns: a row per model and way to read it, who agrees with whom, and
-    the verdict."""
+    """What `compare_models` returns: a row per model, who agrees with whom, and the verdict."""
 
     table: pd.DataFrame
     agreement: pd.DataFrame
@@ -63,24 +58,21 @@ class ModelComparison:
 
 
 @dataclass
-class _Way:
-    model: str
-    way: str
+class _Compared:
+    """A model that is compared: how it encodes, and the vectors of the texts and labels."""
+
+    name: str
     encode: Callable[[Sequence[str]], np.ndarray]
     parameters: float
-    ready: bool = False  # read as it comes
+    ready: bool = False  # a sentence encoder, read as it comes; else the mean of the last layer
     trained: bool = False  # for embeddings, and it knows the language
     vectors: np.ndarray | None = None
     items: np.ndarray | None = None
     given: str = ""
 
     @property
-    def name(self) -> str:
-        return self.model if self.ready else f"{self.model}, {self.way}"
-
-    @property
     def read(self) -> str:
-        return "as it comes" if self.ready else self.way
+        return "as it comes" if self.ready else "last layer, mean"
 
 
 def compare_models(
@@ -90,8 +82,7 @@ def compare_models(
     labels: str | Path | None = None,
     column: str | None = None,
     encoding: str | None = None,
-    sample: int = 600,
-    improved: bool = True,
+    sample: int = 300,
     seed: int = 0,
     offline: bool = False,
     **options: Any,
@@ -99,10 +90,9 @@ def compare_models(
     """Compare models on your texts: what they agree on, how they do by labels, what they cost, and
     which to use.
 
-    Language models are read as they are today (last layer, mean of the tokens) and as `improve`
-    reads them, fitted on one half of a sample of the texts; everything is compared on the other
-    half. Sentence encoders are read as they come. `labels` is a file of labeled examples, as for
-    `improve`; texts of it are never fitted on.
+    Sentence encoders, and the folders that `improve` and `export` write, are read as they come;
+    language models at the last layer, the mean of the tokens. `labels` is a file of labeled
+    examples, as for `improve`; agreement is measured on other texts.
 
         layerscope.compare_models(["smollm2-135m", "minilm-l6"], "mine.csv", labels="some.csv").verdict
     """
@@ -119,14 +109,11 @@ def compare_models(
         data, column=column, encoding=encoding, size=sample, seed=seed, offline=offline
     )
     known = set() if labeled is None else {text.strip() for text in labeled.texts}
-    half = len(drawn.texts) // 2
-    seen = [text for text in drawn.texts[:half] if text.strip() not in known]
-    unseen = [text for text in drawn.texts[half:] if text.strip() not in known]
-    if min(len(seen), len(unseen)) < 20:
+    texts = [text for text in drawn.texts if text.strip() not in known]
+    if len(texts) < LEAST_TEXTS:
         raise LayerscopeError(
-            f"{drawn.name} has {len(seen) + len(unseen)} texts that are not among the labels; 40 at least are needed."
+            f"{drawn.name} has {len(texts)} texts that are not among the labels; {LEAST_TEXTS} at least are needed."
         )
-    found: list[_Way] = []
     notes: list[str] = [] if labeled is None else list(labeled.warnings)
     with command:
         names = [
@@ -135,30 +122,29 @@ def compare_models(
             else getattr(one, "name", str(i))
             for i, one in enumerate(models)
         ]
-        if len(set(names)) < len(names):  # before any of them is improved, which takes long
+        if len(set(names)) < len(names):
             raise InvalidValueError(
                 f"two models have the same name: {', '.join(names)}. Give each once."
             )
-        for given in models:
-            found += _ways_of(command, given, seen if improved else None, unseen, notes, seed)
-        command.bar.begin("reading|texts", len(found) * (len(unseen) + len(known)))
-        for one in found:
-            one.vectors = one.encode(unseen)
+        compared = [_open(command, given, texts, notes) for given in models]
+        command.bar.begin("reading|texts", len(compared) * (len(texts) + len(known)))
+        for one in compared:
+            one.vectors = one.encode(texts)
             if labeled is not None:
                 one.items = label_items(
                     labeled, dict(zip(labeled.texts, one.encode(labeled.texts), strict=True))
                 )
-            command.bar.advance(len(unseen) + len(known))
-        speeds = texts_per_second({one.name: one.encode for one in found}, unseen[:_TIMED])
-    matrix = _agreement(found)
+            command.bar.advance(len(texts) + len(known))
+        speeds = texts_per_second({one.name: one.encode for one in compared}, texts[:_TIMED])
+    matrix = _agreement(compared)
     others = [
-        float(np.mean([matrix.at[one.name, two.name] for two in found if two.model != one.model]))
-        for one in found
+        float(np.mean([matrix.at[one.name, two.name] for two in compared if two is not one]))
+        for one in compared
     ]
     rows = {
-        "model": [one.model for one in found], "read": [one.read for one in found],
-        "agreement with others": others, "texts per second": [speeds[one.name] for one in found],
-        "parameters, M": [one.parameters / 1e6 for one in found], "vector": [one.vectors.shape[1] for one in found],  # type: ignore[union-attr]
+        "model": [one.name for one in compared], "read": [one.read for one in compared],
+        "agreement with others": others, "texts per second": [speeds[one.name] for one in compared],
+        "parameters, M": [one.parameters / 1e6 for one in compared], "vector": [one.vectors.shape[1] for one in compared],  # type: ignore[union-attr]
     }  # fmt: skip
     measure = ""
     if labeled is not None:
@@ -169,16 +155,16 @@ def compare_models(
         )
         rows = {
             **dict(list(rows.items())[:2]),
-            measure: _scored(found, labeled).score.tolist(),
+            measure: _scored(compared, labeled).score.tolist(),
             **dict(list(rows.items())[2:]),
         }
     table = pd.DataFrame(rows).sort_values(
         measure or "agreement with others", ascending=False, ignore_index=True
     )
     pick, verdict = (
-        _by_labels(found, labeled, speeds)
+        _by_labels(compared, labeled, speeds)
         if labeled is not None
-        else _without_labels(found, others, speeds)
+        else _without_labels(compared, others, speeds)
     )
     return ModelComparison(
         table,
@@ -186,54 +172,30 @@ def compare_models(
         verdict,
         notes,
         measure,
-        {"model": pick.given or pick.model, "read": pick.read},
+        {"model": pick.given or pick.name, "read": pick.read},
     )
 
 
-def _ways_of(
-    command: Command,
-    given: Any,
-    seen: Sequence[str] | None,
-    unseen: Sequence[str],
-    notes: list[str],
-    seed: int,
-) -> list[_Way]:
-    """How a model is read: as it comes, or today and improved."""
+def _open(command: Command, given: Any, texts: Sequence[str], notes: list[str]) -> _Compared:
+    """Load a model, and note where it does not know the language of the texts."""
     loaded: LoadedModel = command.load(given, here=True)
-    who, size = loaded.name, loaded.identity["parameters"]
     ready = bool(loaded.identity.get("sentence_encoder")) and not loaded.identity.get("untrained")
-    encoder, knows = (
-        open_encoder(command, given if ready else loaded),
-        knows_language(loaded, unseen[:200]),
-    )
+    encoder = open_encoder(command, given if ready else loaded)
+    knows = knows_language(loaded, texts[:200])
     if not knows:
-        notes.append(f"{who} does not know many words of these texts: another language?")
+        notes.append(f"{loaded.name} does not know many words of these texts: another language?")
 
-    def today(texts: Sequence[str]) -> np.ndarray:
-        return encoder.vectors(command.engine, texts, lambda n: None)[0]
+    def encode(some: Sequence[str]) -> np.ndarray:
+        return encoder.vectors(command.engine, some, lambda n: None)[0]
 
-    as_it_is = _Way(
-        who, TODAY, today, size, ready, ready and knows and not loaded.identity.get("exported")
+    return _Compared(
+        loaded.name,
+        encode,
+        loaded.identity["parameters"],
+        ready,
+        trained=ready and knows and not loaded.identity.get("exported"),
+        given=str(given) if isinstance(given, str | Path) else "",
     )
-    as_it_is.given = str(given) if isinstance(given, str | Path) else ""
-    if ready or seen is None:
-        return [as_it_is]
-    ways: dict[str, Any] = {"judge": "none"} if who == JUDGE else {}  # no model judges itself
-    better = improve(loaded, seen, seed=seed, offline=command.offline, progress=command.bar, **ways)
-    notes += [f"{who}: {note}" for note in better.warnings]
-    if better.choice.abstained:
-        notes.append(f"{who}: no better reading was found on these texts ({better.choice.reason})")
-        return [as_it_is]
-    gone = sum(
-        p.numel()
-        for block in list(loaded.anatomy.blocks)[better.choice.layer :]
-        for p in block.parameters()
-    )
-    if JUDGE in str((better.manifest.get("evidence") or {}).get("judge")):
-        notes.append(
-            f"{who}, improved, was fitted to agree with {JUDGE}: that the two agree says little"
-        )
-    return [as_it_is, _Way(who, BETTER, better.encode, size - gone, given=as_it_is.given)]
 
 
 def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -247,8 +209,8 @@ def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarr
     return (labeled.targets[cosines.argmax(1)] == labeled.targets).astype(np.float64)
 
 
-def _scored(found: Sequence[_Way], labeled: Labeled) -> ScoredCandidates:
-    """The score of every way, × 100, and the same on resampled examples."""
+def _scored(found: Sequence[_Compared], labeled: Labeled) -> ScoredCandidates:
+    """The score of every model, × 100, and the same on resampled examples."""
     items = np.stack([one.items for one in found])  # type: ignore[misc]
     weights = bootstrap_weights(items.shape[1], DRAWS, 0)
     if labeled.kind == "classification":
@@ -258,8 +220,8 @@ def _scored(found: Sequence[_Way], labeled: Labeled) -> ScoredCandidates:
     )
 
 
-def _agreement(found: Sequence[_Way]) -> pd.DataFrame:
-    """The mean agreement about neighbors (−½ to 1) of every two ways."""
+def _agreement(found: Sequence[_Compared]) -> pd.DataFrame:
+    """The mean agreement about neighbors (−½ to 1) of every two models."""
     cosines = [similarities(one.vectors) for one in found]  # type: ignore[arg-type]
     near = [Neighborhoods.of(one) for one in cosines]
     values = np.array([[float(a.agreement(b).mean()) for b in cosines] for a in near])
@@ -267,7 +229,7 @@ def _agreement(found: Sequence[_Way]) -> pd.DataFrame:
     return pd.DataFrame((values + values.T) / 2, index=names, columns=names)
 
 
-def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
+def _faster(one: _Compared, other: _Compared, speeds: Mapping[str, float]) -> str:
     ratio = speeds[one.name] / speeds[other.name]
     return (
         f"{ratio:.1f} × as fast as {other.name}"
@@ -277,8 +239,8 @@ def _faster(one: _Way, other: _Way, speeds: Mapping[str, float]) -> str:
 
 
 def _by_labels(
-    found: Sequence[_Way], labeled: Labeled, speeds: Mapping[str, float]
-) -> tuple[_Way, str]:
+    found: Sequence[_Compared], labeled: Labeled, speeds: Mapping[str, float]
+) -> tuple[_Compared, str]:
     """The best by labels; of those that the labels cannot tell from it, the fastest if it is
     clearly faster."""
     scored = _scored(found, labeled)
@@ -297,7 +259,7 @@ def _by_labels(
     if pick is not best:
         said += f", the best within the noise ({best.name} has {score[best.name]:.1f})"
         return pick, f"{said}; it is {_faster(pick, best, speeds)}."
-    rest = next(one for one in ranked if one.model != pick.model)
+    rest = next(one for one in ranked if one is not pick)
     tie = ", which these labels cannot tell from it" if any(one is rest for one in tied) else ""
     return (
         pick,
@@ -306,8 +268,8 @@ def _by_labels(
 
 
 def _without_labels(
-    found: Sequence[_Way], others: Sequence[float], speeds: Mapping[str, float]
-) -> tuple[_Way, str]:
+    found: Sequence[_Compared], others: Sequence[float], speeds: Mapping[str, float]
+) -> tuple[_Compared, str]:
     """A trained encoder first; else the one that the others agree with most. Agreement does not say
     who is right."""
     if not (trained := [one for one in found if one.trained]):
@@ -318,8 +280,8 @@ def _without_labels(
         )
     pick = max(trained, key=lambda one: speeds[one.name])
     rest = max(
-        (one for one in found if one.model != pick.model),
-        key=lambda one: (one.way == BETTER, speeds[one.name]),
+        (one for one in found if one is not pick),
+        key=lambda one: speeds[one.name],
     )
     said = f"Use {pick.name}, unless labels say otherwise: it is {_READY}."
     return pick, f"{said} It is {_faster(pick, rest, speeds)}. Give labels= to know."

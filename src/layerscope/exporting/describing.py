@@ -61,7 +61,6 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "evaluated_max_length": draft.max_length,
         "unit_length": draft.unit,
         "centered_on": None if head is None else head.fitted_on,
-        "general_texts": (head.beside or None) if head is not None else None,
         "head": None if head is None or head.matrix is None else head.matrix.shape[1],
         "sides": {
             side.name: {"template": side.template, "prompt": side.prompt} for side in draft.sides
@@ -340,8 +339,9 @@ def _conventions(facts: Mapping[str, Any]) -> str:
             f"none; a linear map to {facts['head']} numbers, trained with the blocks, is applied"
         )
     elif facts.get("head"):
-        beside = f" and {facts['general_texts']}" if facts.get("general_texts") else ""
-        centered += f", then a linear map to {facts['head']} numbers, fitted on the same texts{beside}, is applied"
+        centered += (
+            f", then a linear map to {facts['head']} numbers, fitted on the same texts, is applied"
+        )
     lines = [
         "## Conventions",
         "",

@@ -67,23 +67,13 @@ def estimate_reading(
             else parts_of(many) * 1.7 * max(whole.values())
         )
         totals.append(views * read + parts)
-    longest, others = max(tokens, key=lambda name: tokens[name]), sample.general
-    for name in (
-        dict.fromkeys(["plain", longest]) if others else ()
-    ):  # one kind of vectors is read of each
-        share = min(reader.missing_share(name, [kind], others) for kind in wanted[name])
-        totals[1] += (
-            len(others)
-            * share
-            * reader.computed_tokens({name: wanted[name]}, others[:SCREEN])[name]
-        )
+    longest = max(tokens, key=lambda name: tokens[name])
     speed = reader.seconds_per_token(longest, texts[:SCREEN])
     seconds = totals[1] * speed
     expect(bar, REST * seconds + WRITING)
-    more = f" and {len(others):,} general ones" if others else ""
     announce(
         bar,
         f"about {format_duration(seconds)} of reading: {len(grid) * len(reader.layers)} layers × readouts of "
-        f"{reader.model.name} on {many} of {sample.total} texts{more}, judged by {panel.name}; judging and writing come on top",
+        f"{reader.model.name} on {many} of {sample.total} texts, judged by {panel.name}; judging and writing come on top",
     )
     return ReadingCost(tokens, computed, totals[0], speed, seconds)

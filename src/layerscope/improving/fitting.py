@@ -6,10 +6,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
-from layerscope.improving.general import SOURCES, general_names
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Teacher, choose_weight
+from layerscope.improving.heads import Teacher
 from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -78,14 +76,9 @@ class Fitted:
     head: Head
     texts: int
     total: int
-    general: dict[str, Any] | None = (
-        None  # what general texts count in a head, where there were some
-    )
 
     @classmethod
-    def of(
-        cls, sample: Sample, texts: int, head: Head, general: dict[str, Any] | None = None
-    ) -> Fitted:
+    def of(cls, sample: Sample, texts: int, head: Head) -> Fitted:
         """The same, saying over which texts."""
         every = sample.total
         words = (
@@ -93,17 +86,7 @@ class Fitted:
             if texts == every
             else f"{texts:,} of {every:,} texts (drawn at random)"
         )
-        beside = (
-            f"{general_names(general)} that count {general['weight']:g} each"
-            if general and general["weight"]
-            else ""
-        )
-        return cls(
-            replace(head, fitted_on=f"{words} of {sample.name}", beside=beside),
-            texts,
-            every,
-            general,
-        )
+        return cls(replace(head, fitted_on=f"{words} of {sample.name}"), texts, every)
 
 
 class _SumPass(EncodePass):
@@ -169,43 +152,26 @@ class Taught:
     """What a head learns from: texts, their plain vectors (texts, D) at its layer, and what each of
     its teachers says of them.
 
-    `words` names the teachers; `general` are the vectors of general texts and what the teachers say
-    of those.
+    `words` names the teachers.
     """
 
     texts: list[str]
     plain: np.ndarray
     teachers: list[np.ndarray]
     words: str
-    general: tuple[np.ndarray, list[np.ndarray]] | None = None
 
     @property
     def target(self) -> np.ndarray:
         """What the teachers say together (texts, K)."""
         return make_target(*self.teachers)
 
-    def head(
-        self, sample: Sample, judged: float, labeled: tuple[np.ndarray, np.ndarray] | None = None
-    ) -> Fitted:
+    def head(self, sample: Sample, labeled: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
         """The head that is fitted on all of it; `labeled` are plain vectors (m, D) and the numbers
-        of their classes (m,).
-
-        General texts counted `judged` in the heads that were judged; in this one, with its layer
-        and teachers, they are weighed.
-        """
-        if self.general is None:
-            head, facts = Ridge(self.plain, self.target).head(), None
-        else:
-            head, found = choose_weight(self.plain, self.teachers, *self.general, len(sample.texts))
-            facts = {
-                "texts": len(sample.general),
-                "corpora": list(SOURCES),
-                "judged": judged,
-                **asdict(found),
-            }
+        of their classes (m,)."""
+        head = Ridge(self.plain, self.target).head()
         if labeled is not None:
             head = with_classes(head, self.plain, *labeled)
-        return Fitted.of(sample, len(self.texts), head, facts)
+        return Fitted.of(sample, len(self.texts), head)
 
 
 def read_taught(
@@ -233,7 +199,6 @@ def read_taught(
         texts,
         *read(texts),
         teacher.describe(prompts),
-        read(sample.general) if sample.general else None,
     )
 
 

@@ -9,29 +9,15 @@ would favor its own pupils.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.heads import (
-    LEAST_TEXTS,
-    PENALTY,
-    General,
-    Head,
-    Ridge,
-    make_target,
-    make_targets,
-    unit,
-)
+from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target, unit
 from layerscope.core.readout import HEAD, Readout
-from layerscope.core.statistics import student_interval
-from layerscope.errors import DataError
-from layerscope.improving.general import WEIGHTS
-from layerscope.selection.judges.agreement import Neighborhoods, similarities
 
 READOUT = Readout(centering=HEAD)
 """How a head's layer is read: the plain text, the mean of its final-normed tokens."""
@@ -39,62 +25,6 @@ READOUT = Readout(centering=HEAD)
 TOGETHER, MORE_PROMPTS, MOST_NUMBERS = ("one-word", "topic", "intent"), 2, 10**8
 """Two of these prompts teach a student beside the best, unless texts × width is more
 (`benchmarks/results/heads.md`)."""
-
-
-@dataclass(frozen=True)
-class GeneralWeight:
-    """What a general text counts in a head, and the agreement on texts not fitted on, without
-    general texts and with them.
-
-    `after` is the largest of the weights', on the texts that chose the weight.
-    """
-
-    weight: float
-    before: float
-    after: float
-
-
-def choose_weight(
-    vectors: np.ndarray,
-    teachers: Sequence[np.ndarray],
-    general: np.ndarray,
-    taught: Sequence[np.ndarray],
-    judged: int | None = None,
-) -> tuple[Head, GeneralWeight]:
-    """The head from a user's texts and general ones, by vectors (texts, D) and what teachers say of
-    each.
-
-    What a general text counts is what makes the `judged` first texts of the user, when they are
-    left out, agree most with their teachers; nothing, where that is not shown to be better, unless
-    these are too few for a head of their own.
-    """
-    own = make_target(*teachers)
-    reference = Neighborhoods.of(similarities(own[:judged]))
-
-    def tried(
-        target: np.ndarray, general: General | None = None, weight: float = 0.0
-    ) -> tuple[Head, np.ndarray]:
-        ridge = Ridge(
-            vectors, target, PENALTY, general, weight
-        )  # larger than all vectors: not kept for the next weight
-        cosines = torch.as_tensor(ridge.unseen_similarities(first=judged)).to(
-            reference.ranks.device
-        )
-        agreement = reference.agreement(cosines.fill_diagonal_(-torch.inf)).cpu()
-        return ridge.head(), np.asarray(agreement, dtype=np.float64)
-
-    (best, before), few = (
-        tried(own),
-        len(own[:judged]) < LEAST_TEXTS,
-    )  # those judged: as for the heads that are judged
-    found = GeneralWeight(0.0, float(before.mean()), -1.0 if few else float(before.mean()))
-    target, other = make_targets(teachers, taught)
-    products = General.of(general, other)
-    for weight in WEIGHTS:
-        head, after = tried(target, products, weight)
-        if after.mean() > found.after and (few or student_interval(after - before).low > 0):
-            best, found = head, GeneralWeight(weight, found.before, float(after.mean()))
-    return best, found
 
 
 @dataclass(frozen=True)
@@ -151,27 +81,15 @@ def find_teacher(
 class Heads:
     """A head at every layer, from its vectors `raw` (layers, texts, D) to the target (texts, K).
 
-    Whatever is said of the texts themselves is said by heads that were not fitted on them. Of
-    general texts `general` gives the vectors (texts, D) at a place, `taught` is their target, and
-    each counts `weight`.
+    Whatever is said of the texts themselves is said by heads that were not fitted on them.
     """
 
     teacher: Teacher
     raw: np.ndarray
     target: np.ndarray
-    general: Callable[[int], np.ndarray] | None = None
-    taught: np.ndarray | None = None
-    weight: float = 0.0
 
     def _fit(self, place: int) -> Ridge:
-        if self.general is None or self.taught is None:
-            return Ridge(self.raw[place], self.target)
-        return Ridge(
-            self.raw[place],
-            self.target,
-            general=General.of(self.general(place), self.taught),
-            weight=self.weight,
-        )
+        return Ridge(self.raw[place], self.target)
 
     def similarities(self, place: int) -> np.ndarray | None:
         """Cosines of every two texts by the head fitted on neither; None where all texts have the
@@ -205,30 +123,13 @@ def all_equal(rows: np.ndarray) -> bool:
     return bool(np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, np.abs(rows).max()))
 
 
-def fit_heads(
-    teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray, general: Callable[[int], np.ndarray] | None = None,
-    taught: np.ndarray | None = None,
-) -> Heads | None:  # fmt: skip
-    """Heads at every layer; None where there is nothing to learn from, or too little of it.
-
-    `general` gives the vectors of general texts at a place, and `taught` is what the prompt says of
-    them.
-    """
-    if teacher is None or (raw.shape[1] < LEAST_TEXTS and general is None):
+def fit_heads(teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray) -> Heads | None:
+    """Heads at every layer; None where there is nothing to learn from, or too little of it."""
+    if teacher is None or raw.shape[1] < LEAST_TEXTS:
         return None
     target = make_target(prompted)
     if not np.isfinite(target).all() or not np.abs(unit(target)).max() > 0:
         return None
-    if general is not None and taught is not None:
-        place = len(raw) // 3  # where heads do well
-        if not np.isfinite(taught).all() or all_equal(taught) or all_equal(general(place)):
-            raise DataError(
-                "the general texts teach nothing: all have the same vector, or none. Leave out general=."
-            )
-        weight = choose_weight(raw[place], [prompted], general(place), [taught])[1].weight
-        if weight:
-            target, taught = make_targets([prompted], [taught])
-            return Heads(teacher, raw, target, general, taught, weight)
     return Heads(teacher, raw, target)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from layerscope.core.heads import LEAST_TEXTS, unit
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
-from layerscope.core.sites import site_of
 from layerscope.data.corpus import lack_words
 from layerscope.engines import Engine
 from layerscope.errors import (
@@ -31,7 +30,6 @@ from layerscope.errors import (
     NonFiniteStatesError,
     require,
 )
-from layerscope.evaluation.encode import readout_vectors
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
@@ -39,7 +37,6 @@ from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.cost import ReadingCost, estimate_reading
 from layerscope.improving.fitting import check_center_on
-from layerscope.improving.general import COUNT, general_texts
 from layerscope.improving.grid import (
     StoredCandidates,
     by_template,
@@ -48,8 +45,7 @@ from layerscope.improving.grid import (
     search_templates,
 )
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.heads import Heads, Teacher, find_teacher, fit_heads
-from layerscope.improving.holding import agreement_elsewhere, compare_speeds
+from layerscope.improving.heads import Heads, find_teacher, fit_heads
 from layerscope.improving.judging import (
     JudgeGiven,
     Panel,
@@ -76,6 +72,7 @@ from layerscope.improving.record import (
 )
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
+from layerscope.improving.speed import compare_speeds
 from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
 from layerscope.loggers import Log, Logs, check_log, logs_folder
@@ -89,7 +86,7 @@ from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import EmbeddingStore, text_key
+from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
@@ -115,7 +112,6 @@ def improve(
     center_on: str = "auto",
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
-    general: bool = False,
     texts: bool = True,
     layout: str = "pca",
     tokenizer: Any = None,
@@ -159,10 +155,6 @@ def improve(
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given).
       Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
-    - `general`: heads learn from 2,000 texts of the catalogue as well, which helps where you have
-      few; how much these count is
-      chosen on texts of yours that are left out. They are English, and read once per model, prompt
-      and max_length.
     - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of
       them, or an object with
       `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
@@ -207,7 +199,6 @@ def improve(
             labels=labels,
             time=time,
             train=train,
-            general=general,
             center_on=center_on,
             layout=layout != PCA,
         )
@@ -219,10 +210,6 @@ def improve(
     make_grid(
         names, has_cls=False, has_norm=True
     )  # what is wrong is said before anything is loaded
-    if general and train is not False:
-        raise InvalidValueError(
-            "general= is for heads; a training learns from your texts alone. Leave out one of general= and train=."
-        )
     judge = find_judge(judge, labels is not None)
     place = None if out is None else Path(out)
     if (
@@ -258,7 +245,7 @@ def improve(
         own = not isinstance(judge, str | LoadedModel)
         told = None if asked is None else asked.key
         settings = Settings(
-            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told, general
+            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told,
         )  # fmt: skip
         facts = {
             "command": "improve",
@@ -316,7 +303,6 @@ class ImproveJob:
     notes: list[str] = field(default_factory=list)
     screened: dict[str, float] = field(default_factory=dict)
     estimated: float = 0.0
-    no_head: str = "no head was chosen"  # or why none could be
 
     def run(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
@@ -360,15 +346,6 @@ class ImproveJob:
             if self.settings.trains or self.settings.budget is not None:
                 raise LayerscopeError(f"train= and budget= need a judge, and {_NO_WORDS}")
             return self._left_alone(out, overwrite, _NO_WORDS)
-        if self.settings.general:  # fetched now that nothing refuses the run
-            known = [
-                *self.sample.texts,
-                *self.sample.more,
-                *([] if self.labels is None else self.labels.texts),
-            ]
-            self.sample = replace(
-                self.sample, general=tuple(general_texts(known, COUNT, self.offline))
-            )
         grid = self._grid()
         cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
         self.estimated = cost.seconds
@@ -422,51 +399,22 @@ class ImproveJob:
         teacher = find_teacher(
             judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name
         )
-        few = len(texts) < LEAST_TEXTS and not self.sample.general
         found, why = None, "no prompt that could teach beats today's"
-        if few:
-            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}, or general texts as well (general=)"
+        if len(texts) < LEAST_TEXTS:
+            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}"
         elif teacher is not None:
             candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
             prompted = candidates.raw(teacher.readout, teacher.layer)
             raw = np.stack([candidates.raw(Readout(), layer) for layer in layers])
-            found = fit_heads(teacher, raw, prompted, *self._read_general(teacher))
+            found = fit_heads(teacher, raw, prompted)
             why = "the prompt that should teach says the same of all texts"
         if found is None and self.settings.trains:
             raise LayerscopeError(
                 f"{self.model.name} cannot be trained on these texts: {why}. Leave out train=."
             )
-        if found is None:
-            self.no_head = f"no head was fitted: {why}"
-        if (
-            found is None and self.settings.budget is not None and not self.settings.general
-        ):  # a light model was expected
-            self.notes.append(f"{self.no_head}.")
+        if found is None and self.settings.budget is not None:  # a light model was expected
+            self.notes.append(f"no head was fitted: {why}.")
         return found
-
-    def _read_general(
-        self, teacher: Teacher
-    ) -> tuple[Callable[[int], np.ndarray], np.ndarray] | tuple[()]:
-        """General texts at any layer, and what the teacher says of them; all layers, for whichever
-        teaches the next time."""
-        if not self.sample.general:
-            return ()
-        wanted = by_template([HEAD_READOUT, teacher.readout])
-        self.reader.read(
-            wanted, self.sample.general, self.bar, f"{self.model.name} reads general texts"
-        )
-        keys = [text_key(text) for text in self.sample.general]
-
-        def at(
-            readout: Readout, layer: int
-        ) -> np.ndarray:  # one layer at a time: all would take gigabytes
-            return readout_vectors(
-                self.reader.spaces[readout.template], keys, readout, site_of(layer)
-            )
-
-        return lambda place: at(Readout(), self.reader.layers[place]), at(
-            teacher.readout, teacher.layer
-        )
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
@@ -581,13 +529,9 @@ class ImproveJob:
             **evidence_of(panel, choice),
             "teacher": trained["teacher"] if trained else teacher,
             "trained": trained,
-            "general": None if chosen.fitted is None else chosen.fitted.general,
             "speedup": speeds["now"] / speeds["today"],
             "encoder": panel.trained_encoder,
             "texts_per_second": speeds,
-            "elsewhere": agreement_elsewhere(panel, today, chosen, self.bar)
-            if readout.centering == HEAD
-            else None,
             "screened": self.screened,
             "found": None
             if trained
@@ -599,14 +543,6 @@ class ImproveJob:
         if trained is not None:
             evidence |= as_evidence(trained)
             choice = replace(choice, before=evidence["before"], after=evidence["after"])
-        if (
-            readout.centering == HEAD
-            and panel.encoder is not None
-            and evidence["elsewhere"] is None
-        ):
-            self.notes.append(
-                "how the head does on other texts is not known: `layerscope fetch lee`, then run it again to see."
-            )
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
@@ -636,7 +572,6 @@ class ImproveJob:
     def _left_alone(self, out: Path | None, overwrite: bool, why: str = "") -> Improved:
         """A sentence encoder was trained for this: its own readout stays. With `why`, today's stays
         for that reason."""
-        self.no_head = "the model stays as it is"
         named = isinstance(self.given, (str, Path)) and not why
         folder = (
             resolve(at_commit(self.given, self.model), offline=self.offline).path if named else None
@@ -670,10 +605,6 @@ class ImproveJob:
             neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
         if not self.settings.texts:
             neighbors, made = neighbors.iloc[:0], made and made.without_texts()
-        if self.settings.general and (chosen.fitted is None or chosen.fitted.general is None):
-            choice = replace(
-                choice, warnings=(*choice.warnings, f"general= did nothing; {self.no_head}.")
-            )
         manifest = manifest_of(
             self.config,
             self.model,

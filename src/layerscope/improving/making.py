@@ -31,10 +31,10 @@ from layerscope.improving.fitting import (
 from layerscope.improving.grid import StoredCandidates, offered
 from layerscope.improving.heads import MORE_PROMPTS, MOST_NUMBERS, Heads, Teacher
 from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.holding import encoder_seconds
 from layerscope.improving.judging import Panel
 from layerscope.improving.record import Settings
 from layerscope.improving.sample import Reader, Sample
+from layerscope.improving.speed import encoder_seconds
 from layerscope.improving.stages import announce
 from layerscope.improving.student import MINUTES, train_student
 from layerscope.loggers import Logs
@@ -74,9 +74,7 @@ class Maker:
         """The chosen readout with its head or its mean."""
         if chosen.readout.centering == HEAD and heads is not None:
             taught = self._teach(heads.teacher, chosen.layer)
-            return replace(
-                chosen, fitted=taught.head(self.sample, heads.weight, self._labeled(chosen))
-            )
+            return replace(chosen, fitted=taught.head(self.sample, self._labeled(chosen)))
         if chosen.readout.centering != "none":
             return replace(chosen, fitted=self._center(candidates, chosen))
         return chosen

@@ -15,7 +15,6 @@ from layerscope.core.identity import model_key, only_known
 from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.fitting import Fitted
-from layerscope.improving.general import general_key, general_words
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample
@@ -57,7 +56,6 @@ class Settings:
     layout: str = "pca"  # of the map
     search: str | None = None
     """Which queries and pairs, where there are some: a fingerprint."""
-    general: bool = False  # whether heads learn from general texts as well
 
     @property
     def trains(self) -> bool:
@@ -86,7 +84,6 @@ class Settings:
             VERSION_KEY: VERSION,
             **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
             **({} if self.search is None else {"search": self.search}),
-            **({"general": general_key()} if self.general else {}),
         }
 
     def rule(self) -> dict[str, float]:
@@ -276,7 +273,6 @@ def _head_words(fitted: Fitted, trained: Mapping[str, Any] | None) -> str:
     return (
         f"ridge regression onto the teacher's centered unit vectors, penalty {PENALTY:g} of the mean squared feature, "
         f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
-        + (f"; {general_words(fitted.general)}" if fitted.general else "")
     )
 
 

@@ -30,13 +30,13 @@ from layerscope.improving.fitting import Fitted
 from layerscope.improving.grid import StoredCandidates, by_template
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
-from layerscope.improving.holding import compare_speeds
 from layerscope.improving.job import JOBS, ImproveJob, of_name
 from layerscope.improving.judging import JudgeGiven, Panel, make_panel
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.pairs import TOP, Asked, ranking_scores
 from layerscope.improving.record import evidence_of, told
 from layerscope.improving.result import Improved
+from layerscope.improving.speed import compare_speeds
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.agreement import Neighborhoods
 from layerscope.selection.judges.base import TEXTS, combined, text_weights

@@ -46,7 +46,7 @@ class Sample:
     """Distinct texts drawn at random; `total` is how many distinct ones there are.
 
     `more` are further ones, drawn likewise, for centering. What was drawn from is not held: `rest`
-    reads it again. `general` are texts of the catalogue, not of the user.
+    reads it again.
     """
 
     texts: tuple[str, ...]
@@ -56,7 +56,6 @@ class Sample:
     more: tuple[str, ...] = ()
     stream: Iterable[str] = ()
     keys: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64), repr=False)
-    general: tuple[str, ...] = ()
 
     def rest(self, count: int) -> Iterator[str]:
         """`count` texts less those of the sample: drawn at random as long as there are such, else

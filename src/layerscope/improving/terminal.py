@@ -13,7 +13,6 @@ from rich.table import Table
 from layerscope.core.readout import how_read
 from layerscope.core.templates import names_of
 from layerscope.improving.choose import front
-from layerscope.improving.general import general_words
 from layerscope.improving.result import Improved
 from layerscope.improving.words import right_neighbors, sentence
 from layerscope.terminal import Console, print_facts, print_notes
@@ -47,10 +46,8 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
                     f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on",
                 )
             )
-        if evidence.get("general"):
-            lines.append(("general texts", general_words(evidence["general"])))
         lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
-        lines += [*_encoder_itself(evidence), *_elsewhere(evidence), *_front_lines(result)]
+        lines += [*_encoder_itself(evidence), *_front_lines(result)]
     centered = texts.get("centered_on")
     if centered:
         how = "fitted on" if evidence.get("teacher") else "centered on"
@@ -197,16 +194,6 @@ def _encoder_itself(evidence: dict[str, Any]) -> list[tuple[str, str]]:
             f"may be the better answer: `layerscope compare` tells with labels of yours.",
         )
     ]
-
-
-def _elsewhere(evidence: dict[str, Any]) -> list[tuple[str, str]]:
-    """How a head does on texts that are not like those it was fitted on."""
-    found = evidence.get("elsewhere")
-    if not found:
-        return []
-    kept = "" if found["after"] > found["before"] else "it is no better than today there"
-    told = f"{found['before']:.3f} today → {found['after']:.3f} on {found['texts']} sentences of news ({found['corpus']})"
-    return [("elsewhere", f"{told}: {kept}" if kept else told)]
 
 
 def _front_lines(result: Improved) -> list[tuple[str, str]]:

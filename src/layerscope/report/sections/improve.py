@@ -37,7 +37,7 @@ def from_improvement(run: Any) -> Block:
     facts |= {name: value for name, value in lines.items() if name != "judged"}
     details = [
         f"{name.capitalize()}: {lines[name]}."
-        for name in ("general texts", "cost per text", "elsewhere", "fitted on", "centered on")
+        for name in ("cost per text", "fitted on", "centered on")
         if name in lines
     ]
     return Block(
