@@ -1,14 +1,12 @@
-"""`layerscope export` and `layerscope bench` as commands."""
+"""`layerscope export` as a command."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from layerscope.exporting import bench as benching
 from layerscope.exporting import verifying
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
@@ -90,41 +88,6 @@ def test_mistakes_are_one_line(
     assert_refused(cli("export", model_folder, *words, "--out", "x"), *phrases)
 
 
-def test_bench(cli: Cli, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def fake(folder: Path, against: str, **options: Any) -> benching.Bench:
-        asked.append((folder, against, options))
-        one = {
-            "name": "a",
-            "blocks": 1,
-            "parameters": 2e6,
-            "load_s": 0.1,
-            "disk_bytes": 2**21,
-            "peak_bytes": 2**22,
-            "model_bytes": 2**21,
-        }
-        times = {"lengths": {"16": {"texts_per_s": 2.0, "p50_ms": 1.0, "p95_ms": 2.0}}}
-        return benching.Bench([{**one, **times}, {**one, **times, "blocks": 4}], [16], 1, "here")
-
-    monkeypatch.setattr(benching, "bench", fake)
-    ended = cli("bench", model_folder, "--against", model_folder, "--lengths", "16")
-    assert ended.code == 0, ended
-    assert "texts/s at 16 tokens" in ended.out
-    assert "4.00 ×" in ended.out
-    assert asked[0][2]["lengths"] == [16]
-    assert (
-        json.loads(
-            cli("bench", model_folder, "--against", model_folder, "--lengths", "16", "--json").out
-        )["threads"]
-        == 1
-    )
-    assert_refused(
-        cli("bench", model_folder, "--against", model_folder, "--lengths", "many"),
-        "--lengths takes whole numbers",
-    )
-
-
 def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "reviews.csv").write_text(
         "id,review,reply\n1,a good book,thank you\n2,a bad book,sorry\n"
@@ -147,19 +110,3 @@ def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> Non
     assert_refused(
         cli("export", model_folder, *words, "--column", "review", "--out", "y"), "--center-on"
     )
-
-
-def test_bench_knows_the_base_of_an_export(tmp_path: Path, cli: Cli) -> None:
-    folder = tmp_path / "cut"
-    folder.mkdir()
-    assert_refused(cli("bench", folder), "not an export", "--against")
-    for base, name in (
-        ({"name": "smollm2-135m", "source": "catalogue"}, "smollm2-135m"),
-        ({"name": "org/model", "source": "hub", "revision": "abc"}, "org/model@abc"),
-    ):
-        (folder / "layerscope.json").write_text(json.dumps({"kind": "export", "base": base}))
-        assert benching.base_of(folder) == name
-    (folder / "layerscope.json").write_text(
-        json.dumps({"base": {"name": "mine", "source": "folder"}})
-    )
-    assert_refused(cli("bench", folder), "cut from mine", "--against")

@@ -157,7 +157,7 @@ def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, impr
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--format", "onnx"), "--format"), (("--onnx",), "--onnx"), (("--quantize", "int8"), "--quantize"),
+        (("--format", "onnx"), "--format"), (("--onnx",), "--onnx"),
         (("--readout", "plain/mean"), "--readout"), (("--max-length", "32"), "--max-length"),
         (("--out", "o"), "--out"), (("--no-normalize",), "--normalize"), (("--dtype", "float16"), "--dtype"),
     ],

@@ -14,7 +14,6 @@ import layerscope
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
-from layerscope.exporting.bench import bench
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import Inside
 from layerscope.models.sealed import seal
@@ -137,8 +136,6 @@ def test_no_code_of_a_folder_runs(
         assert not marker.exists()
 
     tried(lambda: layerscope.load_run(folder).encode(TEXTS[:2]))
-    if attack is add_module:  # two more processes
-        tried(lambda: bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1))
     tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
     tried(
         lambda: layerscope.export(
@@ -151,20 +148,6 @@ def test_no_code_of_a_folder_runs(
     )
     assert run_main(monkeypatch, capsys, "verify", folder).code == 0
     run_main(monkeypatch, capsys, "report", folder, "--out", tmp_path / "page.html")
-    assert not marker.exists()
-
-
-@pytest.mark.slow
-def test_no_code_of_a_folder_runs_where_its_settings_ask_for_trust(
-    better: Path, tmp_path: Path
-) -> None:
-    folder, marker = tmp_path / "given", tmp_path / "marker"
-    shutil.copytree(better, folder)
-    add_settings(folder)
-    (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
-    seal(folder)
-    with contextlib.suppress(LayerscopeError):
-        bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1)
     assert not marker.exists()
 
 

@@ -27,7 +27,7 @@ from layerscope.exporting.formats import ExportFormat
 class Summary(ExportFormat):
     name = "summary"
 
-    def write(self, draft, options):
+    def write(self, draft):
         (draft.folder / "summary.json").write_text(json.dumps({"layer": draft.layer}))
         return {"files": ["summary.json"]}
 

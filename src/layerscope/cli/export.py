@@ -1,5 +1,4 @@
-"""`layerscope select`, `export` and `bench`: which layer to read, the model cut there as a folder,
-and how fast that is."""
+"""`layerscope select` and `export`: which layer to read, and the model cut there as a folder."""
 
 from __future__ import annotations
 
@@ -14,12 +13,10 @@ from layerscope.cli.app import command
 from layerscope.cli.shared import (
     CHOICE,
     DATA,
-    ENGINES,
     MODELS,
     RESULT,
     option,
     parse_list,
-    parse_whole_numbers,
 )
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError, one_line
@@ -165,9 +162,6 @@ def export_command(
         panel=RESULT,
         help="Add an ONNX graph, pooling included: short for --format onnx.",
     ),
-    quantize: str | None = option(
-        None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."
-    ),
     out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
     push: str | None = option(
         None,
@@ -187,7 +181,7 @@ def export_command(
 
     asked: dict[str, Any] = {
         "readout": readout, "out": out, "center_on": center_on, "column": column, "max_length": max_length,
-        "normalize": normalize, "formats": formats or None, "onnx": onnx or None, "quantize": quantize,
+        "normalize": normalize, "formats": formats or None, "onnx": onnx or None,
     }  # fmt: skip
     given = {name: value for name, value in asked.items() if value is not None}
     if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():
@@ -216,7 +210,7 @@ def export_command(
         {"out": str(folder), **done.facts},
         lambda: print_export(done.facts),
         f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
-        f"layerscope bench {shared.shell_quote(folder)} --against {shared.shell_quote(model)}",
+        f"layerscope verify {shared.shell_quote(folder)}",
     )
 
 
@@ -243,46 +237,3 @@ def _layer(text: str | None) -> int | None:
         raise LayerscopeError(
             f"--layer takes a whole number, or auto with --choice, not {text!r}."
         ) from None
-
-
-@command("bench", "layerscope bench exports/small --texts 8 --rounds 1")
-def bench_command(
-    output: shared.Printing,
-    folder: Path = typer.Argument(
-        ..., help="Exported folder (or any sentence-transformers folder)."
-    ),
-    against: str | None = option(
-        None,
-        "--against",
-        panel=MODELS,
-        help="Model to compare with: name, hub id or folder. (default: the one it was cut from)",
-    ),
-    lengths: str = option(
-        "32,128", "--lengths", panel=DATA, help="Tokens per text, comma-separated."
-    ),
-    texts: int = option(32, "--texts", panel=DATA, help="Texts per measurement."),
-    rounds: int = option(3, "--rounds", panel=DATA, help="Measurements of each model, in turn."),
-    batch_size: int = option(16, "--batch-size", panel=ENGINES, help="Texts per batch."),
-    threads: int | None = option(
-        None, "--threads", panel=ENGINES, help="CPU threads. (default: torch's)"
-    ),
-    offline: bool = shared.OFFLINE,
-) -> None:
-    """Compare throughput, latency, memory and size of an exported folder and a model, on the
-    CPU."""
-    from layerscope.exporting.bench import DEFAULT_LENGTHS, base_of, bench, print_bench
-
-    against = against or base_of(folder)
-    wanted = parse_whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
-    measured = bench(
-        folder,
-        against,
-        lengths=wanted,
-        texts=texts,
-        rounds=rounds,
-        batch_size=batch_size,
-        threads=threads,
-        offline=offline,
-    )
-    then = f"layerscope export {shared.shell_quote(against)} --onnx --quantize int8 --layer LAYER"
-    output.show(measured.as_dict(), lambda: print_bench(measured), then=then)

@@ -5,7 +5,6 @@ verified, the texts it is verified on, and what a format offers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -205,7 +204,7 @@ class ExportFormat(ABC):
     name: ClassVar[str]
     summary: ClassVar[str] = ""
 
-    def check(self, options: Mapping[str, Any]) -> None:
+    def check(self) -> None:
         """Refuse, before any work, what cannot be done."""
         return
 
@@ -215,7 +214,7 @@ class ExportFormat(ABC):
         return
 
     @abstractmethod
-    def write(self, draft: Draft, options: Mapping[str, Any]) -> Any:
+    def write(self, draft: Draft) -> Any:
         """Write the files. What is returned goes into layerscope.json and comes back to `card` and
         `lines`."""
 

@@ -123,7 +123,6 @@ def export(
     normalize: bool | None = None,
     formats: Sequence[str] = (),
     onnx: bool = False,
-    quantize: str | None = None,
     store: str | Path | None = None,
     overwrite: bool = False,
     offline: bool = False,
@@ -146,9 +145,7 @@ def export(
     - `out`: the folder to write; by default `exports/` and the model's name. An earlier export
       there is replaced only with
       `overwrite`.
-    - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`;
-      `quantize="int8"` adds a smaller
-      graph.
+    - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`.
 
     Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or
     together as `model_options`. The folder has the model's precision: `dtype="bfloat16"` makes it
@@ -160,7 +157,7 @@ def export(
         valid = {*ModelOptions.names(), *inspect.signature(export).parameters} - {"options"}
         raise UnknownNameError("option of export", next(iter(options)), valid)
     require_sentence_transformers()
-    extra = _check_formats([*formats, *(["onnx"] if onnx else [])], quantize)
+    extra = _check_formats([*formats, *(["onnx"] if onnx else [])])
     place = default_place(model) if out is None else Path(out)
     check_free(place, overwrite)
     wanted = _readout(readout)
@@ -207,9 +204,7 @@ def export(
             if evidence is None
             else evidence.facts(draft.layer, draft.readout, answer, notes),
             "why": inside.why,
-            "formats": {
-                name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra
-            },
+            "formats": {name: FORMATS.get(name).write(draft) for name in extra},
         }
         finish(draft, facts)
         if inside.also is not None:
@@ -272,17 +267,15 @@ def prepare(
     draft = Draft(
         folder, model, layer, readout, route, framed, max_length, unit, head, probes, sides
     )
-    FORMATS.get(BASE_FORMAT).write(draft, {})
+    FORMATS.get(BASE_FORMAT).write(draft)
     return draft
 
 
-def _check_formats(names: Sequence[str], quantize: str | None) -> list[str]:
+def _check_formats(names: Sequence[str]) -> list[str]:
     """The formats besides the folder itself, each asked whether it can be written."""
     extra = [name for name in dict.fromkeys(names) if name != BASE_FORMAT]
-    if quantize is not None and "onnx" not in extra:
-        raise ExportError("quantize= makes a smaller ONNX graph: add onnx=True.")
     for name in extra:
-        FORMATS.get(name).check({"quantize": quantize})
+        FORMATS.get(name).check()
     return extra
 
 

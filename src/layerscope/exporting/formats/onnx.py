@@ -1,7 +1,6 @@
-"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch;
-and a quantized one beside it.
+"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch.
 
-Layout: `onnx/model.onnx` (and `onnx/model_int8.onnx`), inputs `input_ids` and `attention_mask`
+Layout: `onnx/model.onnx`, inputs `input_ids` and `attention_mask`
 (batch × sequence, int64), outputs `sentence_embedding` (finished) and `token_embeddings`. What the
 graph does not need, such as a block of zeros, is not in it.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,13 +20,12 @@ from torch import Tensor, nn
 
 from layerscope.core.formatting import describe_size
 from layerscope.core.heads import Head
-from layerscope.errors import ExportError, MissingExtraError, UnknownNameError
+from layerscope.errors import ExportError, MissingExtraError
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.verifying import cosine_distances
 from layerscope.models.settings import quiet
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["sentence_embedding", "token_embeddings"]
-QUANTIZATIONS = ("int8",)
 TOLERANCE = 1e-5
 _ONE_FILE = int(1.8 * 2**30)  # a graph with its weights in one file ends at 2 GB
 
@@ -67,9 +65,8 @@ class Pipeline(nn.Module):
         return vector, pooled["token_embeddings"]
 
 
-def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, Any]]:
-    """Write the graph and, on request, a quantized one; returns what was measured of each. The
-    graph must equal torch."""
+def write_graph(draft: Draft) -> dict[str, Any]:
+    """Write the graph, which must equal torch, and return what was measured of it."""
     from sentence_transformers import SentenceTransformer
 
     name = draft.model.name
@@ -79,7 +76,7 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
         )
     if draft.model.identity["dtype"] != "float32":
         raise ExportError(
-            "an ONNX graph is made from float32 weights: leave out dtype=, and use quantize='int8' for a small one."
+            "an ONNX graph is made from float32 weights: leave out dtype=. For a small graph, quantize it afterwards (docs/export.md)."
         )
     with _silence():
         model = SentenceTransformer(
@@ -96,13 +93,11 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
             return pipeline(torch.tensor(ids), torch.tensor(mask))[0].numpy()
 
     wanted, torch_speed = _measure(torch_run, batches)
-    facts = [_facts(file, batches, wanted, torch_speed)]
-    if not facts[0]["cosine_distance"] < TOLERANCE:
+    facts = _facts(file, batches, wanted, torch_speed)
+    if not facts["cosine_distance"] < TOLERANCE:
         raise ExportError(
-            f"the ONNX graph does not give what torch gives: cosine distance {facts[0]['cosine_distance']:.1e}."
+            f"the ONNX graph does not give what torch gives: cosine distance {facts['cosine_distance']:.1e}."
         )
-    if quantize:
-        facts.append(_facts(_quantized(file), batches, wanted, torch_speed))
     return facts
 
 
@@ -184,15 +179,6 @@ def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Pat
             ) from error
 
 
-def _quantized(file: Path) -> Path:
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    target = file.with_name("model_int8.onnx")
-    with _silence():
-        quantize_dynamic(str(file), str(target), weight_type=QuantType.QInt8, per_channel=True)
-    return target
-
-
 def _facts(
     file: Path,
     batches: Sequence[tuple[np.ndarray, np.ndarray]],
@@ -235,50 +221,39 @@ def _measure(
 
 
 class OnnxFormat(ExportFormat):
-    """`onnx/model.onnx`, and with the option `quantize="int8"` a smaller graph beside it."""
+    """`onnx/model.onnx`."""
 
     name: ClassVar[str] = "onnx"
-    summary: ClassVar[str] = "an ONNX graph, pooling included; quantize=int8 adds a smaller one"
+    summary: ClassVar[str] = "an ONNX graph, pooling included"
 
-    def check(self, options: Mapping[str, Any]) -> None:
-        """The option must be known, and the libraries installed."""
+    def check(self) -> None:
+        """The libraries must be installed."""
         from importlib.util import find_spec
 
-        quantize = options.get("quantize")
-        if quantize is not None and quantize not in QUANTIZATIONS:
-            raise UnknownNameError("quantization", quantize, QUANTIZATIONS)
         if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
             raise MissingExtraError("an ONNX graph", "onnx")
 
-    def write(self, draft: Draft, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The graphs, and what was measured of each."""
-        return write_graphs(draft, options.get("quantize"))
+    def write(self, draft: Draft) -> dict[str, Any]:
+        """The graph, and what was measured of it."""
+        return write_graph(draft)
 
     def card(self, facts: Any) -> str:
-        """A table with one row per graph."""
+        """A section with the graph's inputs, outputs, size, distance to torch and speed."""
         lines = [
             "## ONNX",
             "",
             "Inputs `input_ids` and `attention_mask`; outputs `sentence_embedding` (pooled, finished) and `token_embeddings`.",
             "",
-            "| file | MB | largest cosine distance to torch | mean | texts/s (torch) |",
-            "| --- | --- | --- | --- | --- |",
+            *self.lines(facts),
         ]
-        for graph in facts:
-            distances = f"{graph['cosine_distance']:.1e} | {graph['mean_cosine_distance']:.1e}"
-            speed = f"{graph['texts_per_s']:.1f} ({graph['torch_texts_per_s']:.1f})"
-            lines.append(
-                f"| {graph['file']} | {graph['bytes'] / 2**20:.0f} | {distances} | {speed} |"
-            )
         return "\n".join(lines)
 
     def lines(self, facts: Any) -> list[str]:
-        """One line per graph."""
+        """One line about the graph."""
         return [
-            f"{graph['file']}: {describe_size(graph['bytes'])} · cosine distance to torch ≤ {graph['cosine_distance']:.1e} "
-            f"(mean {graph['mean_cosine_distance']:.1e}) · "
-            f"{graph['texts_per_s']:.1f} texts/s, torch {graph['torch_texts_per_s']:.1f}"
-            for graph in facts
+            f"{facts['file']}: {describe_size(facts['bytes'])} · cosine distance to torch ≤ {facts['cosine_distance']:.1e} "
+            f"(mean {facts['mean_cosine_distance']:.1e}) · "
+            f"{facts['texts_per_s']:.1f} texts/s, torch {facts['torch_texts_per_s']:.1f}"
         ]
 
 

@@ -178,7 +178,7 @@ class SentenceTransformersFolder(ExportFormat):
         "a folder that SentenceTransformer(path) and AutoModel.from_pretrained(path) load"
     )
 
-    def write(self, draft: Draft, options: Mapping[str, Any]) -> None:
+    def write(self, draft: Draft) -> None:
         """The tokenizer's files and the modules."""
         with quiet():
             draft.framed.tokenizer.save_pretrained(draft.folder)
