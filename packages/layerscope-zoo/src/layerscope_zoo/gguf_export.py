@@ -450,7 +450,7 @@ class GgufFormat(ExportFormat):
                 "llama.cpp reads this architecture from left to right only, and the model was read in both directions."
             )
 
-    def write(self, draft: Draft, options: Mapping[str, Any]) -> dict[str, Any]:
+    def write(self, draft: Draft) -> dict[str, Any]:
         """The file, and what was measured of it."""
         return write_gguf(draft)
 
