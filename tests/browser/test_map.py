@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.report.contents import gather
-from layerscope.report.server import serve
-from layerscope.report.write import write, write_report
+from layerscope.report.write import write_report
 from tests.browser.conftest import Open, Opened
 from tests.report.synthetic import synthetic_improvement, synthetic_map, synthetic_run
 
@@ -339,36 +337,6 @@ class Oracle:
                 "better": {"layers": [4], "near": [list(range(20, 30))], "cosine": [[0.25] * 10]},
             }
         }
-
-
-def test_a_sentence_of_the_readers_is_asked(open_page: Open, tmp_path: Path) -> None:
-    run = synthetic_improvement()
-    run._map = synthetic_map()
-    path = write(replace(gather([run]), asks=True), tmp_path / "report.html")
-    opened = start(open_page, path)
-    page = opened.page
-    page.locator("#map-ask").fill("my own sentence")
-    page.keyboard.press("Enter")
-    page.wait_for_function(
-        "() => document.querySelector('#map form .says').textContent.includes('layerscope open')"
-    )
-    with serve(path, asker=Oracle()) as served:  # type: ignore[arg-type]
-        page.goto(served.url)
-        page.wait_for_selector("#map[data-ready]")
-        page.locator("#map-ask").fill("why")
-        page.keyboard.press("Enter")
-        page.get_by_text("The model cannot be asked: <b>it sleeps</b>").wait_for()
-        page.locator("#map-ask").fill("my own sentence")
-        page.keyboard.press("Enter")
-        page.get_by_role("heading", name="You asked").wait_for()
-        assert opened.texts("#map .side h3") == ["You asked", "today, layer 6", "better, layer 4"]
-        texts = run._map.texts or []
-        assert opened.texts("#map ol.items .said") == [*texts[3:8], *texts[20:25]]
-        page.locator("#map [data-switch=reading] label", has_text="today").click()
-        page.locator("#map input[type=range]").focus()
-        page.keyboard.press("ArrowLeft")
-        assert opened.texts("#map .side h3") == ["You asked", "today, layer 5", "better, layer 4"]
-        page.goto(path.as_uri())  # so that the window can be handed on
 
 
 def test_neighborhood_change_stands_beside_the_metrics_and_in_the_tables(

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.core.readout import Readout
-from layerscope.report.contents import gather
 from layerscope.report.drawing import new_figure, save_figure
-from layerscope.report.page import page as make_page
 from layerscope.report.write import write_report
 from tests.browser.conftest import Open, Opened
 from tests.report.synthetic import (
@@ -27,7 +25,7 @@ from tests.report.synthetic import (
 
 pytestmark = pytest.mark.browser
 
-EVERYTHING = """() => ['grid', 'score-chart', 'heat', 'heat-says', 'scatter', 'rhos', 'table']
+EVERYTHING = """() => ['grid', 'score-chart', 'heat', 'heat-says', 'table']
     .map((id) => document.getElementById(id).innerHTML).join('|')"""
 SWITCHES = """() => [...document.querySelectorAll('[data-switch]')].filter((box) => !box.hidden)
     .map((box) => box.parentElement.id + ' ' + box.dataset.switch)"""
@@ -72,27 +70,6 @@ def test_studies_probes_and_sweeps_have_sections(open_page: Open, tmp_path: Path
     assert opened.page.locator("[data-kind=sweep] svg.chart").count() == 3
     assert head(opened)[:3] == ["probe", "metric", "layer"]
     assert body(opened)[1][2] == "1"
-
-
-def test_correlations_over_tasks_and_over_models(open_page: Open, tmp_path: Path) -> None:
-    models = [("one", "llama", 6), ("two", "bert", 5), ("three", "gpt2", 7)]
-    runs = [synthetic_run(*model) for model in models]
-    evaluations = [
-        synthetic_evaluation(*model, tasks=["STSBenchmark", "Topics"]) for model in models
-    ]
-    report = gather([*runs, *evaluations])
-    path = tmp_path / "report.html"
-    path.write_text(make_page(report), encoding="utf-8")
-    opened = open_page(path)
-    assert opened.errors == []
-    over = report.correlations[0].over_tasks
-    shown = opened.texts("#rhos td.over")
-    assert len(shown) == len(over) > 3
-    strongest = max(over["value"], key=abs)
-    assert f"{strongest:+.2f}".replace("-", "\u2212") in shown
-    rows = opened.texts("#over-models tbody tr td:first-child")
-    assert report.over_models is not None
-    assert len(rows) == len(report.over_models.table)
 
 
 def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path: Path) -> None:
@@ -226,7 +203,6 @@ def test_renders_without_errors_or_requests(
     assert opened.requests == [path.as_uri()]
     assert opened.page.locator("#curves").is_visible() == (what != "evaluation")
     assert opened.page.locator("#scores").is_visible() == (what != "profile")
-    assert opened.page.locator("#relation").is_visible() == (what in ("both", "full"))
     if what != "evaluation":
         assert opened.page.locator("#grid path.line").count() >= 8
         assert "Prompt entropy" in charts(opened)[0]
@@ -287,9 +263,7 @@ def test_every_switch_changes_what_is_shown(open_page: Open, full_report: Path, 
         "evaluation",
         "shade",
         "table",
-        "pair",
         "readout",
-        "metric",
     }
     for wanted in [
         "set=all",
@@ -298,7 +272,6 @@ def test_every_switch_changes_what_is_shown(open_page: Open, full_report: Path, 
         "axis=layer",
         "evaluation=1",
         "shade=score",
-        "pair=1",
     ]:
         assert wanted in tried
     if most > 1:
@@ -389,7 +362,6 @@ def test_the_chosen_layer_is_marked_in_every_view(open_page: Open, full_report: 
     for figure in page.locator("#grid figure").all():
         assert figure.locator("line.mark").count() == 2  # one per model
     assert page.locator("#score-chart line.mark").count() == 1
-    assert page.locator("#scatter circle.mark").count() == 1
     assert page.locator("#table tr.marked").count() == 1
 
 
@@ -442,7 +414,7 @@ def test_tables_sort_and_download(open_page: Open, full_report: Path) -> None:
     page.locator("#table th button", has_text="Curvature").first.click()
     values = [float(row[column].replace("−", "-")) for row in body(opened)]
     assert values == sorted(values, reverse=True)
-    for table in ["metrics", "best", "scores", "correlations", "intervals"]:
+    for table in ["metrics", "best", "scores", "intervals"]:
         page.locator("[data-switch=table] select").select_option(table)
         opened.settle()
         more = page.locator("#table > button")

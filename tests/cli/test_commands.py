@@ -1,4 +1,4 @@
-"""The other commands: lists, fetching by name, figures, version and help."""
+"""The other commands: lists, fetching by name, version and help."""
 
 from __future__ import annotations
 
@@ -11,34 +11,19 @@ import pandas as pd
 import pytest
 
 import layerscope
-from layerscope.core import runs
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import metrics
-from layerscope.profiling import profile
+from layerscope.report import contents
 from layerscope.store import atomic
 from tests.cli.support import Cli, assert_refused
 from tests.report.synthetic import synthetic_run
-from tests.tiny import tiny_model
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    profile(
-        tiny_model("llama"),
-        texts,
-        out=folder,
-        metrics=["prompt_entropy", "curvature"],
-        max_length=24,
-    )
-    return folder
 
 
 def test_version_and_help(cli: Cli) -> None:
     assert cli("--version") == (0, f"layerscope {layerscope.__version__}\n", "")
     told = cli("--help")
     assert told.code == 0
-    for command in ("profile", "models", "corpora", "metrics", "fetch", "plot"):
+    for command in ("profile", "models", "corpora", "metrics", "fetch", "report"):
         assert command in told.out
     told = cli("profile", "-h")
     assert told.code == 0
@@ -98,40 +83,15 @@ def test_fetch_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.err == "Next: layerscope profile minilm-l6 --offline\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "start"), [("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml"), ("c.pdf", b"%PDF")]
-)
-def test_plot(cli: Cli, run_folder: Path, tmp_path: Path, name: str, start: bytes) -> None:
-    pytest.importorskip("matplotlib")
-    ended = cli("plot", run_folder, run_folder, "--out", name, "--x", "layer")
-    assert ended == (0, f"{name}\n", f"Next: layerscope report {run_folder} {run_folder}\n")
-    assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_plot_mistakes(cli: Cli, run_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    (tmp_path / "file").write_text("")
-    assert_refused(cli("plot", "nowhere"), "nowhere holds no run")
-    assert_refused(cli("plot", run_folder, "--x", "dept"), "Did you mean 'depth'")
-    assert_refused(cli("plot", run_folder, "--metrics", "curvatur"), "Did you mean 'curvature'")
-    assert_refused(cli("plot", run_folder, "--metrics", "dime"), "dime", "curvature")
-    assert_refused(
-        cli("plot", run_folder, "--out", "a.pgn"),
-        "unknown figure format '.pgn'",
-        "Did you mean '.png'",
-    )
-    assert_refused(cli("plot", run_folder, "--out", "file/a.png"), "cannot write")
-
-
 def test_an_error_that_nobody_foresaw_is_one_line(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def broken(path: object) -> None:
+    def broken(runs: object, texts: bool) -> None:
         raise KeyError("a \x1b[31mkey\nthat is not there")
 
-    monkeypatch.setattr(runs, "load_run", broken)
-    ended = cli("plot", tmp_path)
+    monkeypatch.setattr(contents, "gather", broken)
+    ended = cli("report", tmp_path)
     assert ended.code == 1
     assert ended.err.startswith("layerscope: unexpected KeyError")
     assert len(ended.err.strip().splitlines()) == 1
@@ -139,7 +99,7 @@ def test_an_error_that_nobody_foresaw_is_one_line(
     assert "Traceback" in (tmp_path / "cache" / "last-error.txt").read_text()
     monkeypatch.setenv("LAYERSCOPE_DEBUG", "1")
     with pytest.raises(KeyError):
-        cli("plot", tmp_path)
+        cli("report", tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
@@ -173,11 +133,11 @@ def test_pipes_and_unreadable_files_are_refused(
 def test_limits_are_told(
     error: Exception, said: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(path: object) -> None:
+    def broken(runs: object, texts: bool) -> None:
         raise error
 
-    monkeypatch.setattr(runs, "load_run", broken)
-    ended = cli("plot", tmp_path)
+    monkeypatch.setattr(contents, "gather", broken)
+    ended = cli("report", tmp_path)
     assert_refused(ended, said)
     assert "unexpected" not in ended.err
     with pytest.raises(LayerscopeError, match="ulimit -f"), atomic.explained(tmp_path):

@@ -33,7 +33,7 @@ from layerscope.selection.labels.read import read_labels
 from layerscope.store import RunFolder
 from layerscope.terminal import Console
 from tests.cli.support import Cli, assert_refused
-from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run
+from tests.report.synthetic import synthetic_evaluation, synthetic_run
 
 
 def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
@@ -235,7 +235,6 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "part", "value", "words"),
     [
-        (synthetic_probe, "counts", {"train": 3}, ("plot",)),
         (synthetic_run, "counts", {"prompts": "some"}, ("select",)),
         (
             synthetic_run,
@@ -306,7 +305,6 @@ def test_a_strangers_run_says_nothing_to_the_terminal(cli: Cli, tmp_path: Path) 
     folder.write_table("gains", run.gains)
     folder.write_manifest({**run.manifest, "kind": "evaluation", "status": "complete"})
     for words in (
-        ("report", "run", "--out", "page.md"),
         ("report", "run", "--out", "page.html"),
         ("select", "run"),
     ):
@@ -314,12 +312,11 @@ def test_a_strangers_run_says_nothing_to_the_terminal(cli: Cli, tmp_path: Path) 
         told = ended.out + ended.err
         assert "\x1b[31m" not in told
         assert "\u202e" not in told
-    for page in ("page.md", "page.html"):
-        text = (tmp_path / page).read_text(encoding="utf-8")
-        assert "\x1b" not in text
-        assert "\u202e" not in text
-        assert "[31m\nname" not in text
-        assert CLEAN in text.replace("\\[", "[")  # as Markdown writes it
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[31m\nname" not in text
+    assert CLEAN in text
 
 
 def test_a_console_shows_text_as_text() -> None:

@@ -113,8 +113,6 @@ def beyond(words: list[str]) -> str | None:
     """Why a command cannot be run in the sandbox, or None."""
     if words[0] != "layerscope":
         return "a program of others, or a script that takes minutes"
-    if words[1] == "open":
-        return "it serves a page until it is stopped"
     if words[1] == "sweep" and words[2].startswith("paper") and "--dry-run" not in words:
         return "it takes half an hour"
     for word in words[1:]:

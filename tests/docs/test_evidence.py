@@ -82,7 +82,6 @@ PROSE = {
     "theory.md#Results": ["studies/theory.txt"],
     "training.md#What it costs, and what it leaves alone": ["studies/training.txt"],
     "reliability.md#How layerscope ensures it": ["studies/checksums.txt"],
-    "report.md#Safe to share": ["studies/report.txt"],
 }
 """Files of benchmarks/results that hold the numbers of a section beside those that it names."""
 STATED = {
@@ -114,7 +113,6 @@ STATED = {
     ),
     "probing.md#Memory, and resuming a run": ("60", "a setting"),
     "files.md#The profile's table": ("0.4", "an example"),
-    "report.md#What the page says": ("+35.8 +1.0", "an example of what a page says"),
     "scaling-how.md#Precision on a GPU": ("10", "what tests hold it to"),
     "scaling-how.md#Memory": ("0.45", "a setting"),
     "selection.md#Ties": ("0.025", "a setting"),

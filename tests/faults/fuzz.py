@@ -107,7 +107,7 @@ def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     opened = load_run(target)
     opened.summary()
     opened.tables()
-    return write(gather([target]), folder / "page.md")
+    return write(gather([target]), folder / "page.html")
 
 
 def layer_map(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -198,9 +198,9 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         ],
         "embed stopped": [["embed", model, "--data", texts, "--out", file, *read]],
         "run": [
-            ["report", file, "--out", f"{place}.html"], ["report", file, "--out", f"{place}.md"], ["verify", file],
+            ["report", file, "--out", f"{place}.html"], ["verify", file],
             ["verify", file, "--json"], ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
-            ["correlate", file, str(scene.runs["evaluation"])], ["plot", file, "--out", f"{place}.svg"],
+            ["correlate", file, str(scene.runs["evaluation"])],
             ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", "Pythia-14m", "--run", file],
             ["atlas", "show", "Pythia-14m", "--run", file, "--out", f"{place}.svg"],
         ],

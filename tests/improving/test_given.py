@@ -102,8 +102,9 @@ def test_a_profile_has_what_is_guessed(llama) -> None:
 
 
 def test_one_run_makes_a_report(result, tmp_path: Path) -> None:
-    assert layerscope.write_report(result, tmp_path / "one.md").read_text().startswith("#")
-    assert result.report(tmp_path / "two.md").is_file()
+    page = layerscope.write_report(result, tmp_path / "one.html")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert result.report(tmp_path / "two.html").is_file()
 
 
 def test_a_parameter_that_is_nearly_right(llama) -> None:

@@ -1,11 +1,10 @@
-"""What a report is made of: labels, notices, marks, correlations, styles."""
+"""What a report is made of: labels, notices, marks, styles."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from layerscope.core.statistics import Interval
@@ -22,7 +21,6 @@ from layerscope.report.drawing import (
 )
 from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
-from layerscope.report.relations import MEAN, compare
 from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
@@ -119,60 +117,6 @@ def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:
     )
     with pytest.raises(LayerscopeError, match="unknown kind of run 'bench'"):
         gather([tmp_path])
-
-
-def test_correlations_pair_runs_of_the_same_model() -> None:
-    report = gather(
-        [
-            synthetic_run(),
-            synthetic_run("other"),
-            synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2]),
-        ]
-    )
-    (held,) = report.correlations
-    assert (held.curves, held.scores) == (0, 0)
-    assert set(held.table["task"]) == {MEAN, "a", "b"}
-    assert set(held.table["readout"]) == set(READOUTS[:2])
-    one = held.table[
-        (held.table["metric"] == "prompt_entropy")
-        & (held.table["sink"] == "drop")
-        & (held.table["task"] == "a")
-    ]
-    assert len(one) == 2
-    assert one["n"].tolist() == [7, 7]
-
-
-def test_undefined_layers_are_left_out_of_a_correlation() -> None:
-    x, y = np.arange(8.0), np.arange(8.0) ** 2
-    y[3] = np.nan
-    metrics = {
-        ("rises", "keep"): x,
-        ("few", "keep"): np.where(x < 4, x, np.nan),
-        ("flat", "keep"): np.ones(8),
-    }
-    compared = compare(metrics, y)
-    rho, chance, p, used = compared["rises", "keep"]
-    assert (rho, used) == (pytest.approx(1.0), 7)
-    assert 0 < chance <= 1
-    assert 0 < p <= 1
-    for name, count in (("few", 3), ("flat", 7)):
-        assert np.isnan(compared[name, "keep"][0])
-        assert compared[name, "keep"][3] == count
-
-
-def test_metrics_are_adjusted_with_those_of_their_sink_setting() -> None:
-    rng = np.random.default_rng(0)
-    y = rng.normal(size=20)
-    metrics = {
-        ("a", "keep"): y + 0.1 * rng.normal(size=20),
-        ("a", "drop"): rng.normal(size=20),
-        ("b", "keep"): rng.normal(size=20),
-    }
-    alone = compare({("a", "keep"): metrics["a", "keep"]}, y)["a", "keep"][2]
-    told = compare(metrics, y)["a", "keep"][2]
-    assert (
-        alone <= told <= 2 * alone
-    )  # a and b, both with the sink kept: more than one, no more than Bonferroni's
 
 
 def test_families_keep_their_color() -> None:

@@ -40,7 +40,7 @@ STORY = {
         "export",
         "report",
     ),
-    "Look": ("atlas", "correlate", "plot", "open"),
+    "Look": ("atlas", "correlate"),
     "Study": ("study", "probe", "sweep"),
     "Keep": (
         "models",
@@ -63,7 +63,7 @@ USUALLY_MEANT = {
     "search": ("find", "query"),
     "improve": ("auto", "optimize", "optimise", "tune", "fit", "best"),
     "profile": ("run", "measure", "analyze", "metric"),
-    "report": ("html", "page"),
+    "report": ("html", "page", "plot", "open"),
     "evaluate": ("eval", "score", "mteb"),
     "sweep": ("recipe", "paper"),
 }

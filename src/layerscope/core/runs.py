@@ -110,7 +110,10 @@ for _name, _target, _views in (
     (
         "evaluation",
         "layerscope.evaluation.run:Evaluation",
-        {"print": f"{_SECTIONS}.evaluation:print_evaluation"},
+        {
+            "plot": f"{_SECTIONS}.evaluation:plot_scores",
+            "print": f"{_SECTIONS}.evaluation:print_evaluation",
+        },
     ),
     (
         "probe",

@@ -15,7 +15,9 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.candidates import DRAWS, ScoredCandidates
+from layerscope.core.charts import Figure
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
+from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
@@ -347,6 +349,10 @@ class Evaluation(WideTable, StoredRun):
                 columns=None
             )
         return pivot(rows, ["task", "readout"], value="points")
+
+    def plot(self) -> Figure:
+        """Draw the mean score over tasks by layer, a line per readout, as a matplotlib figure."""
+        return view(self.kind, "plot")(self)
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""

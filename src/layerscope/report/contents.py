@@ -1,4 +1,4 @@
-"""What a report says, whatever its format: runs of any kind are opened and put together."""
+"""What a report says: runs of any kind are opened and put together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any
 
 from layerscope.core.runs import explain_damage_in, load_run
 from layerscope.core.untrusted import exists
-from layerscope.correlation.pooled import ModelCorrelations
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
 from layerscope.report.drawing import Style, styles
 from layerscope.report.headline import Headline, marks, page_headline
 from layerscope.report.notices import Notice, notices
-from layerscope.report.relations import PairCorrelations, across_models, correlate
 from layerscope.report.sections import sections
 from layerscope.report.sources import Block, Curves, Scores, Source
 from layerscope.selection import Choice
@@ -30,13 +28,10 @@ class Report:
     scores: list[Scores]
     blocks: list[Block]
     marks: list[Choice]
-    correlations: list[PairCorrelations]
-    over_models: ModelCorrelations | None
     notices: list[Notice]
     headline: Headline
     styles: list[Style]
     made: str
-    asks: bool = False
 
     @property
     def runs(self) -> list[Source]:
@@ -121,14 +116,11 @@ def _gather(sources: Sequence[Source | Choice]) -> Report:
             drawn[place] = Style(
                 known[score.model].color, drawn[place].dash, known[score.model].marker
             )
-    related = correlate(curves, scores)
     return Report(
         curves,
         scores,
         blocks,
         marked,
-        related,
-        across_models(curves, scores, related),
         notices(curves, scores, marked, blocks),
         page_headline(curves, scores, marked, blocks),
         drawn,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -85,7 +84,7 @@ def test_a_sweep_says_how_its_jobs_ended() -> None:
 
 
 @pytest.mark.slow
-def test_all_kinds_in_one_report_in_every_format(tmp_path: Path, study_folder: Path) -> None:
+def test_all_kinds_in_one_report(tmp_path: Path, study_folder: Path) -> None:
     runs = [
         synthetic_run(),
         synthetic_evaluation(),
@@ -100,20 +99,14 @@ def test_all_kinds_in_one_report_in_every_format(tmp_path: Path, study_folder: P
         point.startswith("Study: Extreme inputs: Repeated tokens")
         for point in report.headline.points
     )
-    text = write_report(runs, tmp_path / "report.md").read_text(encoding="utf-8")
-    for said in (
-        "## Probes of small on digits",
-        "## Study: Extreme inputs",
-        "## Sweep: night",
-        "top-1 accuracy, %",
+    text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    for title in (
+        "Probes of small on digits",
+        "Study: Extreme inputs",
+        "Sweep: night",
+        "top-1 accuracy",
     ):
-        assert said in text
-    assert write_report(runs, tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
-    from matplotlib.image import imread
-
-    picture = imread(io.BytesIO(write_report(runs, tmp_path / "report.png").read_bytes()))
-    alone = imread(io.BytesIO(write_report(runs[:2], tmp_path / "alone.png").read_bytes()))
-    assert picture.shape[0] > alone.shape[0] + 600
+        assert title in text
 
 
 def test_what_is_no_run_is_refused() -> None:

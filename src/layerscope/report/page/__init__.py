@@ -25,7 +25,6 @@ from layerscope.report.contents import Report
 from layerscope.report.drawing import ON_DARK, ON_LIGHT
 from layerscope.report.headline import BEST, kind_of
 from layerscope.report.notices import convention_rows
-from layerscope.report.relations import PairCorrelations
 from layerscope.report.sources import Block, ChoiceGrid, Curves, Line, Scores, Source
 from layerscope.selection import Choice
 from layerscope.version import VERSION
@@ -41,7 +40,6 @@ SCRIPTS = [
     "curves",
     "scores",
     "heatmap",
-    "scatter",
     "choosing",
     "blocks",
     "points",
@@ -59,7 +57,7 @@ def page(report: Report) -> str:
     style, script = _style(), _script()
     values = {
         "title": escape(_title(report)),
-        "policy": escape(policy(report.asks), quote=True),
+        "policy": escape(policy(), quote=True),
         "style": style,
         "script": script,
         "lead": escape(report.headline.lead),
@@ -75,13 +73,11 @@ def page(report: Report) -> str:
 
 
 @cache
-def policy(asks: bool = False) -> str:
-    """Only this style and this script may run, and nothing is fetched from anywhere; by a page that
-    `asks`, from its server."""
-    own = "'self'" if asks else "'none'"
+def policy() -> str:
+    """Return the page's policy: only its style and its script run, and nothing is fetched."""
     return (
         f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
-        f"connect-src {own}; base-uri 'none'; form-action 'none'"
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -124,7 +120,6 @@ def payload(report: Report) -> dict[str, Any]:
     return {
         "layerscope": VERSION,
         "made": report.made,
-        "asks": report.asks,
         "models": report.models,
         "headline": {"lead": report.headline.lead, "points": report.headline.points},
         "notices": [vars(notice) for notice in report.notices],
@@ -151,8 +146,6 @@ def payload(report: Report) -> dict[str, Any]:
             {"label": run.label, **for_page(run.map)} for run in report.runs if run.map is not None
         ][:_MOST_MAPS],
         "marks": [_mark(choice) for choice in report.marks],
-        "correlations": [_correlations(pair) for pair in report.correlations],
-        "over_models": [] if report.over_models is None else _records(report.over_models.table),
     }
 
 
@@ -243,18 +236,6 @@ def _line(line: Line) -> dict[str, Any]:
         **ends,
         "note": line.note,
     }
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as rows, its floats rounded."""
-    rows = table.to_dict(orient="records")
-    return [
-        {
-            str(name): _number(value) if isinstance(value, float) else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
@@ -397,24 +378,6 @@ def _scores(scores: Scores) -> dict[str, Any]:
         "readouts": blocks,
         "reference": scores.reference,
     }
-
-
-def _correlations(pair: PairCorrelations) -> dict[str, Any]:
-    """Names once, numbers as columns."""
-    table = pair.table
-    out: dict[str, Any] = {
-        "curves": pair.curves,
-        "scores": pair.scores,
-        "says": pair.says,
-        "over": _records(pair.over_tasks),
-    }
-    for name in ("readout", "task", "metric", "sink"):
-        words = list(dict.fromkeys(table[name]))
-        place = {word: i for i, word in enumerate(words)}
-        out[name] = {"words": words, "at": [place[word] for word in table[name]]}
-    for name in ("rho", "chance"):
-        out[name] = [None if value is None else round(value, 3) for value in _numbers(table[name])]
-    return {**out, "p": _numbers(table["p"]), "n": [int(k) for k in table["n"]]}
 
 
 def _number(value: Any) -> float | int | None:

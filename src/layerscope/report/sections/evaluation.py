@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.atlas.overlay import beside_published
+from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL
-from layerscope.report.drawing import escape_math
+from layerscope.report.panels import plot_charts
 from layerscope.report.sources import Block, Chart, Line, Scores, Section, of_run, weights_text
 from layerscope.report.text import break_at_slashes, numeric_table, sparkline
 from layerscope.selection.choice import readout_word
@@ -92,52 +93,6 @@ def from_evaluation(run: Evaluation) -> Scores:
 SECTION = Section("evaluation", from_evaluation)
 
 
-def heat_height(score: Scores) -> float:
-    """Inches that the map needs."""
-    return 1.5 + 0.24 * len(score.tasks)
-
-
-def draw_heat(figure: Any, score: Scores, readout: str) -> None:
-    """Task by layer: color is the gain over the last layer; a dot ties with the best, a frame is
-    the best."""
-    from matplotlib.patches import Rectangle
-
-    axis = figure.subplots()
-    rows = score.table[score.table["readout"] == readout]
-    layers = sorted(set(rows["layer"]))
-    tasks = [t for t in score.tasks if t in set(rows["task"])]
-    gain = 100 * rows.pivot(index="task", columns="layer", values="gain").reindex(
-        index=tasks, columns=layers
-    ).to_numpy(dtype=float)
-    value = score.grid(readout).reindex(index=tasks, columns=layers).to_numpy(dtype=float)
-    tied = (
-        rows.pivot(index="task", columns="layer", values="tied")
-        .reindex(index=tasks, columns=layers)
-        .to_numpy()
-    )
-    most = max(1.0, float(np.nanmax(np.abs(gain))) if np.isfinite(gain).any() else 1.0)
-    image = axis.imshow(
-        gain, aspect="auto", cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest"
-    )
-    for j in range(len(tasks)):
-        for i in range(len(layers)):
-            if tied[j, i] is True or tied[j, i] == 1:
-                axis.plot(i, j, marker="o", markersize=2.6, color="black")
-        if np.isfinite(value[j]).any():
-            best = int(np.nanargmax(value[j]))
-            axis.add_patch(
-                Rectangle((best - 0.5, j - 0.5), 1, 1, fill=False, linewidth=1.3, edgecolor="black")
-            )
-    axis.set_yticks(range(len(tasks)), [escape_math(t) for t in tasks], fontsize=7)
-    step = max(1, len(layers) // 12)
-    axis.set_xticks(range(0, len(layers), step), [str(k) for k in layers[::step]], fontsize=7)
-    axis.set_xlabel("layer", fontsize=8)
-    axis.set_title(escape_math(f"{score.label}, read as {readout}"), fontsize=9, loc="left")
-    bar = figure.colorbar(image, ax=axis, shrink=0.8, pad=0.01)
-    bar.set_label("gain over the last layer, points", fontsize=7)
-    bar.ax.tick_params(labelsize=7)
-
-
 def score_chart(score: Scores) -> Chart:
     """Mean score by layer, one line per readout, the reference first."""
     lines = []
@@ -148,6 +103,12 @@ def score_chart(score: Scores) -> Chart:
         )
     what = score.tasks[0] if len(score.tasks) == 1 else f"mean over {score.mean_says}"
     return Chart(f"{score.label or score.model}: {what}", lines, "main score × 100")
+
+
+def plot_scores(run: Evaluation) -> Figure:
+    """Draw the mean score by layer, one line per readout."""
+    score = from_evaluation(run)
+    return plot_charts([score_chart(score)], f"{score.model}, {len(score.tasks)} tasks")
 
 
 def scores_block(score: Scores, every_readout: bool = True) -> Block:

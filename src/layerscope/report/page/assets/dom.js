@@ -30,7 +30,6 @@ function fmt(value) {
 }
 const score = (value) => (known(value) ? value.toFixed(2).replace("-", "−") : "–");
 const signed = (value) => (known(value) ? (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1) : "–");
-const rho = (value) => (known(value) ? (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2) : "–");
 const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
 
 function ranges(numbers) {

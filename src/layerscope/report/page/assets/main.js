@@ -53,7 +53,6 @@ buildControls();
 buildCurves();
 buildScores();
 buildHeat();
-buildScatter();
 buildBlocks();
 buildMaps();
 buildTables();

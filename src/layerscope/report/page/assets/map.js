@@ -43,7 +43,7 @@ function mapView(body, map, readings, several) {
     return el("span", { class: "thumb", css: { "background-image": `url(data:image/jpeg;base64,${map.pictures})`, "background-size": `${across * 100}%`, "background-position": `${across > 1 ? ((i % across) * 100) / (across - 1) : 0}% ${across > 1 ? (Math.floor(i / across) * 100) / (across - 1) : 0}%` } });
   };
   let reading = readings.find((r) => r.name === state.reading), time = reading.layers.indexOf(reading.at);
-  let picked = null, hover = null, query = "", group = null, colors = null, playing = null, moving = null, asked = null;
+  let picked = null, hover = null, query = "", group = null, colors = null, playing = null, moving = null;
   const at = new Float32Array(2 * n);
   const layer = () => Math.round(time);
 
@@ -81,7 +81,7 @@ function mapView(body, map, readings, several) {
     const near = picked === null ? [] : reading.known[layer()] ? reading.of(layer(), picked) : [];
     const matched = query && map.texts ? matches() : null, mine = picked === null ? null : new Set([picked, ...near]);
     const faded = matched ? (i) => !matched.has(i) : group !== null ? (i) => colors.of[i] !== group : mine ? (i) => !mine.has(i) : null;
-    field.draw({ at, colors, faded, picked, near, hover, star: starOf() });
+    field.draw({ at, colors, faded, picked, near, hover });
   }
   const matches = () => new Set(map.texts.flatMap((text, i) => (text.toLowerCase().includes(query) ? [i] : [])));
   // Points glide from where they are to where they belong; a reader who wants no motion gets none.
@@ -149,8 +149,7 @@ function mapView(body, map, readings, several) {
     if (quick && picked === null) return;
     const focused = document.activeElement && side.contains(document.activeElement) ? document.activeElement.dataset.item : null;
     const k = layer(), number = reading.layers[k];
-    if (asked) panelAsked(k, number);
-    else if (picked !== null) {
+    if (picked !== null) {
       const close = el("button", { type: "button", class: "quiet", onclick: () => pick(null) }, "Let go");
       const near = reading.known[k] ? [...reading.of(k, picked)] : [];
       const stays = (j) => readings.length && reading.layers.reduce((sum, _, l) => sum + (reading.known[l] && reading.of(l, picked).includes(j) ? 1 : 0), 0);
@@ -176,10 +175,9 @@ function mapView(body, map, readings, several) {
     const far = (i) => reading.points[k][2 * i] ** 2 + reading.points[k][2 * i + 1] ** 2;
     return [...named.keys()].sort((a, b) => named[a] - named[b] || far(b) - far(a)).slice(0, 6).map((i) => [i, named[i]]);
   }
-  function found() { picked = null; asked = null; panel(); if (query && map.texts) say(`${matches().size} found`); }
+  function found() { picked = null; panel(); if (query && map.texts) say(`${matches().size} found`); }
   function pick(i) {
     picked = i;
-    asked = null;
     hover = null;
     panel();
     draw();
@@ -261,40 +259,6 @@ function mapView(body, map, readings, several) {
   });
   field.canvas.addEventListener("blur", () => show(null));
 
-  // --- a sentence of the reader's, where a model is at hand to place it
-  const ask = el("input", { type: "text", id: "map-ask", maxlength: 5000, placeholder: "a sentence of your own", autocomplete: "off" });
-  const told = el("p", { class: "says", role: "status" });
-  if (data.asks) controls.after(el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); question(); } },
-    el("div", { class: "field" }, el("label", { for: "map-ask" }, "Ask the model"), ask), el("button", { class: "plain" }, "Find its neighbors"), told));
-  async function question() {
-    told.textContent = "Reading …";
-    let found = null;
-    try {
-      const answer = await fetch("ask", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ text: ask.value }) });
-      found = answer.ok ? await answer.json() : { why: "The server did not answer: " + answer.status + "." };
-    } catch { found = { why: "Nobody is there to ask: open this run with `layerscope open RUN`." }; }
-    told.textContent = found.why || "";
-    if (found.why) return;
-    picked = null;
-    asked = { text: ask.value, readings: found.readings };
-    panel();
-    draw();
-    say(side.innerText.slice(0, 400));
-  }
-  const answered = (name, number) => { const r = asked.readings[name]; const l = r ? r.layers.indexOf(number) : -1; return l < 0 ? null : { near: r.near[l], cosine: r.cosine[l] }; };
-  // On the map it stands amid its three nearest; where it truly is, the map does not know.
-  const starOf = () => {
-    const here = asked && answered(reading.name, reading.layers[layer()]);
-    return here ? [0, 1].map((d) => here.near.slice(0, 3).reduce((sum, j) => sum + at[2 * j + d], 0) / Math.min(3, here.near.length)) : null;
-  };
-  function panelAsked(k, number) {
-    const lists = readings.map((r) => {
-      const where = r === reading && answered(r.name, number) ? number : (asked.readings[r.name].layers.includes(r.at) ? r.at : asked.readings[r.name].layers[0]), here = answered(r.name, where);
-      return [el("h3", {}, `${readings.length > 1 ? r.name + ", " : ""}layer ${where}`), el("ol", { class: "items" }, here.near.slice(0, readings.length > 1 ? 5 : 10).map((j, y) => item(j, here.cosine[y].toFixed(2))))];
-    });
-    side.replaceChildren(el("div", { class: "headed" }, el("h3", {}, "You asked"), el("button", { type: "button", class: "quiet", onclick: () => { asked = null; panel(); draw(); } }, "Let go")),
-      el("p", { class: "picked" }, el("span", { class: "said", dir: "auto" }, short(asked.text, 300))), ...lists.flat());
-  }
   const sized = new ResizeObserver(() => { field.resize(); draw(); drawStrip(); });
   places(reading, time);
   colors = coloring(map.columns.find((c) => c.name === state.coloring), n);

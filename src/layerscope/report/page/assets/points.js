@@ -121,14 +121,6 @@ function pointCanvas(host, label) {
       for (const j of view.near) ring(j, radius + 1.5, 1.2);
       ring(view.picked, radius + 4, 2.2);
     }
-    if (view.star) {
-      const [x, y] = [width / 2 + view.star[0] * side(), height / 2 - view.star[1] * side()];
-      pen.lineWidth = 2.4;
-      pen.strokeStyle = ink;
-      pen.beginPath();
-      for (let a = 0; a < 4; a++) { const turn = (a * Math.PI) / 4; pen.moveTo(x - 9 * Math.cos(turn), y - 9 * Math.sin(turn)); pen.lineTo(x + 9 * Math.cos(turn), y + 9 * Math.sin(turn)); }
-      pen.stroke();
-    }
     if (view.hover !== null) ring(view.hover, radius + 2.5, 1.6);
   }
   // The point nearest to a place on the canvas, if one is within reach.

@@ -27,8 +27,6 @@ const state = {
   readout: data.scores.length ? data.scores[startEvaluation].reference : null,
   task: data.scores.length ? taskNames(data.scores[startEvaluation])[0] : null,
   shade: "gain",
-  metric: null,
-  pair: 0,
   table: null,
   tableRun: 0,
   map: 0,

@@ -1,6 +1,7 @@
 // The same numbers as tables: sortable, and downloadable as they stand.
 const word = (text) => ({ text, sort: text, csv: text, word: true });
 const cellOf = (value, form) => ({ text: form(value), sort: known(value) ? value : -Infinity, csv: value });
+const metricTitle = (name, sink) => data.metrics.find((m) => m.name === name).title + (sink === "drop" ? ", sink dropped" : "");
 const layerCell = (k) => ({ text: String(k), sort: k, csv: k });
 
 const TABLES = {
@@ -72,16 +73,6 @@ const TABLES = {
     make(map) {
       const cells = (r) => r.layers.map((k, i) => ({ cells: [word(r.name), layerCell(k), ...["trust", "kept", "changed"].map((name) => cellOf(r[name][i], fmt))] }));
       return { head: ["reading", "layer", "trustworthiness", "neighbors kept on the map", "neighborhood change"], rows: map.readings.flatMap(cells), file: map.label + "-map" };
-    },
-  },
-  correlations: {
-    title: "Correlations of metric and score",
-    runs: () => data.correlations.map((c) => ({ label: data.curves[c.curves].label + (data.scores.length > 1 ? " with " + data.scores[c.scores].label : ""), pair: c })),
-    make({ pair, label }) {
-      const rows = pair.rho.map((value, i) => ({ cells: [word(pair.metric.words[pair.metric.at[i]]), word(pair.sink.words[pair.sink.at[i]]), word(pair.readout.words[pair.readout.at[i]]), word(pair.task.words[pair.task.at[i]]),
-        cellOf(value, rho), cellOf(pair.chance[i], (v) => (known(v) ? v.toFixed(2) : "–")), cellOf(pair.p[i], (v) => (known(v) ? v.toFixed(3) : "–")), layerCell(pair.n[i])] }));
-      for (const r of pair.over) rows.push({ cells: [word(r.metric), word(r.sink), word(r.readout), word(`over ${r.tasks} tasks`), cellOf(r.value, rho), cellOf(r.chance, (v) => (known(v) ? v.toFixed(2) : "–")), cellOf(r.p, (v) => (known(v) ? v.toFixed(3) : "–")), layerCell(r.layers)] });
-      return { head: ["metric", "sink", "readout", "task", "spearman", "chance reaches", "adjusted p", "layers"], rows, file: label + "-correlations" };
     },
   },
 };
