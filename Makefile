@@ -18,14 +18,15 @@ help: ## show this list
 
 ZOO := packages/layerscope-zoo
 GPU := packages/layerscope-gpu
+PAPER := packages/layerscope-paper
 
-$(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml $(GPU)/pyproject.toml
+$(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml $(GPU)/pyproject.toml $(PAPER)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
 	$(INSTALL) -c constraints.txt --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(INSTALL) ./packages/pytrec-eval-pure
 	$(INSTALL) -c constraints.txt -e '.[dev]'
-	@# the small trained models and the CUDA kernels, which are not in layerscope's own wheel
-	$(INSTALL) --no-deps -e ./$(ZOO) -e ./$(GPU)
+	@# the packages beside layerscope
+	$(INSTALL) --no-deps -e ./$(ZOO) -e ./$(GPU) -e ./$(PAPER)
 	@touch $@
 
 setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need
@@ -97,7 +98,7 @@ nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
 paper: $(STAMP) ## every experiment of the paper on the catalogue's small models
-	$(BIN)/layerscope sweep paper-small --out $(PAPER_OUT)
+	$(BIN)/layerscope-paper sweep paper-small --out $(PAPER_OUT)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from layerscope.atlas.reproduce.base import Row
 from layerscope.core.statistics import Array
+from layerscope_paper.atlas.reproduce.base import Row
 
 ALPHAS = (0.5, 1.0, 2.0, 4.0)
 DIMENSIONS = (2, 3, 8, 64, 1024)

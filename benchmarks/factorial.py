@@ -1,4 +1,4 @@
-"""`layerscope study factorial` on a machine without mteb: fifteen tasks and many models in minutes
+"""`layerscope-paper study factorial` on a machine without mteb: fifteen tasks and many models in minutes
 on a GPU.
 
     python benchmarks/factorial.py describe build/factorial.npz --data ../shared/data/mteb   # where mteb is
@@ -33,7 +33,13 @@ import improve_tasks
 import rows
 
 from layerscope.core.heads import unit
-from layerscope.studies.factorial import READOUTS, STUDY, apply_readout, read_vectors, summarize
+from layerscope_paper.studies.factorial import (
+    READOUTS,
+    STUDY,
+    apply_readout,
+    read_vectors,
+    summarize,
+)
 
 TEMPLATE, TEACHER, LENGTH = "one-word", 0.9, 128
 SMALL_ITEMS, FIT = {"PAIRS": 150, "TEXTS": 250, "TEST": 150, "POOL": 17}, 250
@@ -55,7 +61,7 @@ def describe(out: Path, data: Path, items: int = ITEMS) -> None:
     from layerscope.evaluation.problems import parts_of
     from layerscope.evaluation.scoring import quiet_mteb
     from layerscope.evaluation.tasks import reseed, resolve_tasks
-    from layerscope.studies.factorial import read_task
+    from layerscope_paper.studies.factorial import read_task
 
     quiet_mteb()
     arrays: dict[str, Any] = {}

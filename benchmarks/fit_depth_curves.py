@@ -11,16 +11,16 @@ from published_gains import Judged, as_dict, fit, judged_models
 
 from layerscope.core.valley import deepest_share
 from layerscope.selection import prior
-from layerscope.selection.evidence import from_atlas
 from layerscope.selection.prior import FILE, Prior
 from layerscope.store.atomic import write_text
+from layerscope_paper.atlas.evidence import published_evidence
 
 
 def valley_depths(models: tuple[Judged, ...] | list[Judged]) -> dict[str, float]:
     """The relative depth of each model's valley, on wikitext. Scores play no part in it."""
     depths = {}
     for model in models:
-        curve = from_atlas(model.model).curve("prompt_entropy")
+        curve = published_evidence(model.model).curve("prompt_entropy")
         assert curve is not None, f"the atlas has prompt entropy of {model.model} at every layer"
         depths[model.model] = float(deepest_share(curve.value))
     return depths

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import prepare_rows
-from layerscope.studies.prefix_entropies import entropies_of_prefixes, solve_each_prefix
+from layerscope_paper.studies.prefix_entropies import entropies_of_prefixes, solve_each_prefix
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope import atlas
 from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.selection.prior import DEPTHS, Outcome, Prior, best_layer
+from layerscope_paper import atlas
 
 GROUPS = ("valley", "no_valley")
 QUARTILE = 0.25  # the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide

@@ -11,8 +11,9 @@ from fit_depth_curves import valley_depths
 from published_gains import Judged, fit
 
 from layerscope.errors import LayerscopeError
-from layerscope.selection.evidence import ATLAS_METRICS, Evidence, from_atlas
+from layerscope.selection.evidence import Evidence
 from layerscope.selection.rules import choose_by_evidence, get_rule, nearest
+from layerscope_paper.atlas.evidence import ATLAS_METRICS, published_evidence
 
 Chosen = int | Mapping[str, int] | None
 # What can be used without labels; the depths are those that a reader of the paper might try.
@@ -44,7 +45,7 @@ def evidence_cases(models: Sequence[Judged]) -> list[Case]:
     for family in sorted({m.family for m in models}):
         prior = fit([m for m in models if m.family != family], depths)
         for model in (m for m in models if m.family == family):
-            answer = choose_by_evidence(from_atlas(model.model), prior)
+            answer = choose_by_evidence(published_evidence(model.model), prior)
             low = high = risk = None
             if answer.forecast is not None:
                 low, high = answer.forecast.interval(answer.layer)
@@ -93,7 +94,7 @@ def chosen_depth(models: Sequence[Judged]) -> float:
 def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
     """The paper's way: for each task the layer with the lowest metric on its own data, among the
     layers it was scored at."""
-    from layerscope import atlas
+    from layerscope_paper import atlas
 
     try:
         values = atlas.metric_values(model.model, dataset="mteb", metric=ATLAS_METRICS[metric])
@@ -112,7 +113,7 @@ def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
 
 def compare(models: Sequence[Judged]) -> list[Case]:
     """All rules on all models."""
-    read: dict[str, Evidence] = {m.model: from_atlas(m.model) for m in models}
+    read: dict[str, Evidence] = {m.model: published_evidence(m.model) for m in models}
     cases = _cases("last", models, lambda m: m.n_blocks)
     for depth in DEPTHS:
         cases += _cases(f"fixed_depth:{depth:g}", models, lambda m, d=depth: nearest(d, m.n_blocks))  # type: ignore[misc]

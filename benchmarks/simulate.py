@@ -25,8 +25,8 @@ from rows import commit
 from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.picking import pick
 from layerscope.core.statistics import Z95
-from layerscope.correlation import maths
 from layerscope.metrics import get_metric, interval
+from layerscope_paper.correlation import maths
 
 RESULTS = Path(__file__).parent / "results"
 LAYERS = 13

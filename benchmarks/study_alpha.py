@@ -32,10 +32,10 @@ from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_en
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math, ordered_colors, plain_log_axis
 from layerscope.spectra import eigvalsh
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes
-from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
-from layerscope.studies.shared.numbers import join_words, mean_table
+from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes
+from layerscope_paper.studies.shared.models import Request, Spec, read_prompts, read_specs
+from layerscope_paper.studies.shared.numbers import join_words, mean_table
 
 _ALPHAS = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0]
 COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]

@@ -31,8 +31,8 @@ from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import (
+from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.shared.figures import (
     Figure,
     draw_band,
     grid,
@@ -40,8 +40,8 @@ from layerscope.studies.shared.figures import (
     model_colors,
     with_heading,
 )
-from layerscope.studies.shared.models import Request, Spec, canonical, read_specs
-from layerscope.studies.shared.numbers import (
+from layerscope_paper.studies.shared.models import Request, Spec, canonical, read_specs
+from layerscope_paper.studies.shared.numbers import (
     VALUES,
     in_short,
     join_words,

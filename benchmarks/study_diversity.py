@@ -35,10 +35,16 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import color_key
 from layerscope.selection.judges.consistency import halves
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
-from layerscope.studies.shared.models import Request, canonical, read_specs
-from layerscope.studies.shared.numbers import in_short, join_words, whole_layer
+from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.shared.figures import (
+    Figure,
+    draw_levels,
+    grid,
+    label_axes,
+    with_heading,
+)
+from layerscope_paper.studies.shared.models import Request, canonical, read_specs
+from layerscope_paper.studies.shared.numbers import in_short, join_words, whole_layer
 
 ASPECTS = ("topic", "length", "duplication")
 # metric: what its best layer has, and its unit

@@ -40,15 +40,15 @@ from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import (
+from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.shared.figures import (
     Figure,
     draw_panels,
     panel_grid,
     wanted_panels,
     with_heading,
 )
-from layerscope.studies.shared.models import (
+from layerscope_paper.studies.shared.models import (
     PAPER_METRICS,
     Request,
     Spec,
@@ -57,8 +57,8 @@ from layerscope.studies.shared.models import (
     profile_of,
     read_specs,
 )
-from layerscope.studies.shared.numbers import in_short, join_words
-from layerscope.studies.shared.profiles import INVARIANCE, profile_rows
+from layerscope_paper.studies.shared.numbers import in_short, join_words
+from layerscope_paper.studies.shared.profiles import INVARIANCE, profile_rows
 
 OBJECTIVES = ("contrastive", "language")
 FEWEST_SEEDS = 3  # below this an interval over seeds says nothing

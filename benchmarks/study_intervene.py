@@ -33,8 +33,8 @@ from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import (
+from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.shared.figures import (
     Figure,
     draw_band,
     draw_panel,
@@ -42,7 +42,7 @@ from layerscope.studies.shared.figures import (
     legend_below,
     with_heading,
 )
-from layerscope.studies.shared.models import (
+from layerscope_paper.studies.shared.models import (
     Request,
     Spec,
     canonical,
@@ -52,7 +52,7 @@ from layerscope.studies.shared.models import (
     runs_elsewhere,
     score_tasks,
 )
-from layerscope.studies.shared.numbers import (
+from layerscope_paper.studies.shared.numbers import (
     MOVES,
     VALUES,
     in_short,
@@ -60,7 +60,7 @@ from layerscope.studies.shared.numbers import (
     mean_of,
     whole_layer,
 )
-from layerscope.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows
+from layerscope_paper.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows
 
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
 _SCANNED = 32  # texts that the sink is looked for in

@@ -37,10 +37,16 @@ from layerscope.report.drawing import color_key, escape_math
 from layerscope.selection.judges.consistency import drop_words
 from layerscope.selection.labels.probes import stratified_folds
 from layerscope.selection.labels.read import read_labels
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_levels, grid, label_axes, with_heading
-from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
-from layerscope.studies.shared.numbers import (
+from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.shared.figures import (
+    Figure,
+    draw_levels,
+    grid,
+    label_axes,
+    with_heading,
+)
+from layerscope_paper.studies.shared.models import Request, canonical, folder_name, read_specs
+from layerscope_paper.studies.shared.numbers import (
     in_short,
     layer_table,
     mean_of,

@@ -12,8 +12,8 @@ import torch
 from layerscope.cli import main as layerscope_main
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.studies.base import STUDIES, Study
-from layerscope.studies.shared.models import Request, kept_arrays, most_tokens, reduce_prompts
+from layerscope_paper.studies.base import STUDIES, Study
+from layerscope_paper.studies.shared.models import Request, kept_arrays, most_tokens, reduce_prompts
 
 FOLDS = 5
 _PENALTIES = (0.001, 0.01, 0.1, 1.0)  # of the mean squared length of centered vectors
@@ -119,7 +119,7 @@ def _with_constant(rows: torch.Tensor, mean: torch.Tensor, size: torch.Tensor) -
 
 
 def run_script(study: Study) -> None:
-    """Run a study of this folder with the words given: `layerscope study NAME` with all its
+    """Run a study of this folder with the words given: `layerscope-paper study NAME` with all its
     options."""
     STUDIES.add(study)
     sys.argv = ["layerscope", "study", study.name, *sys.argv[1:]]

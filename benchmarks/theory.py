@@ -35,16 +35,16 @@ from inequalities.trials import (
     unit,
 )
 
-import layerscope
+import layerscope_paper
 from layerscope.core.columns import VALUE, names
 from layerscope.core.statistics import percentile_interval
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
-from layerscope.studies.base import STUDIES, Option, Result, Study
-from layerscope.studies.shared.figures import Figure, draw_band, grid
-from layerscope.studies.shared.models import Request
-from layerscope.studies.shared.numbers import in_short, join_words
+from layerscope_paper.studies.base import STUDIES, Option, Result, Study
+from layerscope_paper.studies.shared.figures import Figure, draw_band, grid
+from layerscope_paper.studies.shared.models import Request
+from layerscope_paper.studies.shared.numbers import in_short, join_words
 
 COLUMNS = ["theorem", "version", "statement", "kind", "search", "metric", "x"]
 COLUMNS += [*names(VALUE), "violations", "holds", "counterexample"]
@@ -318,7 +318,7 @@ def main() -> None:
         parser.add_argument(f"--{option.name}", type=int, default=option.default, help=option.help)
     given = vars(parser.parse_args())
     STUDIES.add(Theory())
-    print("\n".join(layerscope.study("theory", **given).verdict))
+    print("\n".join(layerscope_paper.study("theory", **given).verdict))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The controlled set over training in one figure: prompt entropy with and without the sink token,
 and the sink itself.
 
-layerscope study checkpoints build/controlled/ar --out runs/ar      # and mlm, mamba
+layerscope-paper study checkpoints build/controlled/ar --out runs/ar      # and mlm, mamba
 python examples/draw_controlled_set.py runs/ar runs/mlm runs/mamba --out objective.png
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.report.drawing import color_key, new_figure, ordered_colors, style_axis
-from layerscope.studies.shared.figures import draw_band
+from layerscope_paper.studies.shared.figures import draw_band
 
 TITLES = {"ar": "autoregressive", "mlm": "masked-language, the same blocks", "mamba": "Mamba"}
 PANELS = (
@@ -55,7 +55,7 @@ def main() -> None:
         "runs",
         type=Path,
         nargs="+",
-        help="folders of `layerscope study checkpoints`, one per model",
+        help="folders of `layerscope-paper study checkpoints`, one per model",
     )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

@@ -30,7 +30,6 @@ TERMS = {
     "sinks?(?: token)?": "sink",
     "final norm": "final-norm",
     "valleys?": "valley",
-    "atlas": "atlas",
     "headroom": "headroom",
     "probes?": "probe",
     "manifest": "manifest",
@@ -52,32 +51,12 @@ def repository() -> str | None:
 def on_config(config: Any) -> Any:
     """The repository's address has one home: pyproject.toml."""
     # as a plain link: the theme's own box would ask GitHub for the number of stars
-    add_studies(config.nav)
     address = repository()
     if address is not None:
         config.extra["social"] = [
             {"icon": "fontawesome/brands/github", "link": address, "name": "Source"}
         ]
     return config
-
-
-def add_studies(nav: list[Any]) -> None:
-    """A new page among the studies is in the navigation by itself, under its title."""
-    science = next(part["Science"] for part in nav if isinstance(part, dict) and "Science" in part)
-    studies = next(
-        part["Studies"] for part in science if isinstance(part, dict) and "Studies" in part
-    )
-    listed = {page if isinstance(page, str) else next(iter(page.values())) for page in studies}
-    for page in sorted((DOCS / "studies").glob("*.md")):
-        if f"studies/{page.name}" not in listed:
-            title = (
-                page.read_text(encoding="utf-8")
-                .splitlines()[0]
-                .removeprefix("# ")
-                .replace("`", "")
-                .split(": ")[-1]
-            )
-            studies.append({title[:1].upper() + title[1:]: f"studies/{page.name}"})
 
 
 def on_files(files: Files, config: Any) -> Files:

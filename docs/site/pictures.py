@@ -8,10 +8,7 @@ the repository, and the others; docs/images/sources.txt says how each is made.
 from __future__ import annotations
 
 import importlib.util
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -20,20 +17,11 @@ SCRIPTS = {
     "draw_architecture.py": ["architecture.png"],
     "draw_improve.py": ["improve.png", "improve-phone.png"],
     "draw_map.py": ["map.png"],
-    "draw_one_token.py": ["study-one-token.png"],
-    "draw_penalties.py": ["study-penalties.png"],
     "draw_scaling.py": [
         f"scaling-{axis}.png"
         for axis in ("prompts", "tokens", "width", "blocks", "views", "workers")
     ],
 }
-# commands that draw a file, and studies whose figure is in their folder
-COMMANDS = {"atlas-correlation.png": ["correlate", "--atlas", "Pythia-410m"]}
-STUDIES = {
-    "study-compare-controlled.png": [
-        "compare", "controlled-ar", "controlled-mlm", "controlled-mamba", "-n", "100", "--max-length", "128",
-    ],
-}  # fmt: skip
 
 
 def draw(into: Path) -> list[Path]:
@@ -47,18 +35,8 @@ def draw(into: Path) -> list[Path]:
         sys.modules[spec.name] = module  # where dataclasses look themselves up
         spec.loader.exec_module(module)
         module.draw(into)
-    for name, words in COMMANDS.items():
-        _run([*words, "-o", str(into / name)])
-    for name, words in STUDIES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            _run(["study", *words, "--out", folder + "/study"])
-            shutil.copyfile(Path(folder) / "study" / "figure.png", into / name)
     drawn = [name for names in SCRIPTS.values() for name in names]
-    return [into / name for name in (*drawn, *COMMANDS, *STUDIES)]
-
-
-def _run(words: list[str]) -> None:
-    subprocess.run([sys.executable, "-m", "layerscope", *words, "--quiet"], check=True)  # noqa: S603 - own words
+    return [into / name for name in drawn]
 
 
 if __name__ == "__main__":

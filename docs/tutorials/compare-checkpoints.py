@@ -2,8 +2,7 @@
 # # Compare checkpoints
 #
 # When in training do the layers take their shape? In this tutorial we train a tiny model for half a
-# minute, keep four checkpoints, and profile each. For a published model, one command does it:
-# `layerscope study checkpoints EleutherAI/pythia-410m --set steps=step0,step512,step143000`.
+# minute, keep four checkpoints, and profile each.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -80,23 +79,7 @@ for step in range(121):
         print(f"step {step}: loss {loss.item():.2f}")
 
 # %% [markdown]
-# ## One call: the study
-#
-# It profiles every checkpoint on 20 of the texts, takes differences prompt by prompt, and gives a
-# verdict that says no more than its intervals do. In the verdict, a *valley* is a clear dip of a
-# curve over the layers, and the *sink* is the token with the largest norm.
-
-# %%
-study = layerscope.study(
-    "checkpoints",
-    *(f"training/checkpoint-{step}" for step in (0, 20, 60, 120)),
-    limit=20,
-    max_length=64,
-)
-study
-
-# %% [markdown]
-# ## By hand: compare profiles
+# ## Compare profiles
 #
 # `compare` puts runs of the same kind side by side. *Prompt entropy* says how evenly the tokens of
 # a text spread over directions; *curvature*, how sharply the path of states turns from token to
@@ -118,8 +101,5 @@ over_time.wide("prompt_entropy").round(2)
 # %% [markdown]
 # ## What to remember
 #
-# - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time
-#   and can delete each after measuring it (`clean=True`).
-# - Models that cannot be checkpoints of one training, and steps that hold the same weights, are
-#   reported as such.
+# - A checkpoint is a folder or a hub revision (`org/name@step1000`).
 # - [LayerWatch](../training.md) measures the layers while a training runs, at 2 % of its time.

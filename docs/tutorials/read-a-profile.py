@@ -88,4 +88,4 @@ both.wide("prompt_entropy").iloc[::3].round(2)
 # - For a paper, `raw.to_latex(metrics=["prompt_entropy"])` gives a table, and `raw.plot(other)`
 #   draws two runs together.
 # - Read on: [every metric explained](../metrics.md), and [what the paper says, what we
-#   find](../paper.md).
+#   find](../../packages/layerscope-paper/docs/paper.md).

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from layerscope.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from layerscope import atlas, metrics, training
+    from layerscope import metrics, training
     from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
     from layerscope.core.runs import AnyRun, load_run
-    from layerscope.correlation import Correlations, correlate
     from layerscope.data import Corpus, load_corpus
     from layerscope.data.images import ImageSet, load_images
     from layerscope.embedding import ModelComparison, compare_models, embed, encode, search
@@ -35,16 +34,12 @@ if TYPE_CHECKING:
     from layerscope.selection.choice import Choice
     from layerscope.selection.choose import select
     from layerscope.selection.labels import select_with_labels
-    from layerscope.studies.run import StudyRun, study
-    from layerscope.sweeps import sweep
-    from layerscope.sweeps.run import Sweep
 
 __all__ = [
     "AnyRun",
     "Choice",
     "Comparison",
     "Corpus",
-    "Correlations",
     "DataOptions",
     "EngineOptions",
     "Evaluation",
@@ -57,13 +52,9 @@ __all__ = [
     "ModelOptions",
     "ProbeRun",
     "Profile",
-    "StudyRun",
-    "Sweep",
     "__version__",
-    "atlas",
     "compare",
     "compare_models",
-    "correlate",
     "embed",
     "encode",
     "evaluate",
@@ -79,8 +70,6 @@ __all__ = [
     "search",
     "select",
     "select_with_labels",
-    "study",
-    "sweep",
     "training",
     "wrap",
     "write_report",
@@ -90,7 +79,6 @@ __all__ = [
 _HOMES = {
     "core.options": ("DataOptions", "EngineOptions", "ModelOptions"),
     "core.runs": ("AnyRun", "load_run"),
-    "correlation": ("Correlations", "correlate"),
     "data": ("Corpus", "load_corpus"),
     "data.images": ("ImageSet", "load_images"),
     "embedding": ("ModelComparison", "compare_models", "embed", "encode", "search"),
@@ -107,9 +95,6 @@ _HOMES = {
     "report.write": ("write_report",),
     "selection": ("Choice", "select"),
     "selection.labels": ("select_with_labels",),
-    "studies.run": ("StudyRun", "study"),
-    "sweeps": ("sweep",),
-    "sweeps.run": ("Sweep",),
 }
 
 

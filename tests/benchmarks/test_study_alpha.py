@@ -8,8 +8,8 @@ import torch
 from study_alpha import Alpha, top_weight
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 from tests.tiny import tiny_model
 
 TEXTS = [

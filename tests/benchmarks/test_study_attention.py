@@ -10,8 +10,8 @@ import torch
 from study_attention import Attention, attention_facts, read_attention
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 from tests.tiny import tiny_model
 
 

@@ -17,8 +17,8 @@ from text_vectors import reciprocal_ranks
 
 from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 from tests.tiny import tiny_model
 
 SUBJECTS = {

@@ -10,8 +10,8 @@ from study_finetune import Finetune, Trainer, fresh_copy, split
 
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 from tests.tiny import tiny_model
 
 

@@ -20,8 +20,8 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
@@ -209,7 +209,7 @@ def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
     texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
+        "layerscope_paper.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
     )  # no processes to wait for
     data = write_tasks(tmp_path / "data")
     run = study(

@@ -13,8 +13,8 @@ from text_vectors import probe_hits
 
 from layerscope.errors import DataError
 from layerscope.selection.labels.probes import stratified_folds
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 from tests.benchmarks.test_study_diversity import corpus, topic_of
 from tests.tiny import tiny_model
 

@@ -15,8 +15,8 @@ from theory import Theory
 
 from layerscope.metrics.entropy import matrix_entropy
 from layerscope.metrics.ranks import effective_rank as library_rank
-from layerscope.studies.base import STUDIES
-from layerscope.studies.run import study
+from layerscope_paper.studies.base import STUDIES
+from layerscope_paper.studies.run import study
 
 
 def statement(theorem: str, version: str) -> Statement:

@@ -35,7 +35,7 @@ NAMES = GROUP.list_commands(click.Context(GROUP))
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command, those of `atlas` too."""
+    """Every command."""
     for name in NAMES:
         found = GROUP.commands[name]
         if hasattr(found, "commands"):
@@ -101,8 +101,6 @@ SAME: dict[str, Callable[..., Any]] = {
     "select": layerscope.select,
     "export": layerscope.export,
     "probe": layerscope.probe,
-    "study": layerscope.study,
-    "sweep": layerscope.sweep,
     "report": layerscope.write_report,
 }
 # (command, option): the Python parameter of another name, or None where Python has no use for it
@@ -115,9 +113,7 @@ OTHER_NAMES: dict[tuple[str, str], str | None] = {
     ("export", "push"): None,  # export(…).push("user/name", public=True)
     ("export", "public"): None,
     ("export", "yes"): None,
-    ("sweep", "plan"): "source",
     ("report", "kind"): "format",
-    ("report", "atlas"): None,  # published results are runs like any other in Python
     ("report", "show"): None,
 }
 
@@ -264,9 +260,7 @@ def test_the_namespace_shows_everything_public() -> None:
     assert done.stdout.split() == ["layerscope.metrics", "layerscope.training"]
 
 
-@pytest.mark.parametrize(
-    "name", ["profile", "evaluate", "probe", "study", "sweep", "improve", "export"]
-)
+@pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "improve", "export"])
 def test_out_is_optional_and_named_everywhere(name: str) -> None:
     out = inspect.signature(getattr(layerscope, name)).parameters["out"]
     assert out.default is None

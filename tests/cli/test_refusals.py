@@ -78,10 +78,6 @@ def test_python_names_parameters_and_the_command_line_flags(
     assert not isinstance(refused.value, ValueError)  # a circumstance
     assert_refused(cli(*words, "-o", tmp_path / "mine"), "Choose another --out")
     assert (
-        with_flags("Raise massive=… or give data=", ["study", "x"])
-        == "Raise --set massive=… or give --data"
-    )
-    assert (
         with_flags("org/a?dtype=auto has no dtype=", ["load"]) == "org/a?dtype=auto has no dtype="
     )
 
@@ -240,13 +236,13 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
             synthetic_run,
             "conventions",
             {"final_norm": "raw", "max_length": [1]},
-            ("atlas", "compare", "Pythia-14m", "--run"),
+            ("select",),
         ),
         (
             synthetic_run,
             "conventions",
             {"final_norm": "raw", "max_length": 10**30},
-            ("atlas", "compare", "Pythia-14m", "--run"),
+            ("select",),
         ),
     ],
 )

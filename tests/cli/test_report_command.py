@@ -22,15 +22,7 @@ def test_a_page(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert "Prompt entropy" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_published_models(cli: Cli, tmp_path: Path) -> None:
-    assert cli("report", "--atlas", "Pythia-14m,bert-base", "-o", "atlas.html").code == 0
-    text = (tmp_path / "atlas.html").read_text(encoding="utf-8")
-    assert "Pythia-14m" in text
-    assert "bert-base" in text
-
-
 def test_mistakes(cli: Cli, folder: Path, tmp_path: Path) -> None:
-    assert_refused(cli("report"), "give folders of finished runs, or --atlas")
+    assert_refused(cli("report"), "a report needs at least one run")
     assert_refused(cli("report", tmp_path / "none"), "holds no run")
     assert_refused(cli("report", folder, "-o", "a.doc"), "a.doc does not end in .html")
-    assert_refused(cli("report", "--atlas", "Pythia-41m"), "unknown atlas model", "Did you mean")

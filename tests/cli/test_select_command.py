@@ -26,21 +26,20 @@ KEYS = [
 ]
 
 
-def test_the_atlas_as_text_and_json(cli: Cli) -> None:
-    told = cli("select", "--atlas", "Pythia-410m")
+def test_a_run_as_text_and_json(cli: Cli, tmp_path: Path) -> None:
+    profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}).save(tmp_path / "run")
+    told = cli("select", "run")
     assert told.code == 0, told.err
-    assert "Pythia-410m: read layer 20 of 24 (block.19)" in told.out
+    assert ": read layer 16 of 20 (block.15)" in told.out
     for name in ("rule", "why", "near", "risk", "saves"):
         assert f"\n{name} " in told.out
-    assert (
-        "\ntied "
-        not in told.out + cli("select", "--atlas", "Pythia-410m", "--max-blocks", "0.5").out
-    )  # nothing was resampled
-    answer = json.loads(cli("select", "--atlas", "Pythia-410m", "--json").out)
+    # nothing was resampled
+    assert "\ntied " not in told.out + cli("select", "run", "--max-blocks", "0.5").out
+    answer = json.loads(cli("select", "run", "--json").out)
     assert list(answer)[:10] == KEYS
     assert (answer["layer"], answer["site"], answer["rule"], answer["blocks_saved"]) == (
-        20,
-        "block.19",
+        16,
+        "block.15",
         "evidence",
         4,
     )
@@ -56,16 +55,12 @@ def test_a_run_with_a_rule_and_a_bound(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_refusals_are_one_line(cli: Cli, tmp_path: Path) -> None:
-    assert_refused(cli("select"), "either")
+    assert_refused(cli("select"), "give the folder of a profile or of an evaluation")
     assert_refused(cli("select", "nowhere"), "holds no run")
-    assert_refused(cli("select", "--atlas", "Pythia-411m"), "Pythia-410m")
-    assert_refused(cli("select", "--atlas", "Pythia-410m", "--rule", "evidense"), "evidence")
-    assert_refused(
-        cli("select", "--atlas", "Pythia-410m", "--max-blocks", "3"), "share of the blocks"
-    )
-    assert_refused(
-        cli("select", "--atlas", "Pythia-410m", "--labels", "x.csv"), "--labels takes one model"
-    )
+    profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}).save(tmp_path / "run")
+    assert_refused(cli("select", "run", "--rule", "evidense"), "evidence")
+    assert_refused(cli("select", "run", "--max-blocks", "3"), "share of the blocks")
+    assert_refused(cli("select", "run", "run", "--labels", "x.csv"), "--labels takes one model")
 
 
 def test_a_model_is_told_to_be_profiled_first(cli: Cli, model_folder: Path) -> None:

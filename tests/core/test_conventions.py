@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from layerscope import probe, profile, study
+from layerscope import probe, profile
 from layerscope.core.conventions import SEVERAL, Reading
 from layerscope.training import LayerWatch
 from tests.tiny import tiny_model
@@ -89,11 +89,6 @@ def test_every_command_writes_it(tmp_path: Path) -> None:
         progress=False,
     )
     assert Reading.of(probed.manifest) == Reading("raw", 9, "LlamaRMSNorm")
-    studied = study("sublayers", model, data=texts[:6], max_length=12, progress=False)
-    assert (Reading.of(studied.manifest).final_norm, Reading.of(studied.manifest).max_length) == (
-        "raw",
-        12,
-    )
     watched = LayerWatch(
         model.module, texts[:4], model.tokenizer, max_length=7, out=tmp_path / "layers.csv"
     )

@@ -154,8 +154,6 @@ def test_nothing_below_the_report_imports_it() -> None:
         "evaluation",
         "probing",
         "training",
-        "correlation",
-        "atlas",
         "selection",
         "exporting",
     )

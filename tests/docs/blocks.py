@@ -9,7 +9,7 @@
 - Every command is also parsed by the app itself (options, arguments, names of commands); scripts,
   make targets and extras must
   exist. Commands of other programs are not run, nor are those that `beyond` gives a reason for.
-- `toml` and `yaml`: parsed; plans of sweeps and recipes are read as such.
+- `toml` and `yaml`: parsed.
 - `text`, `csv`, `json`: output or data, not code.
 """
 
@@ -113,8 +113,6 @@ def beyond(words: list[str]) -> str | None:
     """Why a command cannot be run in the sandbox, or None."""
     if words[0] != "layerscope":
         return "a program of others, or a script that takes minutes"
-    if words[1] == "sweep" and words[2].startswith("paper") and "--dry-run" not in words:
-        return "it takes half an hour"
     for word in words[1:]:
         if re.fullmatch(r"[A-Z]{2,}…?|…", word):
             return f"{word} is to be filled in"

@@ -18,7 +18,11 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("packages/*/docs/**/*.md")),
+]
 CITED = re.compile(r"benchmarks/(?:results/)?[\w.-]+(?:/[\w.-]+)*")
 MEASURED = re.compile(
     r"(?<!arXiv )(?<![\w.,:])[+−-]?(?:\d[\d,]*\.\d+|\d+(?= ?%))(?!\w|\.\d)"
@@ -28,7 +32,7 @@ FOUND = 0.9  # of them; a table may have a setting, a sum or a difference of its
 MANY = 800  # numbers of a file: among more, any number is found
 OTHERWISE = {
     "improve.md#What is tried": "tokens of prompts, a setting",
-    "paper.md#On the published numbers": "`layerscope atlas reproduce`; tests/docs/test_paper.py reads each claim against it",
+    "paper.md#On the published numbers": "`layerscope-paper reproduce`; packages/layerscope-paper/tests/test_paper_page.py reads each claim against it",
     "objective.md#Does the objective make the valley?": "`benchmarks/seeds_table.py` makes them of seeds/controlled.csv",
     "what-we-took-out.md#What we took out, and why": "decisions; what measured them went with the code",
 }
@@ -87,12 +91,15 @@ PROSE = {
 STATED = {
     "atlas.md#Two conventions for a score": ("60", "a setting"),
     "clusters.md#Starting a cluster": ("0.5", "a setting"),
-    "comparison.md#The same texts, other tools": ("83.2 83.7", "published: `layerscope atlas`"),
+    "comparison.md#The same texts, other tools": (
+        "83.2 83.7",
+        "published: `layerscope-paper published`",
+    ),
     "conventions.md#Views": ("30", "a setting"),
     "correlation.md#What chance is": ("0.82", "what was simulated"),
     "correlation.md#Over tasks and over models": (
         "45 0.05 7 80",
-        "tests/correlation/test_pooled.py simulates them",
+        "packages/layerscope-paper/tests/test_correlation_pooled.py simulates them",
     ),
     "correlation.md#What each column is": ("0.05", "a level"),
     "few-labels.md#What it does": ("0.5", "a setting"),

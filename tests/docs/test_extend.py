@@ -32,7 +32,6 @@ module.config.model_type = "mystery"
 model = layerscope.wrap(module, tiny_tokenizer(), name="mystery-model")
 inside = layerscope.profile(model, TEXTS[:6], metrics=["prompt_entropy"], sites=["block.*.attn"], progress=False)
 out["family"] = [model.identity["family"], sorted(inside.table["site"].unique())[0]]
-out["study"] = layerscope.study("text_lengths", tiny_model(), data=TEXTS[:6], longest=True, progress=False).verdict[0]
 
 words = [f"{a} {b} {c}" for a in "red green blue".split() for b in "sea sky".split() for c in "one two three four".split()]
 better = layerscope.improve(tiny_model("llama"), words, judge="deepest", templates=["one-word"], max_length=64, progress=False)
@@ -52,7 +51,7 @@ def site(tmp_path: Path) -> Path:
     """The page's files as an installed package."""
     blocks = blocks_of(PAGE)
     files = {block.title: block.text for block in blocks if block.title}
-    assert len(files) == 7
+    assert len(files) == 6
     for name, text in files.items():
         target = tmp_path / "site" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +90,6 @@ def test_everything_on_the_page_works_from_outside(site: Path, tmp_path: Path) -
     found = json.loads(ended.stdout.split("RESULT", 1)[1])
     assert found["metric"] is True
     assert found["family"] == ["mystery", "block.0.attn"]
-    assert found["study"].startswith("In short: ")
     assert found["judge"] == ["deepest", [0.0, 1.0, 2.0, 3.0]]
     assert found["task"] == [[], 4]
     assert found["export"] is True

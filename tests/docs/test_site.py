@@ -45,10 +45,8 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert len(listed) == len(set(listed))
     assert set(listed) - pages == GENERATED | tutorials
-    # decisions have a list of their own, and new studies are added by the site itself
-    assert {
-        page for page in pages - set(listed) if not page.startswith(("decisions/", "studies/"))
-    } == set()
+    # decisions have a list of their own
+    assert {page for page in pages - set(listed) if not page.startswith("decisions/")} == set()
 
 
 def test_relative_links_lead_somewhere() -> None:
@@ -162,8 +160,6 @@ def test_pictures_that_the_build_draws_are_drawn_as_their_list_says() -> None:
     )
     for script, names in made.SCRIPTS.items():
         assert told[", ".join(names)] == f"python docs/{script}"
-    for name, words in (made.COMMANDS | made.STUDIES).items():
-        assert " ".join(words) in told[name]
 
 
 def test_a_script_draws_where_it_is_told_to(
@@ -171,23 +167,8 @@ def test_a_script_draws_where_it_is_told_to(
 ) -> None:
     made = load("pictures")
     monkeypatch.setattr(made, "SCRIPTS", {"draw_improve.py": ["improve.png"]})
-    monkeypatch.setattr(made, "STUDIES", {"study-x.png": ["x"]})
-    asked = []
-
-    def run(words: list[str]) -> None:
-        asked.append(words[:2])
-        file = Path(words[-1]) / "figure.png" if words[0] == "study" else Path(words[-1])
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(b"png")
-
-    monkeypatch.setattr(made, "_run", run)
-    assert [path.name for path in made.draw(tmp_path / "images")] == [
-        "improve.png",
-        "atlas-correlation.png",
-        "study-x.png",
-    ]
+    assert [path.name for path in made.draw(tmp_path / "images")] == ["improve.png"]
     assert (tmp_path / "images" / "improve.png").read_bytes()[:4] == b"\x89PNG"
-    assert asked == [["correlate", "--atlas"], ["study", "x"]]
 
 
 def test_cost_is_drawn_from_the_results_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Studies, probes and profiles of images on a cluster: the tables of one process."""
+"""Probes and profiles of images on a cluster: the tables of one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import layerscope
 from layerscope.engines import RayEngine
 from layerscope.probing import probe
-from layerscope.studies.run import study
 from tests.profiling.support import assert_same_numbers
 from tests.tiny_images import pictures, tiny_image_model
 
@@ -23,13 +22,6 @@ def assert_close(one: pd.DataFrame, other: pd.DataFrame) -> None:
     np.testing.assert_allclose(
         one[numbers].to_numpy(float), other[numbers].to_numpy(float), rtol=1e-6, atol=1e-6
     )
-
-
-@pytest.mark.slow
-def test_a_study(engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
-    given = {"data": prompts[:80], "max_length": 24}
-    here = study("sublayers", model_folder, **given)
-    assert_close(here.table, study("sublayers", model_folder, engine=engine, **given).table)
 
 
 @pytest.mark.slow

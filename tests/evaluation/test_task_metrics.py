@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope import evaluate, profile, select
-from layerscope.correlation import from_runs
-from layerscope.errors import DataError, LayerscopeError
-from layerscope.evaluation.run import Evaluation
+from layerscope import profile, select
+from layerscope.errors import DataError
 from layerscope.evaluation.task_metrics import task_corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
@@ -32,21 +30,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
     return tiny_model("llama")
-
-
-@pytest.fixture(scope="module")
-def scored(data: Path, model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
-    place = tmp_path_factory.mktemp("scores")
-    return evaluate(
-        model,
-        TASKS,
-        data_dir=data,
-        out=place / "run",
-        store=place / "store",
-        scoring_workers=0,
-        progress=False,
-        max_length=64,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -82,33 +65,6 @@ def test_a_task_is_a_corpus(data: Path) -> None:
         task_corpus("Topics", data_dir=data, sample=5)
     with pytest.raises(DataError, match="stands for 4 tasks"):
         task_corpus("small", data_dir=data, offline=False)
-
-
-def test_profiles_of_tasks_give_each_task_its_own_values(
-    scored: Evaluation, profiles: list[Profile]
-) -> None:
-    tables = from_runs(profiles, scored)
-    assert tables.facts["metrics_on"] == "each task's own texts"
-    assert tables.notes == []
-    assert set(tables.metrics["task"]) == set(TASKS)
-    own = tables.metrics[
-        (tables.metrics["task"] == "Topics") & (tables.metrics["metric"] == "dataset_entropy")
-    ]
-    curve = profiles[1].curve("dataset_entropy").set_index("layer")["value"]
-    assert own.set_index("layer")["value"].to_dict() == pytest.approx(curve.to_dict())
-    assert "no profile of the texts of Topics" in from_runs(profiles[:1], scored).notes[0]
-
-
-def test_what_does_not_fit_is_refused(
-    scored: Evaluation, profiles: list[Profile], model: LoadedModel, texts: list[str]
-) -> None:
-    with pytest.raises(LayerscopeError, match="more than one profile of the texts of Pairs"):
-        from_runs([profiles[0], profiles[0]], scored)
-    general = profile(model, texts, metrics="dataset_entropy", max_length=64, progress=False)
-    with pytest.raises(
-        LayerscopeError, match="several profiles are taken only if each is of one task's texts"
-    ):
-        from_runs([profiles[0], general], scored)
 
 
 def test_a_rule_chooses_for_one_task(profiles: list[Profile]) -> None:

@@ -37,7 +37,6 @@ class Commands:
     def __init__(self, home: Path, names: Sequence[str] = NAMES) -> None:
         import torch
 
-        import layerscope.models.sealed
         from layerscope.profiling import job
         from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
@@ -60,11 +59,8 @@ class Commands:
 
             verifying.subprocess.run = _in_this_process
         if set(names) - {"profile"}:
-            import layerscope.embedding
-            import layerscope.improving.job
-            import layerscope.probing
-            import layerscope.studies.run
-            import layerscope.sweeps.run  # noqa: F401
+            pass
+
         self.judge = tiny_model("bert", seed=3)
         self.judge.identity["sentence_encoder"] = True
 
@@ -120,7 +116,7 @@ class Commands:
 
     def study(self, out: Path) -> None:
         """Steps inside blocks: a profile, and ranks of its own."""
-        from layerscope.studies.run import StudyRun, study
+        from layerscope_paper.studies.run import StudyRun, study
 
         StudyRun.plot = _no_figure
         study("sublayers", self.model, data=TEXTS, out=out / "run", max_length=24, progress=False)
@@ -128,7 +124,7 @@ class Commands:
     def sweep(self, out: Path) -> None:
         """One model on one corpus."""
         from layerscope.errors import LayerscopeError
-        from layerscope.sweeps.run import sweep
+        from layerscope_paper.sweeps.run import sweep
 
         settings = {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24}
         plan = {

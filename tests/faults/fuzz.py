@@ -35,7 +35,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.models import load
 from layerscope.selection.choice import Choice
 from layerscope.selection.labels.read import read_labels
-from layerscope.sweeps.plan import read_plan
+from layerscope_paper.sweeps.plan import read_plan
 from tests.faults.inputs import (
     ROWS,
     Scene,

@@ -51,7 +51,7 @@ def many_models(count: int, seed: int) -> dict[str, Any]:
     """Profile so many models in one sweep, and look at this process after each."""
     import torch
 
-    from layerscope.sweeps.run import sweep
+    from layerscope_paper.sweeps.run import sweep
     from tests.tiny import build_tiny, tiny_tokenizer
 
     torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from layerscope import load, profile
 from layerscope.data import load_corpus
 from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError
 from layerscope.models.source import resolve
-from layerscope.sweeps.run import sweep
+from layerscope_paper.sweeps.run import sweep
 from tests.faults.conftest import LINES
 from tests.faults.hub import Hub, Repository, Request
 

@@ -18,7 +18,7 @@ from layerscope.errors import DownloadError, LayerscopeError
 from layerscope.evaluation.tasks.info import task_info
 from layerscope.models import source
 from layerscope.models.source import resolve
-from layerscope.studies.shared import models as study_models
+from layerscope_paper.studies.shared import models as study_models
 from tests.cli.support import Cli, assert_refused, run_main
 from tests.evaluation.support import write_tasks
 from tests.faults.conftest import LINES, parquet

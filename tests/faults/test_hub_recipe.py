@@ -23,15 +23,15 @@ import torch
 import transformers as hf
 from PIL import Image
 
-from layerscope.atlas.overlay import OURS
-from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.tasks import TaskSpec
 from layerscope.evaluation.tasks.info import text_tasks
 from layerscope.profiling import Profile
-from layerscope.sweeps.plan import SweepPlan, read_plan
-from layerscope.sweeps.steps import Step
+from layerscope_paper.atlas.overlay import OURS
+from layerscope_paper.atlas.queries import metric_values, select_scores
+from layerscope_paper.sweeps.plan import SweepPlan, read_plan
+from layerscope_paper.sweeps.steps import Step
 from tests.cli.support import Cli, run_main
 from tests.evaluation.support import write_tasks
 from tests.faults.conftest import parquet
@@ -151,9 +151,9 @@ def plan(
 ) -> SweepPlan:
     """The recipe; the hub has all of its models and datasets."""
     monkeypatch.setattr(
-        "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
+        "layerscope_paper.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
     )
-    monkeypatch.setattr("layerscope.studies.factorial.LEAST_TEXTS", 10)
+    monkeypatch.setattr("layerscope_paper.studies.factorial.LEAST_TEXTS", 10)
     found = read_plan("paper")
     for repo in {name for step in found.steps for name in repositories(step)}:
         family = next(family for part, family in FAMILIES.items() if part in repo)

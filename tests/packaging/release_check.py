@@ -5,7 +5,7 @@ without extras.
     python tests/packaging/release_check.py --extras report,gguf   # these extras alone; `none`: only the core
     python tests/packaging/release_check.py --work /some/folder    # the environments go there, and are removed at the end
 
-1. Builds sdist and wheel of layerscope, layerscope-zoo and layerscope-gpu; the wheels must be those that the sdists give.
+1. Builds sdist and wheel of layerscope, layerscope-zoo, layerscope-gpu and layerscope-paper; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
 3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
    for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX);
@@ -33,7 +33,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE = (ROOT / "packages" / "layerscope-zoo", ROOT / "packages" / "layerscope-gpu")
+BESIDE = tuple(ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu", "paper"))
 UNRELEASED = "Unreleased"
 PYTREC = "pytrec-eval-terrier"
 TEXTS = "\n".join(

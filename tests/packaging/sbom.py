@@ -72,7 +72,7 @@ def bill() -> dict[str, Any]:
     }
 
 
-_OWN = ("layerscope", "layerscope-zoo", "layerscope-gpu", "pip")
+_OWN = ("layerscope", "layerscope-zoo", "layerscope-gpu", "layerscope-paper", "pip")
 
 
 def pins(text: str) -> dict[str, str]:

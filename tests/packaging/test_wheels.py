@@ -30,7 +30,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     in the tree."""
     into = tmp_path_factory.mktemp("wheels")
     build = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); build_meta.build_wheel(sys.argv[2])"
-    beside = {name: ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu")}
+    beside = {name: ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu", "paper")}
     for name, source in {"layerscope": ROOT, **beside}.items():
         copy = tmp_path_factory.mktemp(name)
         for part in ("pyproject.toml", "README.md", "LICENSE"):
@@ -85,6 +85,18 @@ def test_the_kernels_come_with_their_emulator_and_without_layerscope(
     result = run_python(ask, str(tmp_path / "site"), without=["layerscope", "layerscope_gpu"])
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "['runtime.cpp', 'shim.hpp']"
+
+
+def test_the_papers_tables_and_command_come_with_its_wheel(wheels: Path) -> None:
+    (wheel,) = wheels.glob("layerscope_paper-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        (points,) = (packed.read(name).decode() for name in names if name.endswith("points.txt"))
+    assert {
+        "layerscope_paper/atlas/data/scores.parquet",
+        "layerscope_paper/sweeps/recipes/paper.yaml",
+    } <= {*names}
+    assert "layerscope-paper = layerscope_paper.cli:main" in points
 
 
 def test_one_version_everywhere(wheels: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope import Evaluation, ProbeRun, Profile, StudyRun, Sweep
+from layerscope import Evaluation, ProbeRun, Profile
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
 from layerscope.improving.grid import make_grid
@@ -247,65 +247,6 @@ def synthetic_probe(name: str = "small", blocks: int = 6, best: int = 2) -> Prob
         "warnings": ["a class has few items."],
     }
     return ProbeRun(pd.DataFrame(rows), pd.DataFrame({"item": [0]}), manifest)
-
-
-def synthetic_study(tmp: Path | None = None) -> StudyRun:
-    """A finished study with its verdict; with a folder, its figure is a file there."""
-    table = pd.DataFrame(
-        {
-            "model": ["a", "b"],
-            "layer": [0, 1],
-            "metric": ["prompt_entropy"] * 2,
-            "value": [1.5, 2.5],
-        }
-    )
-    manifest = {
-        "kind": "study",
-        "status": "complete",
-        "study": "extreme",
-        "title": "Extreme inputs",
-        "paper": "section 5",
-        "verdict": [
-            "Repeated tokens lower the entropy of the middle layers.",
-            "By 1.0 nats at layer 1.",
-        ],
-        "options": {"levels": [0.0, 1.0]},
-        "conventions": {"models": {"a": {}, "b": {}}, "max_length": 64, "final_norm": "raw"},
-        "corpus": {"name": "lee"},
-        "texts": 12,
-        "layerscope": "0.1.0",
-        "warnings": [],
-    }
-    return StudyRun(table, manifest, tmp)
-
-
-def synthetic_sweep() -> Sweep:
-    """Two jobs, one of which failed."""
-    jobs = pd.DataFrame(
-        [
-            {
-                "job": "small--lee",
-                "kind": "profile",
-                "model": "small",
-                "status": "complete",
-                "seconds": 3.0,
-                "reason": "",
-            },
-            {
-                "job": "large--lee",
-                "kind": "profile",
-                "model": "large",
-                "status": "failed",
-                "seconds": None,
-                "reason": "no memory",
-            },
-        ]
-    )
-    table = synthetic_run().table.assign(
-        job="small--lee", model="small", revision=None, corpus="lee", task=None, readout=None
-    )
-    manifest = {"kind": "sweep", "status": "complete", "layerscope": "0.1.0", "warnings": []}
-    return Sweep(Path("sweeps/night"), jobs, table, manifest=manifest)
 
 
 def synthetic_improvement(

@@ -12,9 +12,9 @@ from layerscope.errors import LayerscopeError
 from tests.report.synthetic import (
     READOUTS,
     synthetic_evaluation,
+    synthetic_improvement,
     synthetic_probe,
     synthetic_run,
-    synthetic_study,
 )
 
 
@@ -84,7 +84,7 @@ def test_evaluations_and_probes() -> None:
     [
         ([synthetic_run()], "at least two"),
         ([synthetic_run(), synthetic_probe()], "of one kind"),
-        ([synthetic_study(), synthetic_study()], "given: study"),
+        ([synthetic_improvement(), synthetic_improvement()], "given: improve"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(runs: list, why: str) -> None:

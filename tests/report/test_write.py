@@ -109,24 +109,3 @@ def test_a_report_is_a_page(tmp_path: Path, name: str) -> None:
         write_report([synthetic_run()], tmp_path / name)
     assert list(tmp_path.iterdir()) == []
     assert write_report([synthetic_run()], tmp_path / "a.HTM").exists()
-
-
-def test_published_models(tmp_path: Path) -> None:
-    from layerscope.report.sources import from_atlas
-
-    parts = from_atlas("Pythia-410m")
-    report = gather(parts)
-    assert [c.label for c in report.curves] == ["Pythia-410m · wikitext", "Pythia-410m · mteb"]
-    assert report.headline.lead.startswith("Layer 17 of 24: +5.1 on average over 32 tasks")
-    score = report.scores[0]
-    assert 100 * score.mean(score.reference)[24] == pytest.approx(46.82, abs=0.005)
-    assert any("no intervals were published" in n.text for n in report.notices)
-    patchy = gather(from_atlas("mamba-370m"))
-    assert len(patchy.scores[0].mean_tasks or []) < 32
-    assert any("means are over those" in n.text for n in patchy.notices)
-    assert (
-        write_report([*parts, *from_atlas("bert-base")], tmp_path / "a.html").stat().st_size
-        < 1_000_000
-    )
-    vision = from_atlas("aim-1B")
-    assert vision[0].table["layer"].min() == 1  # its lists start after the first block

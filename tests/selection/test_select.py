@@ -67,19 +67,12 @@ def test_texts_without_words_are_told_by_their_profile_and_keep_the_last_layer()
     assert "hardly made of words" not in select(runs["words"]).reason
 
 
-def test_a_models_of_the_atlas() -> None:
-    assert select(atlas="pythia-410m", rule="last").layer == 24
-    assert select(atlas="Pythia-410m").layer == 20
-    assert select(atlas="mamba-370m", rule="lowest_prompt_entropy").layer == 48
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
     run = profile({"prompt_entropy": valley_curve()})
     other = evaluation({"a": [0.5, 0.6]})
     other.manifest["model"]["weights_sha256"] = "another"
     for call, told in [
-        (lambda: select(), "either"),
-        (lambda: select(run, atlas="Pythia-410m"), "not both"),
+        (lambda: select(), "give the folder of a profile"),
         (lambda: select(run, run), "at most one"),
         (lambda: select(run, other), "different models"),
         (lambda: select(run, rule="measured"), "layerscope evaluate"),

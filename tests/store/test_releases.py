@@ -33,8 +33,8 @@ from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope.store.space import describe
 from layerscope.store.verify import check_tree
-from layerscope.studies.run import StudyRun
 from layerscope.version import VERSION
+from layerscope_paper.studies.run import StudyRun
 from tests.faults.commands import Commands
 
 RELEASES = Path(__file__).parents[1] / "fixtures" / "releases"

@@ -40,8 +40,7 @@ STORY = {
         "export",
         "report",
     ),
-    "Look": ("atlas", "correlate"),
-    "Study": ("study", "probe", "sweep"),
+    "Look": ("probe",),
     "Keep": (
         "models",
         "corpora",
@@ -65,7 +64,6 @@ USUALLY_MEANT = {
     "profile": ("run", "measure", "analyze", "metric"),
     "report": ("html", "page", "plot", "open"),
     "evaluate": ("eval", "score", "mteb"),
-    "sweep": ("recipe", "paper"),
 }
 
 
@@ -246,8 +244,7 @@ def with_flags(message: str, words: list[str]) -> str:
     def flag(match: re.Match[str]) -> str:
         name, value = match[1], match[2]
         if name not in flags:
-            # an option that not all studies have is one of this study
-            return f"--set {match[0]}" if found.name == "study" else match[0]
+            return match[0]
         shown = "" if value in ("", "True") else " " if value is None else f" {value[1:-1]}"
         return flags[name] + shown
 

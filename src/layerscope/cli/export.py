@@ -28,11 +28,6 @@ def select_command(
     runs: list[str] = typer.Argument(
         None, help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
-    atlas: str | None = option(
-        None,
-        panel=DATA,
-        help="Use a published model instead of a run; `layerscope atlas models` lists them.",
-    ),
     labels: str | None = option(
         None,
         panel=DATA,
@@ -69,14 +64,14 @@ def select_command(
     if labels is None:
         from layerscope.selection import select
 
-        choice = select(*(runs or []), atlas=atlas, rule=rule, **common)
+        choice = select(*(runs or []), rule=rule, **common)
     else:
         from layerscope.errors import LayerscopeError
         from layerscope.selection.labels import select_with_labels
 
-        if len(runs or []) != 1 or atlas is not None or rule is not None:
+        if len(runs or []) != 1 or rule is not None:
             raise LayerscopeError(
-                "--labels takes one model or the folder of one run, without --atlas and --rule."
+                "--labels takes one model or the folder of one run, without --rule."
             )
         choice = select_with_labels(
             runs[0], labels, **common, offline=offline, progress=output.progress
@@ -96,10 +91,7 @@ def _print_choice(choice: Any) -> None:
 
 
 def _then(choice: Any, runs: list[str]) -> str:
-    """The export of this choice; of a published model there is nothing to export yet, but a profile
-    can be made."""
-    if not runs:
-        return "layerscope profile MODEL --data YOUR_TEXTS"
+    """The export of this choice."""
     from layerscope.core.readout import Readout
     from layerscope.exporting.draft import nearest
 

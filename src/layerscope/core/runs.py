@@ -43,11 +43,11 @@ class AnyRun(Protocol):
 
     @property
     def kind(self) -> str:
-        """profile, evaluation, probe, study, sweep, …"""
+        """profile, evaluation, probe, improve, …"""
 
     @property
     def name(self) -> str:
-        """What the run is about: a model, a study or a sweep."""
+        """What the run is about: a model, or what another package names."""
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -69,11 +69,15 @@ R = TypeVar("R", bound=AnyRun)
 
 @dataclass(frozen=True)
 class RunKind:
-    """One kind of run: its class (which has `load(path)`) and its views, each as "module:name"."""
+    """One kind of run: its class (which has `load(path)`) and its views, each as "module:name".
+
+    `needs`: the entries that every manifest of this kind has, and their types.
+    """
 
     name: str
     target: str
     views: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, type] = field(default_factory=dict)
 
     def load(self, path: str | Path) -> AnyRun:
         """Open a finished run of this kind."""
@@ -121,11 +125,6 @@ for _name, _target, _views in (
         {"plot": f"{_SECTIONS}.probe:plot_probes", "print": f"{_SECTIONS}.probe:print_probes"},
     ),
     (
-        "study",
-        "layerscope.studies.run:StudyRun",
-        {"print": "layerscope.studies.terminal:print_study"},
-    ),
-    (
         "improve",
         "layerscope.improving.result:Improved",
         {
@@ -134,7 +133,6 @@ for _name, _target, _views in (
             "text": f"{_IMPROVED}:as_text",
         },
     ),
-    ("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
 ):
     _common = {"html": f"{_NOTEBOOK}:result_html", "report": "layerscope.report.write:write_report"}
     run_kinds.add(RunKind(_name, _target, {**_common, **_views}))
@@ -145,7 +143,6 @@ _MORE_VIEWS = {  # of what is not a run in a folder
     ("map", "write"): "layerscope.report.write:write_report",
     ("map", "html"): f"{_NOTEBOOK}:map_html",
     ("choice", "html"): f"{_NOTEBOOK}:choice_html",
-    ("correlation", "html"): f"{_NOTEBOOK}:correlations_html",
 }
 
 
@@ -198,8 +195,8 @@ def folder_name(text: str) -> str:
 
 
 def load_run(path: str | Path) -> AnyRun:
-    """Open any finished run by its folder: a profile, an evaluation, probes, a study, a sweep or an
-    improvement.
+    """Open any finished run by its folder: a profile, an evaluation, probes, an improvement or
+    what another package adds.
 
     run = layerscope.load_run("runs/smollm2-135m--lee--applied")
     run.kind, run.summary(), run.tables()
@@ -318,7 +315,6 @@ _NEEDED: dict[str, dict[str, type]] = {
         "warnings": list,
     },
     "probe": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
-    "study": {"study": str, "conventions": dict, "verdict": list, "warnings": list},
     "improve": {**_MODEL, "conventions": dict, "evidence": dict, "texts": dict, "warnings": list},
 }
 _SHOWN = (
@@ -362,7 +358,7 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
                 f"the manifest of {path} says that its model has {name} {value:g}, which no model has: it is damaged. "
                 "Run its command again with overwrite=True, or restore the folder."
             )
-    for name, sort in _NEEDED.get(actual, {}).items():
+    for name, sort in _needs(actual).items():
         inner: Any = manifest
         for part in name.split("."):
             inner = inner.get(part) if isinstance(inner, dict) else None
@@ -372,6 +368,12 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
                 "Run its command again with overwrite=True, or restore the folder."
             )
     return manifest
+
+
+def _needs(kind: str) -> Mapping[str, type]:
+    if kind in _NEEDED or kind not in run_kinds:
+        return _NEEDED.get(kind, {})
+    return run_kinds.get(kind).needs
 
 
 def no_run(folder: Path) -> str:

@@ -116,7 +116,7 @@ def compare(
     if len(kinds) > 1 or kinds[0] not in KINDS:
         raise LayerscopeError(
             f"compare takes runs of one kind: {', '.join(KINDS)}; given: {', '.join(kinds)}. "
-            "`layerscope.correlate` sets a profile against an evaluation, `layerscope.write_report` shows everything."
+            "`layerscope.write_report` shows runs of any kind."
         )
     if labels is not None and len(labels) != len(opened):
         raise LayerscopeError(

@@ -171,7 +171,7 @@ def page_headline(
 
 
 def _block_words(block: Block, alone: bool) -> str:
-    """The answer of a study, of probes or of a sweep; what it is about stands before it where there
+    """The answer of a block, such as probes; what it is about stands before it where there
     is more than one."""
     first = [*block.lead, *block.words][0].removesuffix(".")
     return first if alone else f"{block.title}: {first}"

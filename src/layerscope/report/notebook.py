@@ -13,25 +13,21 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
 from layerscope.maps import LayerMap
 from layerscope.report.choosing import chosen_row, grid_figure
 from layerscope.report.drawing import new_figure
-from layerscope.report.panels import correlation_charts, draw_charts, plot_charts
+from layerscope.report.panels import draw_charts
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
 from layerscope.report.text import number
 from layerscope.selection.choice import Choice, lines
-
-if TYPE_CHECKING:
-    from layerscope.correlation.study import Correlations
 
 MOST_CHARTS, MOST_LINES, MOST_ROWS = 4, 6, 12
 _WORDS = 'style="max-width:60em;margin:.3em 0"'
@@ -106,28 +102,6 @@ def choice_html(choice: Choice) -> str:
         Block("choice", choice.headline(), choice.model, [], charts, {"": facts}, inline=[""]),
         most=40,
     )
-
-
-def correlations_html(found: Correlations) -> str:
-    """Correlations: every metric with its interval, and what unrelated curves as smooth reach."""
-    parts = [
-        f"<b>{text(found.facts.get('model', 'Metrics'))}</b>: metrics against scores, one point per layer"
-    ]
-    says = "a bar per metric, its interval, and chance"
-    parts.append(
-        _drawn(lambda: plot_charts(correlation_charts(found), "metrics against scores"), says)
-    )
-    table = found.layers[
-        ["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]
-    ]
-    ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
-    named = table.rename(
-        columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "p, all metrics"}
-    )
-    parts.append(
-        table_html(named, "an interval that passes the chance mark is not enough: judge by p")
-    )
-    return _page(parts, found.facts.get("notes") or ())
 
 
 def comparison_html(

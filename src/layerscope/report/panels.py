@@ -1,12 +1,11 @@
-"""Charts of lines or bars, drawn: the atlas, correlations, profiles, probes, anything with several
-small plots."""
+"""Charts of lines or bars, drawn: profiles, probes, anything with several small plots."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from layerscope.report.drawing import (
     style_axis,
     use_log_scale,
 )
-
-if TYPE_CHECKING:
-    from layerscope.correlation import Correlations
 
 _DROPPED, _DASHED = (0, (1, 1.5)), (0, (3, 2))
 
@@ -184,22 +180,3 @@ def _draw_bars(axis: Any, chart: Chart, colors: dict[str, Any], x: str) -> None:
     if lowest > 30:  # scores: zero says nothing
         axis.set_ylim(bottom=40)
     axis.set_xticks(np.arange(len(names)), [escape_math(str(name)) for name in names])
-
-
-NAMES = {
-    "dcor": "distance correlation",
-    "dcor_corrected": "distance correlation², bias-corrected",
-    "spearman": "Spearman ρ",
-    "kendall": "Kendall τ-b",
-}
-
-
-def correlation_charts(correlations: Correlations) -> list[Chart]:
-    """One chart per measure."""
-    from layerscope.atlas.reproduce.base import correlation_chart
-
-    charts = []
-    for measure, mine in correlations.layers.groupby("measure", sort=False):
-        names = [str(metric).replace("_", "\n") for metric in mine["metric"]]
-        charts.append(correlation_chart(NAMES[str(measure)], "one point per layer", names, mine))
-    return charts

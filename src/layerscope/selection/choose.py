@@ -1,4 +1,4 @@
-"""One chooser: a run, an evaluation, a model of the atlas or a stored choice in, a layer and
+"""One chooser: a run, an evaluation or a stored choice in, a layer and
 readout out.
 
 `select` (the public function), `export`, the report, the demo and `improve` all ask `choose`, so
@@ -37,7 +37,7 @@ from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection import shallower
 from layerscope.selection.choice import MOST_RISK, NOTHING, Choice
-from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
+from layerscope.selection.evidence import Evidence, from_run, need_blocks
 from layerscope.selection.measured import WhyNot, choose_measured
 from layerscope.selection.prior import Forecast
 from layerscope.selection.rules import get_rule
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 def choose(
     *sources: Any,
-    atlas: str | None = None,
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
     layer: int | None = None,
@@ -69,13 +68,13 @@ def choose(
     named = _names(readouts)
     profiles, evaluations, choices = _sort(sources)
     if choices:
-        if len(sources) > 1 or atlas is not None:
+        if len(sources) > 1:
             raise LayerscopeError(
                 "a choice was given: give nothing else with it, or choose again from the runs."
             )
         return _stored(choices[0], named, layer, usable)
-    if (atlas is None) == (not profiles and not evaluations):
-        raise LayerscopeError("give either the folder of a run or atlas=MODEL, and not both.")
+    if not profiles and not evaluations:
+        raise LayerscopeError("give the folder of a profile or of an evaluation.")
     if len(profiles) > 1 or len(evaluations) > 1:
         raise LayerscopeError(
             "give at most one profile and one evaluation: a choice is about one model."
@@ -95,30 +94,28 @@ def choose(
             usable=usable,
             **options,  # type: ignore[arg-type]
         )
-    if not profiles and atlas is None:
+    if not profiles:
         raise LayerscopeError(
             f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`."
         )
-    if profiles and "image_tokens" in profiles[0].manifest["conventions"]:
+    if "image_tokens" in profiles[0].manifest["conventions"]:
         raise LayerscopeError(
             f"{profiles[0].name} is an image model, and rules without labels rest on scores of language models: they say nothing "
             "about it. Measure its layers with `layerscope probe MODEL --data DATA`."
         )
-    evidence = from_atlas(atlas) if atlas is not None else from_run(profiles[0])
     return choose_label_free(
-        evidence,
+        from_run(profiles[0]),
         rule or "evidence",
         max_blocks=max_blocks,
         tolerance=tolerance,
         layer=layer,
         readout=_one_readout(named, usable),
-        facts={} if atlas is not None else _facts(profiles[0]),
+        facts=_facts(profiles[0]),
     )
 
 
 def select(
     *runs: Any,
-    atlas: str | None = None,
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
     max_blocks: float | None = None,
@@ -131,19 +128,14 @@ def select(
       among them, the measured scores
       decide (rule `measured`). With a profile alone the choice is label-free, by the rule
       `evidence` unless `rule` names another.
-    - `atlas`: a published model, instead of `runs`.
     - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give
       up for an earlier layer.
 
     A file of labeled examples decides in `select_with_labels`.
-
-    >>> select(atlas="Pythia-410m", rule="fixed_depth").layer
-    19
     """
     with explain_damage_in([run for run in runs if isinstance(run, str | Path)]):
         return choose(
             *runs,
-            atlas=atlas,
             rule=rule,
             readouts=readouts,
             max_blocks=max_blocks,

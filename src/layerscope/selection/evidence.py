@@ -1,14 +1,12 @@
 """What a label-free rule may look at: a model's metric curves over its layers, and what is known
 about the model.
 
-The same object comes from a user's profile and from a model of the atlas, so that a rule cannot
-tell which it reads.
+A rule that reads an `Evidence` cannot tell where it comes from: a profile, or published curves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,16 +21,6 @@ from layerscope.errors import LayerscopeError
 if TYPE_CHECKING:
     from layerscope.profiling.run import Profile
 
-# The atlas's names for the metrics of a profile. `entropy_sentence` is the older code's prompt
-# entropy.
-ATLAS_METRICS = {
-    "prompt_entropy": "entropy_prompt",
-    "dataset_entropy": "entropy_dataset",
-    "curvature": "curvature",
-    "infonce": "infonce",
-    "lidar": "lidar",
-    "dime": "dime",
-}
 # Vectors of a pretrained model share a direction (mean cosine 0.6 and more); contrastive training
 # at a layer spreads them out.
 ISOTROPIC = 0.3
@@ -130,40 +118,6 @@ def from_run(run: Profile) -> Evidence:
     )
 
 
-@lru_cache(maxsize=64)
-def from_atlas(name: str) -> Evidence:
-    """The evidence on a model of the atlas: its metrics on wikitext, the one corpus that every
-    family has.
-
-    Curvature is the signed angle, as in a profile: π minus the published angle of the absolute
-    cosine (`atlas.reproduce.base`).
-    """
-    from layerscope import atlas
-
-    model = atlas.find_model(name)
-    values = atlas.metric_values(model, dataset="wikitext")
-    blocks = round(float((values["layer"] / values["depth"].where(values["depth"] > 0)).max()))
-    curves = {}
-    for ours, theirs in ATLAS_METRICS.items():
-        rows = values[values["metric"] == theirs]
-        if len(rows):
-            value = (
-                rows.groupby("layer")["value"]
-                .mean()
-                .reindex(range(blocks + 1))
-                .to_numpy(dtype=float)
-            )
-            curves[ours] = Curve.exact(np.pi - value if ours == "curvature" else value)
-    return Evidence(
-        model=model.name,
-        n_blocks=blocks,
-        curves=curves,
-        final_norm="hf",
-        has_final_norm=not model.family.startswith("bert"),
-        source="atlas",
-    )
-
-
 def _tuned(model: dict[str, Any], curves: dict[str, Curve], shows_last: bool) -> str | None:
     if model.get("exported"):
         return f"it is an export of layerscope ({model['exported']}), whose last layer was chosen"
@@ -199,7 +153,7 @@ def need_blocks(evidence: Evidence) -> int:
 
 
 def read_valley(evidence: Evidence) -> tuple[float | None, str, bool]:
-    """(probability of a valley, in words, whether it was read as in the atlas); the probability is
+    """(probability of a valley, in words, whether it was read as in the published results); the probability is
     None where nothing tells."""
     entropy, sink = evidence.curve("prompt_entropy"), evidence.curve("sink_ratio")
     valley = (

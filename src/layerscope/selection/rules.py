@@ -18,10 +18,14 @@ import numpy as np
 from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.selection.choice import MOST_RISK, Choice
-from layerscope.selection.evidence import ATLAS_METRICS, Evidence, read_valley
+from layerscope.selection.evidence import Evidence, read_valley
 from layerscope.selection.prior import Prior, best_layer, shipped_prior
 
-UNSURE = 1.25  # how much wider intervals are where the evidence was not read as in the atlas
+UNSURE = (
+    1.25  # how much wider intervals are where the evidence was not read as in the published results
+)
+# Metrics whose lowest layer is a rule.
+LOWEST = ("prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime")
 DEFAULT_DEPTH = 0.8
 _NEAR = 0.1  # share of the headroom within which one family alone cannot tell layers apart
 
@@ -219,7 +223,7 @@ for _rule in (
             f"the layer at which {metric} is lowest",
             lambda _, metric=metric: _lowest(metric),  # type: ignore[misc]
         )
-        for metric in ATLAS_METRICS
+        for metric in LOWEST
     ),
 ):
     RULES.add(_rule)

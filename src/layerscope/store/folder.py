@@ -60,7 +60,6 @@ _OWNED = {
     "profile": (SHARDS,),
     "probe": (SHARDS,),
     "evaluation": ("results", "texts", "mteb", "screen"),
-    "study": ("parts",),
 }
 
 
@@ -358,11 +357,11 @@ class RunFolder:
                 )
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, *endings: str) -> Iterator[None]:
         """Be the only writer of this folder, where there is no session: a folder of several
-        runs."""
+        runs. `endings`: of other files that the writer makes."""
         with run_lock(self.path):
-            atomic.remove_parts(self.path, of=(*_WRITTEN, ".sweep"), all_of_them=True)
+            atomic.remove_parts(self.path, of=(*_WRITTEN, *endings), all_of_them=True)
             yield
 
     def _owned(self) -> list[str]:

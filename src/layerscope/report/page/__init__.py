@@ -168,7 +168,7 @@ def _mark(choice: Choice) -> dict[str, Any]:
 
 
 def _block(block: Block, headline: str) -> dict[str, Any]:
-    """A study, probes, a sweep, or what another package shows."""
+    """Probes, or what another package shows."""
     return {
         "kind": block.kind,
         "title": block.title,

@@ -11,7 +11,6 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.atlas.overlay import beside_published
 from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
@@ -168,8 +167,6 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
     console.print(
         _readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50))
     )
-    if not (beside := beside_published(run)).empty:
-        console.print(_published_table(beside))
     for line in m["undefined"][:3]:
         console.print(f"[yellow]undefined[/] {escape(line)}")
     if len(m["undefined"]) > 3:
@@ -179,25 +176,6 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
     print_notes(console, m["warnings"])
     for failure in run.failed:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
-
-
-def _published_table(rows: pd.DataFrame) -> Table:
-    """The published scores of the same model beside its own."""
-    table = numeric_table(
-        "task", "last", "published", "best", "published", "mean difference", words=["task"]
-    )
-    mean = {**rows.mean(numeric_only=True).to_dict(), "task": f"mean of {len(rows)}"}
-    for row in [*rows.to_dict(orient="records"), mean]:
-        told = [
-            f"{100 * row[k]:.2f}" if row[k] == row[k] else "–"
-            for k in ("last", "published_last", "best", "published_best")
-        ]
-        table.add_row(escape(str(row["task"])), *told, f"{100 * row['difference']:+.2f}")
-    table.caption, table.caption_justify = (
-        "beside the paper's own scores of this model, where both were made alike",
-        "left",
-    )
-    return table
 
 
 def gain_parts(readout: str, of_readout: float, of_layer: float) -> str:

@@ -1,4 +1,4 @@
-// Studies, probes, sweeps and whatever another package shows: sentences, charts over the layers, drawn figures.
+// Probes and whatever another package shows: sentences, charts over the layers, drawn figures.
 const DASHES = ["", "9 4", "2 4", "9 3 2 3", "14 4"];
 
 function blockLines(chart) {

@@ -1,0 +1,384 @@
+"""The command `layerscope-paper`: published results, correlations, studies, sweeps, theorems."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from layerscope.errors import LayerscopeError, printable
+
+if TYPE_CHECKING:
+    from layerscope.core.charts import Chart
+    from layerscope_paper.correlation import Tables
+
+app = typer.Typer(
+    name="layerscope-paper",
+    help="Layer by Layer (Skean et al., ICML 2025): its published results, and its experiments "
+    "on models and texts of your choice.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+OUT = typer.Option(None, "--out", "-o", help="Draw to this file: .png, .svg or .pdf.")
+CONVENTION = typer.Option(
+    "english", help="Which score of a task with several subsets: authors or english."
+)
+FOLDER = typer.Option(None, "--out", "-o", help="Folder of the result. (default: below runs/)")
+DEVICE = typer.Option(None, help="cpu, cuda or mps. (default: cuda if available)")
+ENGINE = typer.Option("local", help="local (this process) or ray (workers of a Ray cluster).")
+MODEL_OPTIONS = typer.Option(
+    [],
+    "--model-option",
+    metavar="KEY=VALUE",
+    help="How models are loaded and run, e.g. dtype=bfloat16 or batch_size=8; repeatable.",
+)
+OVERWRITE = typer.Option(False, "--overwrite", help="Replace a different run in the same folder.")
+
+
+@app.command()
+def published(
+    models: list[str] = typer.Argument(None, help="Names of the list, e.g. Pythia-410m@step1000."),
+    run: list[Path] = typer.Option(
+        [], metavar="PATH", help="Folder of your profile or evaluation to compare; repeatable."
+    ),
+    convention: str = CONVENTION,
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Figure (.png, .svg, .pdf) or .html page."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """List the published models; show one, or compare several and your own runs."""
+    from layerscope_paper import atlas, terminal
+    from layerscope_paper.atlas import summary
+
+    if not models:
+        table = atlas.models()
+        rows = table.astype(object).where(table.notna(), None).to_dict(orient="records")
+        _show(as_json, rows, lambda: terminal.print_models(table))
+        return
+    overlays = summary.lay_beside(run, models, convention)
+    runs = [overlay.as_dict() for overlay in overlays]
+    if len(models) == 1:
+        shown = summary.show(models[0], convention)
+        _show(as_json, {**shown, "runs": runs}, lambda: terminal.print_model(shown, overlays))
+    else:
+        compared = summary.compare(models, convention, overlays)
+        value = {"convention": convention, "models": compared, "runs": runs}
+        _show(as_json, value, lambda: terminal.print_comparison(compared, convention, overlays))
+    if out is not None and out.suffix == ".html":
+        from layerscope.report.write import write_report
+        from layerscope_paper.atlas.page import published_parts
+
+        parts = [part for name in models for part in published_parts(name)]
+        _written(write_report([*run, *parts], out))
+    elif out is not None:
+        footnote = (
+            "published results; scores: final norm at every layer; "
+            "metrics (wikitext / imagenet): at the last layer only"
+        )
+        _draw(summary.charts(models, convention, overlays), ", ".join(models), out, footnote)
+
+
+@app.command()
+def reproduce(
+    item: str = typer.Argument(
+        ..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, or all."
+    ),
+    convention: str = typer.Option("both", help="authors, english or both."),
+    out: Path | None = OUT,
+    as_json: bool = JSON,
+) -> None:
+    """Recompute a table or figure of the paper from the raw results, with a verdict per number."""
+    from layerscope_paper.atlas.reproduce import ALL, find_item, items
+    from layerscope_paper.atlas.reproduce import reproduce as recompute
+    from layerscope_paper.terminal import print_item
+
+    chosen = list(items().values()) if item == ALL else [find_item(item)]
+    if out is not None and item == ALL:
+        raise LayerscopeError(
+            "`all` is not one figure: leave out --out, or name a table or figure to draw."
+        )
+    rows = recompute(item, convention)
+
+    def print_items() -> None:
+        for each in chosen:
+            print_item(each, [row for row in rows if row.item == each.name])
+
+    _show(as_json, [row.as_dict() for row in rows], print_items)
+    if out is not None:
+        drawn = chosen[0].charts("english" if convention == "both" else convention)
+        _draw(drawn, chosen[0].title, out)
+
+
+@app.command()
+def correlate(
+    runs: list[Path] = typer.Argument(
+        None, help="Folders of a profile and an evaluation of the same model, or of several models."
+    ),
+    models: str | None = typer.Option(
+        None, "--published", help="Published models instead of runs, e.g. Pythia-410m,bert-base."
+    ),
+    metric: str | None = typer.Option(
+        None, "-m", "--metric", help="Names of metrics. (default: all)"
+    ),
+    measure: str = typer.Option(
+        "dcor,spearman,kendall", help="dcor, dcor_corrected, spearman and kendall."
+    ),
+    convention: str = CONVENTION,
+    readout: str = typer.Option(
+        "plain/mean/applied/keep/none", help="Runs: the readout whose scores are used."
+    ),
+    sink: str = typer.Option(
+        "keep", help="Runs: keep or drop the sink token, in metrics that allow it."
+    ),
+    surrogates: int = typer.Option(999, help="Random, equally smooth curves for each p-value."),
+    seed: int = typer.Option(0, help="Seed of the surrogates and the bootstrap."),
+    out: Path | None = OUT,
+    as_json: bool = JSON,
+) -> None:
+    """Test whether metrics follow the scores across layers, against equally smooth random curves."""
+    from layerscope_paper import correlation, terminal
+    from layerscope_paper.atlas import correlation_tables
+
+    if (models is None) == (not runs):
+        raise LayerscopeError(
+            "give either --published MODEL, or a profile folder and an evaluation folder of the "
+            "same model."
+        )
+    if models is not None:
+        tables = [correlation_tables(name, convention) for name in _names(models)]
+    else:
+        tables = correlation.from_folders(runs, readout, sink)
+    if metric is not None:
+        for each in tables:
+            each.keep(_names(metric))
+    settings: dict[str, Any] = {
+        "measures": _names(measure),
+        "surrogates": surrogates,
+        "seed": seed,
+    }
+    if len(tables) > 1:
+        if out is not None:
+            raise LayerscopeError("--out draws the correlations of one model; give a single one.")
+        _correlate_models(tables, settings, as_json)
+        return
+    (only,) = tables
+    result = correlation.correlate(only.metrics, only.scores, **settings)
+    value = {**only.facts, **result.as_dict(), "notes": only.notes}
+    _show(as_json, value, lambda: terminal.print_correlations(result, only))
+    if out is not None:
+        from layerscope_paper.correlation.charts import correlation_charts
+
+        title = f"{only.facts['model']}: metrics and scores across layers"
+        _draw(correlation_charts(result), title, out)
+
+
+def _correlate_models(tables: list[Tables], settings: dict[str, Any], as_json: bool) -> None:
+    """Print the test over several models."""
+    from layerscope_paper import correlation, terminal
+
+    names = [str(each.facts["model"]) for each in tables]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise LayerscopeError(
+            f"{', '.join(sorted(twice))} is given more than once: a model counts once."
+        )
+    by_model = {
+        name: correlation.correlate(each.metrics, each.scores, bootstrap=100, **settings)
+        for name, each in zip(names, tables, strict=True)
+    }
+    families = {
+        name: str(each.facts.get("family", name)) for name, each in zip(names, tables, strict=True)
+    }
+    result = correlation.over_models(by_model, families)
+    notes = [note for each in tables for note in each.notes]
+    value = {**result.as_dict(), "families": families, "notes": notes}
+    _show(as_json, value, lambda: terminal.print_over_models(result, families))
+
+
+@app.command()
+def study(
+    name: str = typer.Argument(
+        ..., help="Name of a study; `list` shows all of them, `list NAME` the options of one."
+    ),
+    models: list[str] = typer.Argument(
+        None, help="Names, hub ids or folders; MODEL?dtype=bfloat16 sets an option of one model."
+    ),
+    data: str = typer.Option("lee", "-d", "--data", help="Corpus name, file or hub dataset."),
+    column: str | None = typer.Option(None, help="Column of the texts, if the file has several."),
+    limit: int | None = typer.Option(None, "-n", "--limit", help="Use the first N usable texts."),
+    max_length: int = typer.Option(256, help="Truncate texts to this many tokens."),
+    final_norm: str | None = typer.Option(
+        None, help="applied, raw or hf (the last layer only). (default: the study's)"
+    ),
+    seed: int = typer.Option(0, help="Seed of random draws and of the intervals."),
+    settings: list[str] = typer.Option(
+        [], "--set", "-s", metavar="NAME=VALUE", help="An option of the study; repeatable."
+    ),
+    out: Path | None = FOLDER,
+    device: str | None = DEVICE,
+    engine: str = ENGINE,
+    model_options: list[str] = MODEL_OPTIONS,
+    overwrite: bool = OVERWRITE,
+    as_json: bool = JSON,
+) -> None:
+    """Run one of the paper's experiments: a table, a figure, and the answer in plain words."""
+    from layerscope_paper.studies import STUDIES, terminal
+
+    if name == "list":
+        chosen = [STUDIES.get(each) for each in models or []]
+        _show(
+            as_json,
+            terminal.studies_as_dict(models or []),
+            (lambda: terminal.print_options(chosen)) if chosen else terminal.print_studies,
+        )
+        return
+    from layerscope_paper.studies.run import study as run_study
+
+    parts = [name, *(each.partition("?")[0] for each in (models or [])[:3])]
+    if STUDIES.get(name).texts:
+        parts += [data, *([] if limit is None else [f"n{limit}"])]
+    run = run_study(
+        name,
+        *(models or []),
+        data=data,
+        column=column,
+        limit=limit,
+        max_length=max_length,
+        final_norm=final_norm,
+        seed=seed,
+        out=out or _default_folder(parts),
+        overwrite=overwrite,
+        progress=False if as_json else None,
+        engine=engine,
+        **_pairs("--model-option", [*model_options, *([f"device={device}"] if device else [])]),
+        **_pairs("--set", settings),
+    )
+    _show(as_json, run.summary(), lambda: terminal.print_study(run))
+    _written(run.path, as_json, f"layerscope report {shlex.quote(str(run.path))}")
+
+
+@app.command()
+def sweep(
+    plan: str = typer.Argument(
+        ...,
+        help="YAML file with models, corpora, settings and steps; `paper` (the paper's experiments "
+        "on its models) or `paper-small` (on the catalogue's).",
+    ),
+    out: Path | None = FOLDER,
+    only: str | None = typer.Option(None, help="Run only these steps, comma-separated."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="List the steps, and which are finished."
+    ),
+    device: str | None = DEVICE,
+    engine: str = ENGINE,
+    model_options: list[str] = MODEL_OPTIONS,
+    overwrite: bool = OVERWRITE,
+    as_json: bool = JSON,
+) -> None:
+    """Profile and score many models on many corpora, and run studies, from one file.
+
+    Run the same command again to resume.
+    """
+    from layerscope_paper.sweeps import terminal
+    from layerscope_paper.sweeps.run import sweep as run_sweep
+
+    done = run_sweep(
+        plan,
+        out=out,
+        only=None if only is None else _names(only),
+        dry_run=dry_run,
+        overwrite=overwrite,
+        progress=False if as_json else None,
+        engine=engine,
+        **_pairs("--model-option", [*model_options, *([f"device={device}"] if device else [])]),
+    )
+    printer = terminal.print_plan if dry_run else terminal.print_sweep
+    _show(as_json, done.summary(), lambda: printer(done))
+    if not dry_run:
+        _written(done.path, as_json, f"layerscope report {shlex.quote(str(done.path))}")
+    if done.failed:
+        raise typer.Exit(2)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(flag: str, given: list[str]) -> dict[str, Any]:
+    """Read `NAME=VALUE` pairs; the function that takes them reads the values.
+
+    >>> _pairs("--set", ["levels=0,1"])
+    {'levels': '0,1'}
+    """
+    pairs: dict[str, Any] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise LayerscopeError(f"{flag} takes NAME=VALUE, not {pair!r}.")
+        pairs[name.strip().replace("-", "_")] = value
+    return pairs
+
+
+def _default_folder(parts: list[str]) -> Path:
+    from layerscope.core.runs import folder_name
+
+    return Path("runs") / "--".join(map(folder_name, parts))
+
+
+def _show(as_json: bool, value: Any, printer: Callable[[], Any]) -> None:
+    """Print a result: as JSON, or as tables."""
+    if as_json:
+        print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+    else:
+        printer()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
+
+
+def _draw(charts: list[Chart], title: str, out: Path, footnote: str = "") -> None:
+    from layerscope.report.drawing import save_figure
+    from layerscope.report.panels import plot_charts
+
+    _written(save_figure(plot_charts(charts, title, footnote), out))
+
+
+def _written(place: Path | None, quiet: bool = False, then: str = "") -> None:
+    if quiet:
+        return
+    print(printable(f"Written to {place}"), file=sys.stderr)
+    if then:
+        print(printable(f"Next: {then}"), file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one message on stderr and exit code 1."""
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    logging.getLogger("layerscope").setLevel(logging.INFO)
+    try:
+        app(prog_name="layerscope-paper")
+    except LayerscopeError as error:
+        print(f"layerscope-paper: {printable(str(error))}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("layerscope-paper: stopped. Run the same command again to resume.", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,540 @@
+"""Metrics against scores across layers, from two tables or from two runs: one point per layer, and
+within each task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.core.conventions import Reading
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
+from layerscope.core.runs import load_run
+from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import INTERVAL, benjamini_hochberg
+from layerscope.core.tables import WideTable, pivot
+from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError
+from layerscope_paper.correlation import maths, pooled
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.run import Evaluation
+    from layerscope.profiling.run import Profile
+
+MIN_LAYERS = 5
+
+
+MIN_SHARE = 0.6  # a layer takes part if at least this share of the tasks was scored there
+
+
+def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFrame:
+    """The rows of layers with at least `min_share` of the tasks, and of tasks present at all of
+    those layers.
+
+    `table` has `task` and `layer`. A mean over "whatever tasks are there" moves when a hard task is
+    missing; this one does not.
+    """
+    present = table.groupby("layer")["task"].nunique()
+    layers = present.index[present >= min_share * table["task"].nunique()]
+    scored = table[table["layer"].isin(layers)]
+    count = scored.groupby("task")["layer"].nunique()
+    return scored[scored["task"].isin(count.index[count == len(layers)])]
+
+
+@dataclass
+class Tables:
+    """Metrics and scores of one model, ready for `correlate`; what they are, and what a reader must
+    know."""
+
+    metrics: pd.DataFrame
+    scores: pd.DataFrame
+    facts: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def keep(self, chosen: Sequence[str]) -> None:
+        """Drop all metrics but the chosen ones."""
+        measured = set(self.metrics["metric"])
+        for name in chosen:
+            if name not in measured:
+                raise UnknownNameError("metric", name, measured)
+        self.metrics = self.metrics[self.metrics["metric"].isin(chosen)]
+
+
+def from_folders(
+    runs: Sequence[str | Path], readout: str = DEFAULT_READOUT, sink: str = "keep"
+) -> list[Tables]:
+    """One pair of tables per evaluation, with the profiles of the same model."""
+    loaded: list[Any] = [load_run(run) for run in runs]
+    evaluations = [run for run in loaded if run.kind == "evaluation"]
+    profiles = [run for run in loaded if run.kind == "profile"]
+    if not evaluations or not profiles or len(evaluations) + len(profiles) != len(loaded):
+        raise RunFolderError(
+            "give the folders of a profile and of an evaluation of the same model; given: "
+            f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and "
+            "`layerscope evaluate` make them."
+        )
+    if len(evaluations) == 1:  # from_runs says what is wrong where they do not fit
+        return [from_runs(profiles, evaluations[0], readout, sink)]
+    identities = [ModelIdentity.of(run.manifest["model"]) for run in profiles]
+    tables, used = [], set[int]()
+    for evaluation in evaluations:
+        identity = ModelIdentity.of(evaluation.manifest["model"])
+        own = [i for i, known in enumerate(identities) if known.same_as(identity)]
+        if not own:
+            raise RunFolderError(f"there is no profile of {evaluation.name} among the folders.")
+        tables.append(from_runs([profiles[i] for i in own], evaluation, readout, sink))
+        used.update(own)
+    if lacking := [run.name for i, run in enumerate(profiles) if i not in used]:
+        raise RunFolderError(f"there is no evaluation of {', '.join(lacking)} among the folders.")
+    return tables
+
+
+def from_runs(
+    runs: Profile | Sequence[Profile],
+    evaluation: Evaluation,
+    readout: str = DEFAULT_READOUT,
+    sink: str = "keep",
+) -> Tables:
+    """A profile's curves and an evaluation's scores, of the same model.
+
+    Several profiles are each of one task's own texts (`layerscope profile --task`): a task then has
+    its own values.
+    """
+    profiles = list(runs) if isinstance(runs, Sequence) else [runs]
+    other = ModelIdentity.of(evaluation.manifest["model"])
+    for run in profiles:
+        one = ModelIdentity.of(run.manifest["model"])
+        if (difference := one.difference(other)) is not None:
+            raise LayerscopeError(
+                f"the profile is of {one.name} and the evaluation of {other.name}, and they differ in {difference}. "
+                "Give two runs of the same model."
+            )
+    if sink not in ("keep", "drop"):
+        raise UnknownNameError("sink setting", sink, ["keep", "drop"])
+    scores = from_scores(evaluation, readout)
+    reading = Reading.of(profiles[0].manifest)
+    norms = {"metrics": str(reading.final_norm), "scores": Readout.parse(readout).final_norm}
+    facts = {
+        "model": profiles[0].name,
+        "source": "runs",
+        "readout": readout,
+        "sink": sink,
+        "final_norm": norms,
+    }
+    if family := profiles[0].manifest["model"].get("family"):
+        facts["family"] = str(
+            family
+        )  # models of one architecture are one unit of a test over models
+    tasks = [
+        run.manifest.get("corpus", {}).get("task") for run in profiles
+    ]  # None: texts of no task
+    notes = []
+    if tasks[0] is not None:
+        facts["metrics_on"] = "each task's own texts"
+        if left := sorted(set(scores["task"]) - set(map(str, tasks))):
+            notes.append(
+                f"no profile of the texts of {', '.join(left)}: left out. `layerscope profile --task TASK` makes one."
+            )
+    if reading.differs_from(norms["scores"]):
+        notes.append(
+            f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
+            "different vector in the two. Profile with final_norm="
+            + norms["scores"]
+            + " to compare like with like."
+        )
+    _check_profiles(profiles, tasks)
+    parts = [
+        _curves(run, sink).assign(task=task) for run, task in zip(profiles, tasks, strict=True)
+    ]
+    columns = (
+        ["metric", "layer", "value"] if tasks[0] is None else ["metric", "task", "layer", "value"]
+    )
+    return Tables(pd.concat(parts, ignore_index=True)[columns], scores, facts, notes)
+
+
+def from_scores(evaluation: Evaluation, readout: str = DEFAULT_READOUT) -> pd.DataFrame:
+    """The scores of one readout: task, layer, score. Subsets of a task are one score of it."""
+    measured = evaluation.scores
+    names = pd.Series(readout_names(measured), index=measured.index)
+    if readout not in set(names):
+        raise UnknownNameError("readout of this evaluation", readout, set(names))
+    return measured[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
+
+
+def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) -> None:
+    if len(profiles) == 1:
+        return
+    if None in tasks:
+        raise LayerscopeError(
+            "several profiles are taken only if each is of one task's texts (`layerscope profile --task TASK`)."
+        )
+    if twice := sorted({str(task) for task in tasks if tasks.count(task) > 1}):
+        raise LayerscopeError(
+            f"there is more than one profile of the texts of {', '.join(twice)}: give one of each task."
+        )
+    if len({Reading.of(run.manifest).final_norm for run in profiles}) > 1:
+        raise LayerscopeError(
+            "the profiles differ in final_norm: the same layer is a different vector in them."
+        )
+
+
+def _curves(run: Profile, sink: str) -> pd.DataFrame:
+    """A profile's values by layer; metrics over prompts know no sink."""
+    curves = whole_layers(run.table[run.table["normalization"] == "raw"])
+    has_it = set(curves.loc[curves["sink"] == sink, "metric"])
+    return curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
+
+
+@dataclass
+class Correlations(WideTable):
+    """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean
+    over tasks).
+
+    `tasks`: the same within each task. Both hold value, its interval, what unrelated curves as
+    smooth as the scores' give (null_mean, null_95), p by each null (p_phase, p_increments), p (the
+    larger of the two) and p_adjusted; `layers` has the value and the adjusted p without the last
+    layer besides. `over_tasks`: the mean of the tasks' correlations with its p, all tasks together
+    (see `pooled`); `over_models` needs it. `undefined` says which pairs have no correlation and
+    why.
+    """
+
+    layers: pd.DataFrame
+    tasks: pd.DataFrame
+    undefined: list[dict[str, str]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    over_tasks: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=pooled.TASK_COLUMNS)
+    )
+
+    def within(self) -> pd.DataFrame:
+        """Per metric and measure over the single tasks: how many, median, middle half, and the
+        share with adjusted p < 0.05."""
+        if self.tasks.empty:
+            return pd.DataFrame(
+                columns=[
+                    "metric",
+                    "measure",
+                    "tasks",
+                    "median",
+                    "q25",
+                    "q75",
+                    "null_mean",
+                    "positive",
+                    "beyond",
+                ]
+            )
+        groups = self.tasks.groupby(["metric", "measure"], sort=False)
+        return groups.agg(
+            tasks=("value", "size"),
+            median=("value", "median"),
+            q25=("value", lambda v: v.quantile(0.25)),
+            q75=("value", lambda v: v.quantile(0.75)),
+            null_mean=("null_mean", "mean"),
+            positive=("value", lambda v: float((v > 0).mean())),
+            beyond=("p_adjusted", lambda p: float((p < 0.05).mean())),
+        ).reset_index()
+
+    def wide(self, value: str = "value") -> pd.DataFrame:
+        """Metrics down, measures across; `value` names another column, such as `p_adjusted`."""
+        if value not in self.layers.columns:
+            raise UnknownNameError("column of correlations", value, self.layers.columns)
+        return pivot(self.layers, "measure", index="metric", value=value).rename_axis(columns=None)
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        from layerscope_paper.correlation.charts import correlations_html
+
+        return correlations_html(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        parts = {
+            "layers": self.layers,
+            "over_tasks": self.over_tasks,
+            "within": self.within(),
+            "tasks": self.tasks,
+        }
+        return {**self.facts, **pooled.as_records(parts), "undefined": self.undefined}
+
+
+def correlate(
+    metrics: pd.DataFrame | Profile | Sequence[Profile | str | Path] | str | Path,
+    scores: pd.DataFrame | Evaluation | str | Path,
+    *,
+    readout: str = "plain/mean/applied/keep/none",
+    sink: str = "keep",
+    measures: Sequence[str] = ("dcor", "dcor_corrected", "spearman", "kendall"),
+    surrogates: int = 999,
+    bootstrap: int = 2000,
+    seed: int = 0,
+    within: bool = True,
+) -> Correlations:
+    """Correlate each metric with the scores across layers.
+
+    Give either runs (or their folders) or tables:
+
+    - Runs: a profile (or a list of profiles, each of one task's own texts) and an evaluation of the
+      same model. `readout` and
+      `sink` select the scores and values to use.
+    - Tables: `metrics` with the columns metric, layer, value, and `task` if each task has its own
+      values (None or absent: the
+      same for all tasks); `scores` with task, layer, score. Only layers that are in both are used.
+
+    Neighboring layers are alike, so shuffling them is not a valid null. Instead the metric's curve
+    is compared with `surrogates` random curves of each of two kinds, random phase and permuted
+    increments that keep the scores' shape and are as smooth. `p` is the larger of the two p-values.
+    `p_adjusted` is corrected over the metrics: by their common draws for the layer means and for
+    the mean over tasks, by Benjamini and Hochberg's method over all metrics and tasks within tasks.
+    The report and the atlas use the same null and the same numbers.
+    """
+    facts: dict[str, Any] = {}
+    if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
+        tables = from_runs(*_runs(metrics, scores), readout, sink)
+        metrics, scores, facts = (
+            tables.metrics,
+            tables.scores,
+            {**tables.facts, "notes": tables.notes},
+        )
+    for name in measures:
+        if name not in maths.MEASURES:
+            raise UnknownNameError("measure", name, maths.MEASURES)
+    if surrogates < 99 or bootstrap < 100:
+        raise InvalidValueError(
+            f"surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals to mean anything; given: "
+            f"{surrogates} and {bootstrap}."
+        )
+    for table, columns in (
+        (metrics, {"metric", "layer", "value"}),
+        (scores, {"task", "layer", "score"}),
+    ):
+        if missing := columns - set(table.columns):
+            raise LayerscopeError(
+                f"a table lacks {', '.join(sorted(missing))}; it has {', '.join(map(str, table.columns))}."
+            )
+    job = _Job(tuple(measures), surrogates, bootstrap, seed)
+    metrics = metrics.dropna(subset=["value"])
+    scores = scores.dropna(subset=["score"])
+    both = _pairs(metrics, scores)
+    points = {
+        name: _layer_points(both[both["metric"] == name])
+        for name in map(str, metrics["metric"].unique())
+    }
+    layers = job.all_layer_means(points)
+    rows = list(job.single_tasks(both)) if within else []
+    settings = {
+        "null": list(maths.NULLS),
+        "surrogates": surrogates,
+        "bootstrap": bootstrap,
+        "seed": seed,
+    }
+    settings |= {
+        "power_at": maths.RELATED,
+        "power": {m: job.power(m) for m in measures} if len(layers) else {},
+    }
+    # the last layer is often apart, and may make or hide a relation alone: the same test without it
+    # stands beside
+    inner = _Job(job.measures, surrogates, bootstrap, seed, inner=True).all_layer_means(points)
+    beside = inner.set_index(["metric", "measure"])[["value", "p_adjusted"]].set_axis(
+        ["value_without_last", "p_without_last"], axis=1
+    )
+    return Correlations(
+        layers.join(beside, on=["metric", "measure"]),
+        pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), benjamini_hochberg),
+        job.undefined,
+        {**facts, **settings},
+        pooled.over_tasks(job.pools),
+    )
+
+
+def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
+    """The runs, in either order, opened where folders were given."""
+    given = [
+        each
+        for part in (profile, evaluation)
+        for each in (part if isinstance(part, list | tuple) else [part])
+    ]
+    runs = [load_run(x) if isinstance(x, str | Path) else x for x in given]
+    profiles = [run for run in runs if run.kind == "profile"]
+    evaluations = [run for run in runs if run.kind == "evaluation"]
+    if not profiles or len(evaluations) != 1 or len(profiles) + 1 != len(runs):
+        given_kinds = ", ".join(sorted(str(run.kind) for run in runs))
+        raise LayerscopeError(
+            f"a profile and an evaluation of the same model are needed; given: {given_kinds}. "
+            "`layerscope profile` and `layerscope evaluate` make them."
+        )
+    return profiles, evaluations[0]  # type: ignore[return-value]
+
+
+_COLUMNS = [
+    "metric",
+    "measure",
+    "task",
+    "value",
+    *INTERVAL,
+    "p",
+    "p_adjusted",
+    "p_phase",
+    "p_increments",
+]
+_COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
+
+
+class _Job:
+    """The measures, the seeds, and a record of what was undefined."""
+
+    def __init__(
+        self,
+        measures: tuple[str, ...],
+        surrogates: int,
+        bootstrap: int,
+        seed: int,
+        inner: bool = False,
+    ) -> None:
+        self.measures, self.surrogates, self.bootstrap, self.seed, self.inner = (
+            measures,
+            surrogates,
+            bootstrap,
+            seed,
+            inner,
+        )
+        self.undefined: list[dict[str, str]] = []
+        self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
+        self.nulls: dict[
+            tuple[str, str], dict[str, maths.Array]
+        ] = {}  # by metric and measure, of the layer means
+        self.curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = {}
+
+    def all_layer_means(self, points: Mapping[str, tuple[pd.DataFrame, int]]) -> pd.DataFrame:
+        """A row per metric and measure, corrected over the metrics."""
+        rows = [row for name, given in points.items() for row in self.layer_means(name, *given)]
+        return pooled.adjusted_together(pd.DataFrame(rows, columns=_COLUMNS), self.nulls)
+
+    def layer_means(
+        self, metric: str, points: pd.DataFrame, tasks: int
+    ) -> Iterable[dict[str, Any]]:
+        """One point per layer, without the last where this job is about the others."""
+        points = points.iloc[:-1] if self.inner else points
+        x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
+        if self._defined(metric, x, y, None):
+            curves = maths.surrogate_curves(y, self.surrogates, self.seed)
+            self.curves[metric] = x, y, curves
+            for row, nulls in self._compare([metric], x[None], y, curves, None, tasks):
+                self.nulls[metric, row["measure"]] = nulls
+                yield row
+
+    def power(self, measure: str) -> dict[str, float]:
+        """How often curves like each metric's that do go with the scores would be found, after the
+        correction for all metrics."""
+        level = maths.corrected_level(
+            measure, [found for (_, m), found in self.nulls.items() if m == measure]
+        )
+        return {
+            name: float(maths.found_at(measure, *given, level, self.seed).mean())
+            for name, given in self.curves.items()
+        }
+
+    def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
+        """Every metric against each task's own scores. Tasks known at the same layers share their
+        surrogates' draws."""
+        by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
+        wanted = product(both["task"].unique(), both["metric"].unique())
+        both = both.sort_values("layer")
+        rows_of = both.groupby(
+            ["task", "metric"]
+        ).indices  # arrays from here on: there are hundreds of small groups
+        at, values, scores = (
+            both["layer"].to_numpy(),
+            both["value"].to_numpy(float),
+            both["score"].to_numpy(float),
+        )
+        for task, metric in wanted:
+            if (task, metric) in rows_of:
+                mine = rows_of[task, metric][~np.isnan(values[rows_of[task, metric]])]
+                x, y = values[mine], scores[mine]
+                if self._defined(metric, x, y, str(task)):
+                    by_layers.setdefault(tuple(at[mine]), {}).setdefault(str(task), (y, {}))[1][
+                        metric
+                    ] = x
+        for layers, tasks in by_layers.items():
+            ys = np.stack([y for y, _ in tasks.values()])
+            curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
+            pools: dict[tuple[str, str], pooled.TaskPool] = {}
+            for i, (task, (_, found)) in enumerate(tasks.items()):
+                xs = np.stack(list(found.values()))
+                own_curves = {kind: drawn[:, i] for kind, drawn in curves.items()}
+                for row, nulls in self._compare(list(found), xs, ys[i], own_curves, task, 1):
+                    pool = pools.setdefault(
+                        (row["metric"], row["measure"]), pooled.TaskPool(len(layers))
+                    )
+                    pool.add(row["value"], nulls)
+                    yield row
+            for key, pool in pools.items():
+                self.pools.setdefault(key, []).append(pool)
+
+    def _defined(self, metric: str, x: maths.Array, y: maths.Array, task: str | None) -> bool:
+        """Whether the two curves have a correlation; if not, why is recorded."""
+        reason = maths.undefined_because(x, y, MIN_LAYERS)
+        if reason:
+            self.undefined.append(
+                {"metric": metric, "task": task or "mean over tasks", "reason": reason}
+            )
+        return reason is None
+
+    def _compare(
+        self,
+        names: list[str],
+        xs: maths.Array,
+        y: maths.Array,
+        curves: dict[str, maths.Array],
+        task: str | None,
+        tasks: int,
+    ) -> Iterable[tuple[dict[str, Any], dict[str, maths.Array]]]:
+        """Metrics at the same layers with one curve of scores: a row each, and the values of the
+        surrogates."""
+        for measure in self.measures:
+            values = [maths.association(measure, x, y) for x in xs]
+            nulls = {kind: maths.null_values(measure, xs, drawn) for kind, drawn in curves.items()}
+            chances = maths.compare_with(measure, values, nulls)
+            for k, (metric, value, chance) in enumerate(zip(names, values, chances, strict=True)):
+                row = {
+                    "metric": metric,
+                    "measure": measure,
+                    "task": task,
+                    "value": value,
+                    "layers": len(y),
+                    "tasks": tasks,
+                }
+                if (
+                    task is None
+                ):  # single tasks are many: their spread is what matters, and they get no interval of their own
+                    ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
+                    row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
+                yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}
+
+
+def _layer_points(both: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """A metric's points, one per layer: means over the same tasks on both sides; and how many tasks
+    these are."""
+    both = same_tasks(both.dropna(subset=["value"]))
+    return both.groupby("layer")[["value", "score"]].mean().sort_index(), both["task"].nunique()
+
+
+def _pairs(metrics: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Each task's scores by layer beside a metric's values there, empty where it has none. A metric
+    without tasks is for all."""
+    own = scores.groupby(["task", "layer"], sort=False)["score"].mean().reset_index()
+    parts = []
+    for metric, mine in metrics.groupby("metric", sort=False):
+        per_task = "task" in mine and mine["task"].notna().any()
+        means = (
+            mine.groupby(["task", "layer"] if per_task else ["layer"])["value"].mean().reset_index()
+        )
+        known = own[own["task"].isin(means["task"])] if per_task else own
+        parts.append(known.merge(means, how="left").assign(metric=str(metric)))
+    nothing = pd.DataFrame(columns=["task", "layer", "score", "value", "metric"])
+    return pd.concat(parts, ignore_index=True) if parts else nothing

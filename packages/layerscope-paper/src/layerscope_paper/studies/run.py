@@ -1,0 +1,253 @@
+"""`study`: run one experiment on models and texts of your choice, and the run it returns."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from layerscope.capture import FINAL_NORMS
+from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.charts import Figure
+from layerscope.core.conventions import SEVERAL, Reading
+from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.data import Corpus, load_corpus
+from layerscope.data.hub import pinned
+from layerscope.engines import Engine
+from layerscope.errors import DataError, InvalidValueError, MissingExtraError, UnknownNameError
+from layerscope.models import LoadedModel, wrap
+from layerscope.models.source import check_name
+from layerscope.progress import Progress
+from layerscope.store import RunFolder, StoredRun, atomic
+from layerscope.store.folder import Session
+from layerscope.version import VERSION
+from layerscope_paper.studies.base import STUDIES, Study
+from layerscope_paper.studies.shared.models import Request, Spec, read_spec
+
+WORK = "parts"  # finished parts of a study, such as the profiles of its models, which can be opened on their own
+
+
+@dataclass
+class StudyRun(StoredRun):
+    """What `layerscope_paper.study` returns. `table` is tidy; `verdict` is the answer in plain
+    sentences."""
+
+    kind: ClassVar[str] = "study"
+    files: ClassVar[dict[str, str]] = {"study": "table"}
+
+    table: pd.DataFrame
+    manifest: dict[str, Any]
+    path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return str(self.manifest["study"])
+
+    @property
+    def verdict(self) -> list[str]:
+        """The answer first, then the sentences with its numbers and intervals."""
+        return list(self.manifest["verdict"])
+
+    def plot(self) -> Figure:
+        """The study's figure."""
+        return STUDIES.get(self.name).draw(self.table, self.manifest)
+
+    def write(self, folder: RunFolder) -> None:
+        """The table, and the figure as figure.png and figure.svg."""
+        super().write(folder)
+        try:
+            figure = self.plot()
+            for kind in ("png", "svg"):
+                folder.write_file(f"figure.{kind}", partial(figure.savefig, format=kind))
+        except MissingExtraError as error:  # the numbers must not be lost for want of a picture
+            # not the command that installs it, which names a folder of this machine: others will
+            # read this
+            told = f"no figure was drawn: that needs the extra `{error.extra}`"
+            self.manifest["warnings"] = [*self.manifest["warnings"], told]
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+        facts = {
+            name: self.manifest[name] for name in ("study", "title", "paper", "verdict", "options")
+        }
+        return {**facts, "rows": len(self.table), **super().summary()}
+
+    def __repr__(self) -> str:
+        return f"<StudyRun {self.name}: {len(self.table)} rows. {self.verdict[0] if self.verdict else ''}>"
+
+
+def study(
+    name: str,
+    *models: Any,
+    data: str | Path | Iterable[str] | Corpus = "lee",
+    out: str | Path | None = None,
+    tokenizer: Any = None,
+    limit: int | None = None,
+    column: str | None = None,
+    seed: int = 0,
+    final_norm: str | None = None,
+    max_length: int = 256,
+    offline: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
+) -> StudyRun:
+    """Run one study; `layerscope-paper study list` names them.
+
+    - `models`: names, folders, hub ids (with settings of their own if needed:
+      `org/base?bidirectional=true`), `LoadedModel`s, or
+      torch modules with their `tokenizer`.
+    - `data`: texts, as for `layerscope.profile`.
+    - `out`: a folder, which is resumed if it holds this very study.
+    - `final_norm`: `raw` unless the study says otherwise (`scores`: `applied`).
+    - `options`: the study's own options.
+
+    Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine`, as for `layerscope.profile`. They are for all models; what is written with a model
+    itself comes first.
+
+        run = layerscope_paper.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
+        run.verdict; run.table; run.plot()
+    """
+    chosen = STUDIES.get(name)
+    own = {option.name for option in chosen.options}
+    shared = {
+        key: options.pop(key)
+        for key in (*ModelOptions.names(), *EngineOptions.names())
+        if key in {*options} - own
+    }
+    ways: dict[str, Any] = {
+        "model_options": model_options,
+        "engine": engine,
+        "offline": offline,
+        "progress": progress,
+    }
+    command = Command("study", shared, **ways)
+    filled = chosen.fill(options)
+    chosen.check_models(len(models))
+    final_norm = final_norm or chosen.final_norm
+    if final_norm not in FINAL_NORMS:
+        raise UnknownNameError("final_norm", str(final_norm), FINAL_NORMS)
+    if max_length < 1:
+        raise InvalidValueError(f"max_length must be at least 1 token, not {max_length}.")
+    if seed < 0:
+        raise InvalidValueError(f"seed must be 0 or more, not {seed}.")
+    folder = None if out is None else RunFolder(out)
+    given = [
+        model if isinstance(model, (str, Path, LoadedModel, Spec)) else wrap(model, tokenizer)
+        for model in models
+    ]
+    for spec in map(
+        read_spec, given
+    ):  # a misspelled name must not be found out after hours with the first
+        if isinstance(spec.model, (str, Path)):
+            check_name(spec.model)
+    corpus = (
+        None
+        if chosen.models[0] == 0 and not given
+        else _read_texts(chosen, data, column, limit, offline)
+    )
+    request = Request(
+        given,
+        corpus,
+        filled,
+        seed,
+        command.loading,
+        final_norm,
+        max_length,
+        Path(),
+        offline=offline,
+    )
+    request.batch_size = command.where.batch_size
+    with command:
+        request.engine = command.engine
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="layerscope-study-") as scratch:
+                request.work = Path(scratch)
+                return _measure(chosen, request, command.bar)
+
+        def compute(session: Session) -> StudyRun:
+            request.work = folder.path / WORK
+            request.work.mkdir(parents=True, exist_ok=True)
+            commits = (session.earlier or {}).get("commits")
+            known = commits if isinstance(commits, dict) else {}
+            return _measure(
+                chosen, request, command.bar, known, lambda now: session.note(commits=now)
+            )
+
+        settings: dict[str, Any] = {"overwrite": overwrite, "owned": [WORK], "study": chosen.name}
+        return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
+
+
+def _read_texts(
+    chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool
+) -> Corpus | None:
+    if not chosen.texts:
+        return None
+    if isinstance(texts, Corpus):
+        if limit is not None or column is not None:
+            raise DataError(
+                "limit and column go with texts that are yet to be read: pass them to load_corpus instead."
+            )
+        return texts
+    return load_corpus(texts, column=column, limit=limit, offline=offline)
+
+
+def identify(chosen: Study, request: Request) -> dict[str, Any]:
+    """Everything that decides a study's numbers."""
+    return {
+        "study": chosen.name,
+        "models": chosen.identify(request),
+        "corpus": None if request.texts is None else request.texts.fingerprint,
+        "options": request.options,
+        "seed": request.seed,
+        "final_norm": request.final_norm,
+        "max_length": request.max_length,
+        "layerscope": VERSION,
+    }
+
+
+def _measure(
+    chosen: Study,
+    request: Request,
+    bar: Progress,
+    commits: dict[str, str] | None = None,
+    note: Callable[[dict[str, str]], None] | None = None,
+) -> StudyRun:
+    """Run it. A study that is resumed reads the hub's branches at the `commits` that it began with,
+    wherever they are now."""
+    clock, corpus = time.perf_counter(), request.texts
+    with pinned(commits, note) as pins:
+        result = chosen.run(request, bar)
+    common: dict[str, Any] = {"seed": request.seed}
+    if chosen.texts:
+        reading = Reading(request.final_norm, request.max_length, SEVERAL).as_conventions()
+        common = {**reading, **common, "intervals": "95 %, over prompts"}
+    manifest = make_manifest(
+        StudyRun.kind,
+        study=chosen.name,
+        title=chosen.title,
+        paper=chosen.paper,
+        options=atomic.plain(request.options),
+        corpus=None
+        if corpus is None
+        else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
+        texts=None if corpus is None else len(corpus),
+        conventions={**common, **result.conventions},
+        verdict=result.verdict,
+        warnings=result.warnings,
+        environment=environment(),
+        seconds=round(time.perf_counter() - clock, 3),
+        commits=pins.commits,
+    )
+    return StudyRun(result.table, manifest)

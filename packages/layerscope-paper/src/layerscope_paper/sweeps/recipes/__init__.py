@@ -1,0 +1,1 @@
+"""Plans that come with the package: `layerscope-paper sweep NAME` runs one."""

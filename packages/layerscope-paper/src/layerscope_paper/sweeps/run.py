@@ -1,0 +1,384 @@
+"""`sweep`: run a plan, one step after the other or one per worker of a cluster, into run folders
+and one table."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from layerscope.cache import cache_dir
+from layerscope.command import Command, make_manifest
+from layerscope.core.formatting import format_duration
+from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.core.runs import finished_manifest, folder_name
+from layerscope.data import Corpus
+from layerscope.data.hub import Pins, hub_offline, pinned
+from layerscope.engines import Engine
+from layerscope.engines.base import Advance, Work, ignore_progress
+from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.models.source import pin_branches
+from layerscope.progress import Progress
+from layerscope.store import RunFolder, StoredRun, atomic
+from layerscope_paper.sweeps.plan import SweepPlan, read_plan
+from layerscope_paper.sweeps.steps import COLUMNS, PlannedCorpus, Step, profile_config
+
+_MARK = ".sweep"
+
+
+@dataclass
+class Sweep(StoredRun):
+    """What `layerscope_paper.sweep` returns: how each step ended (`jobs`), and one tidy table of all
+    values (`table`)."""
+
+    kind: ClassVar[str] = "sweep"
+    files: ClassVar[dict[str, str]] = {"sweep": "table"}
+
+    path: Path
+    jobs: pd.DataFrame
+    table: pd.DataFrame
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Sweep:
+        """Read the folder of a sweep or a recipe."""
+        manifest = finished_manifest(path, cls.kind)
+        return cls(
+            Path(path),
+            pd.DataFrame(manifest["jobs"]),
+            **cls.read(RunFolder(path)),
+            manifest=manifest,
+        )
+
+    @property
+    def name(self) -> str:
+        """The plan's name."""
+        return str(self.manifest.get("name") or self.path.resolve().name)
+
+    @property
+    def failed(self) -> list[dict[str, str]]:
+        """Steps that failed, and why."""
+        rows = self.jobs[self.jobs["status"] == "failed"]
+        return [
+            {"job": str(row["job"]), "reason": str(row["reason"])}
+            for row in rows.to_dict(orient="records")
+        ]
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The table of all values, and how each step ended."""
+        return {**super().tables(), "jobs": self.jobs}
+
+    def write(self, folder: RunFolder) -> None:
+        """The table; the manifest has the jobs."""
+        folder.write_table("sweep", self.table)
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "jobs": self.jobs.to_dict(orient="records"),
+            "failed": self.failed,
+        }
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How a step ended; `files` is its folder's content where the worker could not write to the
+    sweep's own."""
+
+    status: str
+    seconds: float
+    reason: str = ""
+    verdict: tuple[str, ...] = ()
+    files: dict[str, bytes] | None = None
+
+
+def sweep(
+    source: str | Path | Mapping[str, Any],
+    *,
+    out: str | Path | None = None,
+    only: Sequence[str] | None = None,
+    dry_run: bool = False,
+    offline: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
+) -> Sweep:
+    """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the
+    same shape.
+
+    Each step is an ordinary run in a folder of its own under `out`. Running the same plan again
+    resumes it, and a step that fails does not stop the others. With an engine of several workers,
+    each worker runs one step at a time.
+
+    - `out`: the folder. By default the plan's own `out`, or `runs/` and the plan's name; a sweep is
+      never in memory only.
+    - `only`: the names of the steps to run.
+    - `dry_run`: run nothing; `jobs` lists the steps, and says which are finished.
+    - `on_step` is called with the step's row of `jobs` when it ends.
+
+    Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
+    `engine`, as for `layerscope.profile`. They are for all steps; what the plan itself says of a
+    model comes first.
+
+        done = layerscope_paper.sweep("sweep.yaml")
+        done.jobs; done.table; done.failed
+    """
+    command = Command(
+        "sweep",
+        options,
+        model_options=model_options,
+        engine=engine,
+        offline=offline,
+        progress=progress,
+    )
+    given: dict[str, Any] = {
+        "model_options": command.loading,
+        "batch_size": command.where.batch_size,
+    }
+    plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, **given)
+    with hub_offline(plan.offline):  # no library that a step uses asks the hub
+        stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
+        folder = Path(
+            out
+            or (plan.out if isinstance(source, Mapping) else plan.folder)
+            or Path("runs") / folder_name(stem)
+        )
+        if folder.exists() and not folder.is_dir():
+            raise RunFolderError(
+                f"{folder} is a file; a sweep needs a folder. Choose another out=."
+            )
+        place = RunFolder(folder)
+        with pinned(_commits_before(place, overwrite)) as pins:
+            corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
+            _check_settings(plan.steps)
+            if dry_run:
+                finished = {
+                    s.name: StepResult("complete", 0.0)
+                    for s in plan.steps
+                    if s.is_complete(folder / s.name)
+                }
+                manifest = _manifest(plan, finished, "running", pins)
+                return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
+            with place.lock(_MARK), command:
+                results = _run(plan, corpora, folder, command, on_step, pins)
+                table = _table(
+                    [step for step in plan.steps if results[step.name].status == "complete"], folder
+                )
+                manifest = _manifest(plan, results, "complete", pins)
+                return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
+
+
+def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
+    """The commits at which this sweep read the hub before, where it is resumed: all of its steps
+    read the same."""
+    if overwrite:
+        return {}
+    try:
+        known = (place.manifest() or {}).get("commits")
+    except RunFolderError:  # damaged: it is written again
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _run(
+    plan: SweepPlan,
+    corpora: Mapping[PlannedCorpus, Corpus],
+    folder: Path,
+    command: Command,
+    on_step: Callable[[dict[str, Any]], None] | None,
+    pins: Pins,
+) -> dict[str, StepResult]:
+    engine, bar = command.engine, command.bar
+    memory = max((step.memory for step in plan.steps), default=0)
+    work = StepWork(folder, corpora, memory, alone=not engine.remote)
+    order, advance = list(plan.steps), ignore_progress
+    if engine.remote:
+        if not plan.offline:
+            pin_branches(
+                (spec.model, spec.options.get("revision")) for step in order for spec in step.models
+            )
+        work.commits = dict(pins.commits)
+        order.sort(
+            key=lambda step: -step.memory
+        )  # the largest first, so that no worker is left with one at the end
+        advance = bar.advance
+        bar.begin(f"{plan.name}|steps", len(order))
+    else:
+        work.progress = _StepProgress(bar, [step.name for step in order])
+    results: dict[str, StepResult] = {}
+    for i, result in engine.run(work, order, advance):
+        if result.files is not None:
+            write_sent_files(folder / order[i].name, result)
+        results[order[i].name] = result
+        RunFolder(folder).write_manifest(_manifest(plan, results, "running", pins))
+        if on_step is not None:
+            on_step(_row(order[i], result))
+    return results
+
+
+class _StepProgress:
+    """The bar of a plan that runs here: the stages of each step, behind its number, its name and
+    the time that is left.
+
+    The time is that of the steps done so far, on average: it is known once the first step has
+    ended.
+    """
+
+    def __init__(
+        self, bar: Progress, names: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._bar, self._names, self._at, self._clock = bar, list(names), 0, clock
+        self._start, self._worked = clock(), set[int]()
+
+    def next(self, name: str) -> None:
+        """A step starts."""
+        if not self._worked:  # steps that were finished before take no time
+            self._start = self._clock()
+        self._at = self._names.index(name)
+
+    def begin(self, label: str, total: int, done: int = 0) -> None:
+        """A new stage of the step."""
+        left, ended = "", len(self._worked - {self._at})
+        if ended and self._at not in self._worked:
+            self._each = (self._clock() - self._start) / ended
+        if ended:
+            left = f", about {format_duration(self._each * (len(self._names) - self._at))} left"
+        self._worked.add(self._at)
+        self._bar.begin(
+            f"{self._at + 1}/{len(self._names)} {self._names[self._at]}{left}: {label}", total, done
+        )
+
+    def advance(self, units: int) -> None:
+        """Some units are done."""
+        self._bar.advance(units)
+
+
+class StepWork(Work[Step, StepResult]):
+    """Steps as work for an engine: an error belongs to its step alone."""
+
+    def __init__(
+        self,
+        out: Path,
+        corpora: Mapping[PlannedCorpus, Corpus],
+        memory: int = 0,
+        alone: bool = True,
+    ) -> None:
+        """`alone`: whether one step at a time runs on a machine."""
+        self.out, self.corpora, self.memory, self.alone = (
+            out.absolute(),
+            dict(corpora),
+            memory,
+            alone,
+        )
+        self.progress: _StepProgress | None = None
+        self.commits: dict[str, str] = {}  # of the hub's branches, for workers in other processes
+        self.mark = f"{self.out} {time.time_ns()}"
+        atomic.write_text(self.out / _MARK, self.mark)
+
+    def run(self, item: Step, prepared: Any, advance: Advance, common: Any) -> StepResult:
+        """Run it in the sweep's folder where this machine sees it, else in its own cache."""
+        shared = self._sees_the_folder()
+        # a machine's own cache is kept, so that a step that comes back to it resumes
+        mine = cache_dir() / "sweeps" / hashlib.sha256(str(self.out).encode()).hexdigest()[:16]
+        folder = (self.out if shared else mine) / item.name
+        if self.progress is not None:
+            self.progress.next(item.name)
+        start = time.perf_counter()
+        try:
+            with pinned(self.commits):
+                run = item.run(
+                    folder, self.corpora, alone=self.alone, progress=self.progress or False
+                )
+        except Exception as error:  # whatever it is, the other steps are worth having
+            reason = " ".join(str(error).split()) or "no reason given"
+            kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
+            return StepResult("failed", time.perf_counter() - start, kind + reason)
+        finally:
+            advance(1)
+        problems = [f"{one['task']}: {one['reason']}" for one in getattr(run, "failed", None) or ()]
+        inside = [] if shared else [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = (
+            None
+            if shared
+            else {str(path.relative_to(folder)): path.read_bytes() for path in inside}
+        )
+        took = time.perf_counter() - start
+        return StepResult(
+            "failed" if problems else "complete",
+            took,
+            "; ".join(problems),
+            tuple(getattr(run, "verdict", ())),
+            files,
+        )
+
+    def give_up(self, item: Step, reason: str) -> StepResult:
+        """A step that lost its worker too often has failed; the others go on."""
+        return StepResult("failed", 0.0, reason)
+
+    def name(self, item: Step) -> str:
+        """The step's name."""
+        return item.name
+
+    def _sees_the_folder(self) -> bool:
+        try:
+            return (self.out / _MARK).read_text(encoding="utf-8") == self.mark
+        except OSError:
+            return False
+
+
+def write_sent_files(folder: Path, result: StepResult) -> None:
+    """Write a step's folder from what its worker sent; the manifest comes last, for it says that
+    the rest is there."""
+    files = dict(result.files or {})
+    for name in sorted(files, key=lambda name: name == "manifest.json"):
+        atomic.write_bytes(folder / name, files[name])
+
+
+def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
+    """Every value of finished steps, one row each."""
+    parts = [part for part in (step.rows(out / step.name) for step in steps) if len(part)]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+
+
+def _manifest(
+    plan: SweepPlan, results: Mapping[str, StepResult], status: str, pins: Pins
+) -> dict[str, Any]:
+    jobs = [_row(step, results.get(step.name)) for step in plan.steps]
+    facts = {"status": status, "name": plan.name, "about": plan.about}
+    return make_manifest(Sweep.kind, **facts, warnings=[], commits=pins.commits, jobs=jobs)
+
+
+def _row(step: Step, result: StepResult | None) -> dict[str, Any]:
+    return {
+        "job": step.name,
+        "kind": step.kind,
+        "study": step.study or None,
+        "model": step.model,
+        "revision": step.revision,
+        "corpus": None if step.corpus is None else step.corpus.label,
+        "status": "waiting" if result is None else result.status,
+        "seconds": None if result is None else round(result.seconds, 2),
+        "reason": "" if result is None else result.reason,
+        "verdict": [] if result is None else list(result.verdict),
+    }
+
+
+def _check_settings(steps: Sequence[Step]) -> None:
+    """A setting that no profile can use is an error of the plan, not of every step."""
+    for step in steps:
+        if step.kind == "profile":
+            try:
+                profile_config(step)
+            except (LayerscopeError, TypeError) as error:
+                raise LayerscopeError(f"profile: {error}") from error

@@ -1,0 +1,223 @@
+"""Steps of a plan: each is an ordinary profile, evaluation, probe or study in a folder of its
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from layerscope.core.columns import PROFILE, names
+from layerscope.core.readout import READOUT_COLUMNS, readout_names
+from layerscope.data import Corpus, load_corpus
+from layerscope.engines.base import ROOM
+from layerscope.errors import RunFolderError
+from layerscope.evaluation.job import evaluate
+from layerscope.evaluation.run import Evaluation
+from layerscope.models.catalogue import catalogue
+from layerscope.probing.job import probe
+from layerscope.probing.run import ProbeRun
+from layerscope.profiling import Profile, profile
+from layerscope.profiling.config import ProfileConfig, make_config
+from layerscope.store import RunFolder
+from layerscope_paper.studies.run import StudyRun, study
+from layerscope_paper.studies.shared.models import Spec
+
+_OWN = ["job", "model", "revision", "corpus", "task", "readout", "setting"]
+COLUMNS = [*_OWN, *names(PROFILE)]
+_NO_CONFIG = (
+    "batch_size",
+    "data",
+    "limit",
+)  # settings of a profile that say what it reads, and how fast
+_EMPTY = dict.fromkeys(_OWN) | {column.name: column.empty for column in PROFILE}
+
+
+@dataclass(frozen=True)
+class PlannedCorpus:
+    """One corpus, and how it is read."""
+
+    data: str
+    column: str | None = None
+    limit: int | None = None
+    text_filter: str | None = None
+    label: str = ""
+
+    def load(self, offline: bool) -> Corpus:
+        """Read its texts."""
+        return load_corpus(
+            self.data,
+            column=self.column,
+            limit=self.limit,
+            text_filter=self.text_filter,
+            offline=offline,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a plan: a profile, an evaluation or a probe of one model, or a study of some.
+
+    `settings` are those of the function that runs it; a study has `options` of its own besides.
+    """
+
+    kind: str
+    name: str
+    models: tuple[Spec, ...]
+    corpus: PlannedCorpus | None
+    settings: dict[str, Any] = field(default_factory=dict)
+    study: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    offline: bool = False
+    overwrite: bool = False
+    model_options: dict[str, Any] = field(default_factory=dict)
+    """Of the command that runs the plan, for all of its models."""
+    batch_size: int | None = None
+
+    @property
+    def revision(self) -> str | None:
+        """The revision of its model, where it has one model and the plan names one."""
+        return self.models[0].options.get("revision") if len(self.models) == 1 else None
+
+    @property
+    def model(self) -> str:
+        """What its models are called in tables, without the revision."""
+        if len(self.models) == 1:
+            return self.models[0].label.removesuffix(f"@{self.revision}")
+        return ", ".join(spec.label for spec in self.models)
+
+    @property
+    def memory(self) -> int:
+        """About what a worker needs for its largest model; 0 where its size is not known without
+        asking the hub."""
+        largest = max(map(_weight_bytes, self.models), default=0)
+        return int(1.2 * largest + ROOM) if largest else 0
+
+    def options_of(self, spec: Spec) -> dict[str, Any]:
+        """The settings that a model is loaded with."""
+        options = {**self.common_options, **spec.options}
+        return {**options, "adapters": tuple(options.get("adapters") or ())}
+
+    @property
+    def common_options(self) -> dict[str, Any]:
+        """The settings that all of its models are loaded with: a study has one precision for those
+        that name none."""
+        dtype = self.settings.get("dtype")
+        return self.model_options if dtype is None else {**self.model_options, "dtype": dtype}
+
+    def run(
+        self,
+        folder: Path,
+        corpora: Mapping[PlannedCorpus, Corpus],
+        *,
+        alone: bool = True,
+        progress: Any = False,
+    ) -> Any:
+        """Run it; a finished folder is returned as it is. One that is not `alone` on its machine
+        starts no scoring processes."""
+        common: dict[str, Any] = {
+            "out": folder,
+            "offline": self.offline,
+            "overwrite": self.overwrite,
+            "progress": progress,
+        }
+        settings = {"batch_size": self.batch_size, **self.settings}
+        if self.corpus is not None:  # a profile of images names them in its settings
+            common["data"] = (
+                corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
+            )
+        if self.kind == "study":
+            settings.pop("dtype", None)
+            return study(
+                self.study,
+                *self.models,
+                **common,
+                model_options=self.common_options,
+                **settings,
+                **self.options,
+            )
+        if self.kind == "evaluate" and not alone:
+            settings = {"scoring_workers": 0, **settings}
+        function: Any = {"profile": profile, "evaluate": evaluate, "probe": probe}[self.kind]
+        return function(
+            self.models[0].model,
+            **common,
+            model_options=self.options_of(self.models[0]),
+            **settings,
+        )
+
+    def is_complete(self, folder: Path) -> bool:
+        """Whether a folder holds a finished run (of whatever it is: running the step looks
+        closer)."""
+        try:
+            manifest = RunFolder(folder).manifest()
+        except RunFolderError:
+            return False
+        return (
+            manifest is not None
+            and manifest.get("status") == "complete"
+            and not manifest.get("failed")
+        )
+
+    def rows(self, folder: Path) -> pd.DataFrame:
+        """Every value of its finished run, in the columns of the plan's table; what does not apply
+        to a row is empty."""
+        if self.kind == "study":
+            rows = _study_rows(StudyRun.load(folder).table)
+        elif self.kind == "evaluate":
+            rows = _score_rows(Evaluation.load(folder).scores)
+        elif self.kind == "probe":
+            rows = ProbeRun.load(folder).table.rename(columns={"probe": "setting"})
+        else:
+            rows = Profile.load(folder).table
+        corpus = None if self.corpus is None else self.corpus.label
+        place = {"job": self.name, "revision": self.revision, "corpus": corpus}
+        absent = {name: empty for name, empty in _EMPTY.items() if name not in rows}
+        return rows.assign(
+            **{**absent, **({} if "model" in rows else {"model": self.model}), **place}
+        )[COLUMNS]
+
+
+def profile_config(step: Step) -> ProfileConfig:
+    """The checked settings of a step's profile."""
+    own = {key: value for key, value in step.settings.items() if key not in _NO_CONFIG}
+    # data of its own are read when the step runs: images, unless it says how texts are cut
+    return make_config(
+        kind="texts" if step.corpus is not None or "max_length" in own else "images", **own
+    )
+
+
+def _weight_bytes(spec: Spec) -> int:
+    """The size of a model's weights, where its files or the catalogue tell."""
+    name, entries = str(spec.model).partition("@")[0], catalogue()
+    if name in entries:
+        return 4 * entries[name].parameters
+    folder = Path(name).expanduser()
+    return sum(
+        file.stat().st_size
+        for file in folder.glob("*")
+        if file.suffix in (".safetensors", ".bin", ".gguf")
+    )
+
+
+def _score_rows(scores: pd.DataFrame) -> pd.DataFrame:
+    rows = scores.drop(columns=[name for name in READOUT_COLUMNS if name != "sink"]).rename(
+        columns={"score": "value"}
+    )
+    return rows.assign(readout=readout_names(scores), n=0)
+
+
+def _study_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """What a study varies, and other studies do not, goes into `setting`: the columns before the
+    value."""
+    columns = list(table.columns)
+    varied = [name for name in columns[: columns.index("value")] if name not in COLUMNS]
+    settings = pd.Series([""] * len(table), index=table.index)
+    for name in varied:
+        given = table[name].notna()
+        settings[given] += f" {name}=" + table[name][given].astype(str)
+    return table.assign(setting=settings.str.strip().replace("", None))

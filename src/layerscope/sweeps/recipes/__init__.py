@@ -1,1 +1,0 @@
-"""Plans that come with the package: `layerscope sweep NAME` runs one."""
