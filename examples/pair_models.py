@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.catalogue import File, fetch_files
-from layerscope.core.untrusted import read_json
+from layerscope.core.json import read_json
 from layerscope.errors import ModelError
 from layerscope.packages import Package
 

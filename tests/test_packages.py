@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from layerscope import packages
-from layerscope.core.untrusted import sha256_of
+from layerscope.core.files import sha256_of
 from layerscope.errors import DownloadError
 from layerscope.packages import Package, extract_folder, extract_members, fetch_package, file_sha256
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from layerscope.cache import cache_dir
+from layerscope.core.files import sha256_of
 from layerscope.core.formatting import split_names
+from layerscope.core.json import read_json
 from layerscope.core.plugins import Registry
 from layerscope.core.runs import MARKER
-from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope.packages import (
     Package,

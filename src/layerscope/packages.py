@@ -30,7 +30,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from layerscope.cache import cache_dir
-from layerscope.core.untrusted import sha256_of
+from layerscope.core.files import sha256_of
 from layerscope.errors import DownloadError
 
 if TYPE_CHECKING:

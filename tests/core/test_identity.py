@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import layerscope
-from layerscope.core.identity import DECISIVE, ModelIdentity, model_key, only_known
-from layerscope.store.folder import RunFolder
+from layerscope.core.identity import DECISIVE, ModelIdentity
 
 FACTS = {
     "name": "m",
@@ -42,27 +41,11 @@ def test_whatever_decides_a_state_tells_models_apart(field: str, value: object) 
     assert (one.difference(other) or "").startswith(field)
 
 
-def test_names_and_what_an_earlier_version_did_not_write_do_not() -> None:
+def test_names_and_what_is_not_known_do_not() -> None:
     renamed = {**FACTS, "name": "other", "adapters": [{"name": "b", "sha256": "1"}]}
     old = {name: value for name, value in FACTS.items() if name != "settings_sha256"}
     assert ModelIdentity.of(FACTS).same_as(ModelIdentity.of(renamed))
     assert ModelIdentity.of(FACTS).same_as(ModelIdentity.of(old))
-
-
-def test_a_run_of_an_earlier_version_that_knew_less_of_its_model_is_resumed(tmp_path: Path) -> None:
-    config = {"model": model_key(FACTS), "seed": 0}
-    before = {
-        "model": {name: value for name, value in config["model"].items() if name != "architecture"},
-        "seed": 0,
-    }
-    with RunFolder(tmp_path / "run").session("profile", before):
-        pass
-    with RunFolder(tmp_path / "run").session("profile", config) as session:
-        assert session.earlier is not None
-    other = {"model": {**config["model"], "dtype": "float16"}, "seed": 0}
-    with pytest.raises(layerscope.LayerscopeError, match=r"model\.dtype"):
-        RunFolder(tmp_path / "run").open(other)
-    assert only_known(other, before)["model"]["dtype"] == "float16"
 
 
 def test_what_decides_a_model_is_listed_once() -> None:

@@ -13,7 +13,6 @@ from layerscope.core.readout import (
     parse_readouts,
     readout_names,
     readouts_of,
-    rename_old_columns,
 )
 from layerscope.errors import LayerscopeError, UnknownNameError
 
@@ -140,12 +139,10 @@ def test_a_mean_without_the_sink_is_not_stored() -> None:
     ]
 
 
-def test_rows_of_tables_and_of_earlier_versions() -> None:
+def test_rows_of_tables() -> None:
     readouts = [Readout(), Readout("{text} and/or that", "last", "raw", "keep", "corpus")]
     table = pd.DataFrame([readout.columns for readout in readouts])
     assert list(table.columns) == READOUT_COLUMNS
     assert readouts_of(table) == readouts
     assert readout_names(table) == [readout.name for readout in readouts]
-    earlier = table.rename(columns={"centering": "centring"})
-    assert [Readout.from_row(row) for row in earlier.to_dict("records")] == readouts
-    assert readouts_of(rename_old_columns(earlier)) == readouts
+    assert [Readout.from_row(row) for row in table.to_dict("records")] == readouts

@@ -16,8 +16,19 @@ import pytest
 import layerscope
 from layerscope.core import plugins, runs
 from layerscope.core.plugins import Registry
-from layerscope.core.runs import AnyRun, RunKind, load_run, resolve, run_kinds, view
+from layerscope.core.runs import (
+    AnyRun,
+    RunKind,
+    load_run,
+    read_manifest,
+    refuse_newer,
+    resolve,
+    run_kinds,
+    view,
+)
 from layerscope.errors import RunFolderError, UnknownNameError
+from layerscope.store import checked
+from layerscope.version import VERSION
 from tests.report.synthetic import synthetic_evaluation, synthetic_run
 
 
@@ -82,7 +93,7 @@ def test_a_damaged_table_is_a_damaged_run(tmp_path: Path) -> None:
     synthetic_run().save(tmp_path)
     (tmp_path / "profile.parquet").write_bytes(b"no table")
     with pytest.raises(
-        RunFolderError, match=r"profile\.parquet is damaged .*checksum.*computed again"
+        RunFolderError, match=r"profile\.parquet is damaged .*checksum.*overwrite=True"
     ):
         load_run(tmp_path)
 
@@ -191,3 +202,21 @@ def test_a_manifest_cannot_ask_for_all_memory(tmp_path: Path, name: str, value: 
     file.write_text(json.dumps({**manifest, "model": {**manifest["model"], name: value}}))
     with pytest.raises(RunFolderError, match=f"has {name} .*, which no model has"):
         load_run(tmp_path / "run")
+
+
+def test_a_run_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    synthetic_run().save(folder)
+    checked.write_json(
+        folder / "manifest.json", {**(read_manifest(folder) or {}), "layerscope": "9.1.0"}
+    )
+    with pytest.raises(
+        RunFolderError, match=rf"run was written by layerscope 9\.1\.0, and this is {VERSION}"
+    ) as caught:
+        load_run(folder)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("version", ["0.2.7", "", None, "x", 3, "9" * 5000, "0.0.1"])
+def test_a_version_that_is_none_or_not_newer_is_no_reason(version: object) -> None:
+    refuse_newer({"layerscope": version}, Path("here"))

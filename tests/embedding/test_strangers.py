@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from layerscope.core.untrusted import checksum, sha256_of
+from layerscope.core.files import sha256_of
+from layerscope.core.json import checksum
 from layerscope.data import load_corpus
 from layerscope.embedding import embed, encode, search, writing
 from layerscope.errors import LayerscopeError

@@ -34,7 +34,7 @@ INPUTS = {
     "task": 700,
     "manifest": 1200,
 }
-DEFECTS = ("wrong", "silent", "unmended", "errors", "left", "defects")
+DEFECTS = ("wrong", "silent", "errors", "left", "defects")
 
 
 def planned(

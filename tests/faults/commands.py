@@ -242,8 +242,9 @@ def _in_this_process(command: list[str], **_: Any) -> Any:
 def tables(folder: Path) -> Tables:
     """Everything that a command's folder says in numbers, checked as a reader checks it."""
     from layerscope import load_run
-    from layerscope.models.sealed import check_export, damaged
+    from layerscope.core.runs import MARKER
     from layerscope.store.checked import DamagedFileError
+    from layerscope.store.records import check_files
 
     if (folder / "run" / "v.parquet").exists():
         vectors = pd.read_parquet(folder / "run" / "v.parquet")
@@ -251,18 +252,19 @@ def tables(folder: Path) -> Tables:
             "vectors": vectors.drop(columns="vector"),
             "numbers": pd.DataFrame(np.stack(list(vectors["vector"]))),
         }
-    for check in damaged(folder / "run"):
-        raise DamagedFileError(check.path, check.reason)
-    checks = check_export(folder / "run")
+    exported = (folder / "run" / MARKER).exists()
     found: Tables = {}
-    if checks:
-        weights = [check.path for check in checks if check.path.suffix == ".safetensors"]
-        found["files"] = pd.DataFrame({"name": sorted(check.path.name for check in checks)})
-        for file in weights:
+    if exported:
+        checks = dict(check_files(folder / "run"))
+        for file, problem in checks.items():
+            if problem:
+                raise DamagedFileError(file, problem)
+        found["files"] = pd.DataFrame({"name": sorted(file.name for file in checks)})
+        for file in (file for file in checks if file.suffix == ".safetensors"):
             found[file.name] = pd.DataFrame(
                 {"bytes": np.frombuffer(file.read_bytes(), dtype=np.uint8)}
             )
-    if (folder / "run" / "manifest.json").exists() or not checks:
+    if (folder / "run" / "manifest.json").exists() or not exported:
         run = load_run(folder / "run")
         found |= {
             name: table for name, table in run.tables().items() if name != "jobs"

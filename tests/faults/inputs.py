@@ -17,10 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from layerscope.version import VERSION
-
-RELEASE = Path(__file__).parents[1] / "fixtures" / "releases" / VERSION  # real runs of every kind
-
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, -(10**30), 0.5, 1e308, "", "x", "\x1b[31mred\x1b[0m", "a\nb", "\0",
     "é" * 300,
@@ -135,8 +131,6 @@ def make_scene(home: Path) -> Scene:
     folder.write_manifest({**scores.manifest, "kind": "evaluation", "status": "complete"})
     synthetic_probe().save(runs / "probe")
     synthetic_study(runs / "study")
-    for kind in (path for path in RELEASE.iterdir() if path.name != "store"):
-        shutil.copytree(kind, runs / f"own-{kind.name}")
     build_tiny("bert").save_pretrained(home / "other")
     tiny_tokenizer().save_pretrained(home / "other")
     (home / "other" / "texts.txt").write_text(

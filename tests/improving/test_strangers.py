@@ -16,8 +16,8 @@ from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import Inside
-from layerscope.models.sealed import seal
 from layerscope.store import checked
+from layerscope.store.records import record_files
 from tests.cli.support import run_main
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
@@ -128,7 +128,7 @@ def test_no_code_of_a_folder_runs(
     manifest["evidence"]["needs_trust"] = True
     checked.write_json(folder / "manifest.json", manifest)
     edit(folder / MARKER, needs_trust=True, trust_remote_code=True)
-    seal(folder)  # whoever changes the files can change their checksums too
+    record_files(folder)  # whoever changes the files can change their checksums too
 
     def tried(action: Callable[[], object]) -> None:
         with contextlib.suppress(LayerscopeError):
@@ -155,7 +155,7 @@ def test_what_is_not_a_standard_module_is_refused(better: Path, tmp_path: Path) 
     folder = tmp_path / "given"
     shutil.copytree(better, folder)
     add_module(folder)
-    seal(folder)
+    record_files(folder)
     with pytest.raises(
         LayerscopeError, match=r"names the module 'evil.Evil'.*code of the folder's own is not run"
     ):

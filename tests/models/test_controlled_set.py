@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from layerscope.core.files import sha256_of
 from layerscope.core.runs import MARKER
-from layerscope.core.untrusted import sha256_of
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import MODELS, catalogue, load
 from layerscope.models.catalogue import ModelEntry, installed_model

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from layerscope.core.files import sha256_of
 from layerscope.core.runs import MARKER
-from layerscope.core.untrusted import sha256_of
 from layerscope.models import MODELS, catalogue, load
 
 NAMES = ["vision-supervised", "vision-mae", "vision-ar"]

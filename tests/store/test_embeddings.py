@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.store import atomic
 from layerscope.store.chunks import INDEX
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
 from layerscope.store.space import space_key
@@ -293,7 +291,6 @@ os.replace = replace
     assert len(list(tmp_path.rglob(".*.part"))) == 1
     space = EmbeddingStore(tmp_path).space({"model": "m"})
     assert len(list(space.folder.glob("*.npy"))) == 2 + min(step, 2)
-    assert not list(space.folder.glob(".*.part"))  # its writer is gone
     there = space.has(keys_of(range(30)), ["mean", "last"], ["s0", "s1"], ["tokens"])
     assert there.tolist() == [True] * 10 + [False] * 20
     assert np.array_equal(space.read(keys_of(range(10)), "mean", "s1")[:, 0], np.arange(10) + 1000)
@@ -304,7 +301,11 @@ def test_leftovers_of_a_killed_writer_go_once_they_are_old(tmp_path: Path) -> No
     fill(space, "ab")
     leftovers = [
         space.folder / name
-        for name in ("9-000000-ff.0.npy", "9-000000-ff.numbers", ".9-000000-ff.1.npy.9.part")
+        for name in (
+            "9-000000-ff.0.npy",
+            "9-000000-ff.numbers",
+            ".9-000000-ff.1.npy.9-0a1b2c3d.part",
+        )
     ]
     for path in leftovers:
         path.write_bytes(b"half a chunk")
@@ -412,7 +413,7 @@ def test_size_is_that_of_the_files_and_counts_along(tmp_path: Path) -> None:
         for start in range(0, 20, 5):
             texts = range(start, start + 5)
             space.add(keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(5)})
-            assert store._total == files_size(tmp_path)
+            assert store._total in (None, files_size(tmp_path))
         assert space.bytes == files_size(space.folder)
     assert store.size() == files_size(tmp_path)
     infos = store.spaces()
@@ -443,7 +444,7 @@ def test_prune_removes_the_least_recently_used_first(tmp_path: Path) -> None:
     spaces["a"].read(keys_of([0]), KIND, SITES[0])  # a use
     assert names(store.spaces()) == "bcda"
     assert names(store.prune(keep_bytes=int(2.5 * each))) == "bc"
-    assert store.size() == files_size(tmp_path) == store._total
+    assert store.size() == files_size(tmp_path)
     assert not spaces["b"].has(keys_of([0]), [KIND], SITES).any()
     assert spaces["a"].has(keys_of([0]), [KIND], SITES).all()
     fill(spaces["b"], "x")  # a pruned space can be used on
@@ -457,71 +458,32 @@ def test_prune_removes_the_least_recently_used_first(tmp_path: Path) -> None:
     assert store.space({"name": "a"}).texts == 0
 
 
-def test_a_space_in_use_by_another_process_is_not_pruned(tmp_path: Path) -> None:
-    store = EmbeddingStore(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER + "input()", str(tmp_path), "0", "10", "10", "8"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "0\n"
-        assert store.prune(keep_bytes=0) == []
-        assert store.spaces()[0].texts == 10
-        process.kill()  # what a killed process holds, it holds no longer
-    assert [info.texts for info in store.prune(keep_bytes=0)] == [10]
-    assert store.spaces() == []
-
-
 def test_a_space_that_this_store_has_open_itself_is_pruned(tmp_path: Path) -> None:
     store = EmbeddingStore(tmp_path)
     spaces = filled(store, "ab")
-    assert (
-        EmbeddingStore(tmp_path).prune(keep_bytes=0) == []
-    )  # another store: as good as another process
     assert names(store.prune(keep_bytes=0)) == "ab"
     assert not spaces["a"].has(keys_of([0]), [KIND], SITES).any()
     assert not spaces["a"].folder.exists()
 
 
-def test_a_limit_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
+def test_what_does_not_fit_the_limit_is_refused(tmp_path: Path) -> None:
     filled(EmbeddingStore(tmp_path), "abc")
     each = EmbeddingStore(tmp_path).spaces()[0].bytes
     store = EmbeddingStore(tmp_path, size_limit=int(4.5 * each))
     space = store.space({"name": "new"})
     wide = {KIND: vectors_of(range(10), width=256)}
-    for start in range(4):
-        space.add(keys_of(range(start * 10, start * 10 + 10)), wide, SITES)
-        assert store.size() <= 4.5 * each
-    assert names(store.spaces()) == "new"
-    assert space.texts == 40
+    space.check_room(texts=10, kinds=1, sites=len(SITES), width=256)
+    space.add(keys_of(range(10)), wide, SITES)
     with pytest.raises(RunFolderError, match=r"limit is 1\d\d.* KB.*store_size=.*float16.*prune"):
+        space.check_room(texts=10, kinds=1, sites=len(SITES), width=256)
+    with pytest.raises(RunFolderError, match="is full"):
         space.add(keys_of(range(90, 100)), wide, SITES)
-    assert space.has(keys_of(range(40)), [KIND], SITES).all()
-    EmbeddingStore(tmp_path, size_limit=None).space({"name": "new"}).add(
-        keys_of(range(90, 100)), wide, SITES
-    )
-    assert EmbeddingStore(tmp_path).prune(keep_bytes=2 * each) == []  # `space` still holds it
+    assert space.has(keys_of(range(10)), [KIND], SITES).all()
+    assert names(store.spaces()) == "abcnew"  # nothing was removed for it
+    EmbeddingStore(tmp_path).prune(keep_bytes=2 * each)
+    space.add(keys_of(range(90, 100)), wide, SITES)
     with pytest.raises(ValueError, match="size_limit"):
         EmbeddingStore(tmp_path, size_limit=-1)
-
-
-def test_nothing_is_dropped_for_a_chunk_that_will_not_fit_anyway(tmp_path: Path) -> None:
-    filled(EmbeddingStore(tmp_path), "ab")
-    store = EmbeddingStore(tmp_path, size_limit=100_000)
-    with pytest.raises(RunFolderError, match="is full"):
-        store.space({"name": "c"}).add(
-            keys_of("x"), {KIND: np.zeros((3, 1, 10_000), dtype=np.float32)}, SITES
-        )
-    assert names(store.spaces()) == "abc"
-
-
-def test_what_a_killed_prune_left_is_removed(tmp_path: Path) -> None:
-    filled(EmbeddingStore(tmp_path), "a")
-    (info,) = EmbeddingStore(tmp_path).spaces()
-    os.rename(tmp_path / info.key[:2] / info.key, tmp_path / f".removed-{info.key}-00")
-    assert EmbeddingStore(tmp_path).size() == 0
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "no json", "data cut", "data gone"])
@@ -648,9 +610,9 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
         raw = bytearray(file.read_bytes())
         raw[-60] ^= 2
         file.write_bytes(raw)
-        bad = [check for check in EmbeddingStore(root).verify() if check.status == "damaged"]
+        bad = [problem for _, problem in EmbeddingStore(root).verify() if problem]
         assert len(bad) == 1
-        assert "does not match" in bad[0].reason
+        assert "does not match" in bad[0]
         reader = EmbeddingStore(root).space(HERE)
         with pytest.raises(
             MissingVectorsError,
@@ -679,31 +641,6 @@ def test_what_is_asked_for_is_checked_before_it_counts_as_there(tmp_path: Path) 
     assert space.has(keys_of("ab"), [KIND], SITES[:2]).all()  # those sites are whole
     assert not space.has(keys_of("ab"), [KIND], SITES).any()
     assert not file.exists()
-
-
-def test_chunks_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    fill(EmbeddingStore(tmp_path).space(HERE), ["a", "b"])
-    index = next(tmp_path.rglob(f"*{INDEX}"))
-    content = json.loads(index.read_text())["content"]
-    del content["sums"]
-    text = json.dumps(content, sort_keys=True).encode()
-    index.write_text(json.dumps({"crc32": zlib.crc32(text), "content": content}))
-    assert [check.status for check in EmbeddingStore(tmp_path).verify()] == ["not verified"]
-    assert np.array_equal(
-        EmbeddingStore(tmp_path).space(HERE).read(keys_of("ab"), KIND, SITES[0]),
-        vectors_of("ab")[0],
-    )
-
-
-def test_leftovers_of_a_killed_writer_go_at_once(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    store = EmbeddingStore(tmp_path)
-    space = store.space(HERE)
-    left = space.folder / f".9-000000-ff.0.npy.{atomic._machine()}-{ended.pid}-0a1b2c3d.part"
-    left.write_bytes(b"0" * 100)
-    assert store.remove_leftovers() == 100
-    assert not left.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the limit of open files is one of POSIX")

@@ -16,8 +16,8 @@ from typing import Any
 
 from layerscope.cache import cache_dir
 from layerscope.catalogue import MODEL_FORMS, MODEL_NAMES, ZOO_MODELS
+from layerscope.core.files import exists
 from layerscope.core.runs import no_run
-from layerscope.core.untrusted import exists
 from layerscope.errors import (
     ExportError,
     LayerscopeError,

@@ -15,7 +15,7 @@ from layerscope.core.sites import Site
 from layerscope.core.statistics import INTERVAL, Interval
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Column:
 
     `role` says whether it tells where (`place`), what (`key`; together they tell rows apart) or how
     much (`value`). `of` takes a row's value from what was measured, for columns of a profile.
-    `short` is its name in the page's data. Tables that were written before it was `added` lack it,
-    and have it empty when they are read.
+    `short` is its name in the page's data.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Column:
     role: Literal["place", "key", "value"] = "value"
     of: Callable[[Measured], Any] | None = None
     short: str = ""
-    added: bool = False
 
     @property
     def empty(self) -> Any:
@@ -116,14 +114,3 @@ def names(columns: Iterable[Column], *roles: str) -> list[str]:
     ['metric', 'normalization', 'sink']
     """
     return [column.name for column in columns if not roles or column.role in roles]
-
-
-def with_added(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
-    """A table that may be of an earlier version, with the columns that were added since, empty."""
-    return table.assign(
-        **{
-            column.name: column.empty
-            for column in columns
-            if column.added and column.name not in table
-        }
-    )

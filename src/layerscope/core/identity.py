@@ -14,36 +14,13 @@ def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {name: identity.get(name) for name in DECISIVE}
 
 
-def only_known(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration without those facts of its models that the stored one, by an earlier
-    version, does not have.
-
-    >>> only_known({"model": {"dtype": "float32", "family": "bert"}, "seed": 0}, {"model": {"dtype": "float16"}})
-    {'model': {'dtype': 'float32'}, 'seed': 0}
-    """
-
-    def known(one: Any, other: Any) -> Any:
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            return {
-                name: value for name, value in one.items() if name in other or name not in DECISIVE
-            }
-        if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-            return [known(*pair) for pair in zip(one, other, strict=True)]
-        return one
-
-    return {
-        name: known(part, stored.get(name)) if name in ("model", "models") else part
-        for name, part in asked.items()
-    }
-
-
 @dataclass(frozen=True)
 class ModelIdentity:
     """What decides a model's states: weights, settings (configuration and tokenizer), code,
     precision, attention and adapters.
 
-    A field that is None is not known: runs of earlier versions did not write all of them. Two
-    identities are the same when no field that both know differs.
+    A field that is None is not known. Two identities are the same when no field that both know
+    differs.
 
     >>> one = ModelIdentity("a", weights_sha256="12", dtype="float32")
     >>> one.same_as(ModelIdentity("another name", weights_sha256="12"))

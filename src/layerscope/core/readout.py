@@ -31,8 +31,6 @@ HEAD = "head"
 READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centering"]
 """The columns of a table that hold a readout, in the order of its name."""
 
-_OLD_COLUMNS = {"centring": "centering"}  # as earlier versions wrote tables and results
-
 
 @dataclass(frozen=True, order=True)
 class Readout:
@@ -66,10 +64,8 @@ class Readout:
 
     @classmethod
     def from_row(cls, row: Mapping[Any, Any]) -> Self:
-        """The readout of one row of a table of scores, or of one stored result; also of those
-        written by earlier versions."""
-        current = {_OLD_COLUMNS.get(str(name), str(name)): value for name, value in row.items()}
-        return cls(*(str(current[name]) for name in READOUT_COLUMNS))
+        """The readout of one row of a table of scores, or of one stored result."""
+        return cls(*(str(row[name]) for name in READOUT_COLUMNS))
 
     @property
     def name(self) -> str:
@@ -186,11 +182,6 @@ def _split(text: str) -> tuple[str, list[str]]:
         if slash and SLOT in template and (not rest or rest.startswith("/")):
             return template, [pooling, *(part for part in rest.split("/") if part)]
     return text, []
-
-
-def rename_old_columns(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with today's names for the columns of a readout."""
-    return table.rename(columns=_OLD_COLUMNS)
 
 
 def readouts_of(table: pd.DataFrame) -> list[Readout]:

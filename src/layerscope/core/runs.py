@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from layerscope.core.files import exists
+from layerscope.core.json import matches_checksum, read_json
 from layerscope.core.plugins import Registry
-from layerscope.core.untrusted import exists, matches_checksum, read_json
 from layerscope.errors import (
     LayerscopeError,
     RunFolderError,

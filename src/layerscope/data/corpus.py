@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from layerscope.core.files import exists
 from layerscope.core.runs import folder_name
-from layerscope.core.untrusted import exists
 from layerscope.data import catalogue
 from layerscope.data.documents import read_documents
 from layerscope.data.hub import read_hub

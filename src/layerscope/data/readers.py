@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerscope.core.formatting import shorten
-from layerscope.core.untrusted import json_problem
+from layerscope.core.json import json_problem
 from layerscope.errors import DataError, near_misses, one_line, require
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from layerscope.command import Command
+from layerscope.core.files import sha256_of
+from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import Readout
-from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json, sha256_of
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row
 from layerscope.embedding.encoders import Encoder, Layers, in_blocks, open_encoder
@@ -172,9 +173,7 @@ class Parts:
         self.key = f"{key}-{self.size}"
         self.files: list[Path] = []
         self.cut = 0  # texts that were too long
-        atomic.remove_parts(
-            work, all_of_them=True
-        )  # of writers that were killed: nobody else writes here
+        atomic.remove_parts(work)  # of writers that were killed: nobody else writes here
         self.known: dict[str, list[str]] = {}  # what a part holds, and its sha256
         with contextlib.suppress(
             LayerscopeError, LookupError, TypeError, AttributeError

@@ -262,6 +262,8 @@ class EncodePass:
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
         """Encode texts and add them to the store, a chunk while the next is encoded: what is added
         survives what comes next."""
+        width = self.encoder.model.width
+        self.space.check_room(len(texts), len(self.kinds), len(self.sites), width)
         with ThreadPoolExecutor(1) as writer:
             added = writer.submit(lambda: None)
             for part in (list(texts[span]) for span in self.spans(len(texts))):

@@ -137,10 +137,7 @@ class EvaluationPlan:
 
 
 def task_config(spec: TaskSpec) -> dict[str, Any]:
-    """What of a task decides its scores: whether its data may be downloaded does not.
-
-    The sample is called `limit` there, as in the folders of earlier versions: they resume.
-    """
+    """What of a task decides its scores: whether its data may be downloaded does not."""
     return {
         "name": spec.name,
         "source": spec.source,

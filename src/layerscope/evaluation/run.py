@@ -16,7 +16,7 @@ import pandas as pd
 
 from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.charts import Figure
-from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
+from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import WideTable, pivot
@@ -274,8 +274,8 @@ class Evaluation(WideTable, StoredRun):
 
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:
-        """The tables, in the columns of this version."""
-        found = {name: rename_old_columns(table) for name, table in super().read(folder).items()}
+        """The tables."""
+        found = super().read(folder)
         return {**found, "gains": found["gains"].reindex(columns=GAIN_COLUMNS)}
 
     @property

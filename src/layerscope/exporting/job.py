@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from layerscope.core.heads import Head
+from layerscope.core.json import read_json
 from layerscope.core.options import ModelOptions, take_options
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MARKER, folder_name, refuse_newer
 from layerscope.core.templates import SLOT, get_template
-from layerscope.core.untrusted import read_json
 from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, InvalidValueError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
@@ -41,10 +41,9 @@ from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
-from layerscope.models.sealed import seal
 from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
 from layerscope.store.locks import lock_beside
-from layerscope.store.ours import give_back, recorded_checksums, remove_ours
+from layerscope.store.records import give_back, record_files, recorded_files, remove_recorded
 
 _ASIDE = ".old"
 DEFAULT_MAX_LENGTH = 256  # the evaluation's
@@ -380,7 +379,7 @@ def check_free(out: Path, overwrite: bool) -> None:
         raise ExportError(
             f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export."
         )
-    if out / "modules.json" not in recorded_checksums(out):
+    if out / "modules.json" not in recorded_files(out):
         raise ExportError(
             f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
             "Choose another out=."
@@ -389,8 +388,7 @@ def check_free(out: Path, overwrite: bool) -> None:
 
 @contextmanager
 def published(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it
-    stays as NAME.failed.
+    """A scratch folder beside `out` that takes its place at the end.
 
     One process at a time: another one is refused. Files in `out` that no export recorded writing
     are kept.
@@ -403,7 +401,7 @@ def published(out: Path, overwrite: bool) -> Iterator[Path]:
                 if (
                     out.exists()
                 ):  # an export was killed after it took the place of this one, or before
-                    give_back(remove_ours(earlier), earlier, out)
+                    give_back(remove_recorded(earlier), earlier, out)
                 else:
                     os.rename(earlier, out)
             remove_parts(out.parent, of=(f".{out.name}",))  # of exports that were killed
@@ -413,20 +411,10 @@ def published(out: Path, overwrite: bool) -> Iterator[Path]:
         try:
             with explained(out):
                 yield scratch
-                seal(scratch)
+                record_files(scratch)
                 _replace(scratch, out)
         except ExportError as error:
-            if not (scratch / "modules.json").exists():
-                raise  # refused before it was complete: nothing to look at
-            failed = out.with_name(f"{out.name}.failed")
-            if failed.exists():
-                raise ExportError(
-                    f"{error} Nothing was written to {out}; an earlier failure is in {failed}."
-                ) from error
-            os.rename(scratch, failed)
-            raise ExportError(
-                f"{error} Nothing was written to {out}; what failed is in {failed}."
-            ) from error
+            raise ExportError(f"{error} Nothing was written to {out}.") from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -441,4 +429,4 @@ def _replace(scratch: Path, out: Path) -> None:
         os.rename(out, aside)
     os.rename(scratch, out)
     sync_folder(out.parent)
-    give_back(remove_ours(aside), aside, out)
+    give_back(remove_recorded(aside), aside, out)

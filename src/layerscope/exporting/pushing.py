@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.formatting import describe_size
+from layerscope.core.json import read_json
 from layerscope.core.runs import MANIFEST, MARKER
-from layerscope.core.untrusted import read_json
 from layerscope.data.hub import hub_problem, limit_hub_waits
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line
-from layerscope.models.sealed import check_export
 from layerscope.store import atomic, checked
-from layerscope.store.ours import FILES
-from layerscope.store.verify import DAMAGED, OK
+from layerscope.store.records import FILES, check_files
 
 PRIVATE = (
     "The tables and `map.npz` here hold texts of that sample. If they are private, publish this folder with "
@@ -59,20 +57,14 @@ def pack(folder: str | Path, repo: str, public: bool = False) -> Parcel:
     """Say what would be sent. Nothing is, and a folder that is no whole export is refused."""
     place = Path(folder)
     check_address(repo)
-    checks = check_export(place)
-    if not checks:
+    facts = read_json(place / MARKER, error=ExportError) if (place / MARKER).is_file() else {}
+    if facts.get("kind") != "export" or not isinstance(facts.get(FILES), dict):
         raise ExportError(
             f"{place} holds no export of layerscope: only such a folder is pushed (export and improve write one)."
         )
-    wrong = next((check for check in checks if check.status == DAMAGED), None)
-    if wrong is not None or not any(check.status == OK for check in checks):
-        told = (
-            f"{wrong.path} is damaged ({wrong.reason})"
-            if wrong
-            else f"{place} does not say which files are its own"
-        )
-        raise ExportError(f"{told}. Export it again before you push it.")
-    facts = read_json(place / MARKER, error=ExportError)
+    for path, problem in check_files(place):
+        if problem:
+            raise ExportError(f"{path} is damaged ({problem}). Export it again before you push it.")
     ours = [
         name
         for name in facts[FILES]

@@ -169,8 +169,7 @@ def _cheapest(
 def front(table: pd.DataFrame) -> pd.DataFrame:
     """The candidates that none beats at the same cost or less, of those that may be chosen, the
     cheapest first."""
-    if "eligible" in table:  # earlier versions did not write it
-        table = table[table["eligible"].astype(bool)]
+    table = table[table["eligible"].astype(bool)]
     ordered = table.dropna(subset=["score"]).sort_values(["cost", "score"], ascending=[True, False])
     return ordered[
         ordered["score"] > ordered["score"].shift().cummax().fillna(-np.inf)

@@ -79,7 +79,6 @@ from layerscope.loggers import Log, Logs, check_log, logs_folder
 from layerscope.maps import PCA, LayerMap, check_layout
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
-from layerscope.models.sealed import damaged
 from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.choice import Choice
@@ -309,20 +308,11 @@ class ImproveJob:
         config = self.settings.config(self.model, self.sample)
         if out is not None:
             if not overwrite and is_finished(out, config):
-                found = damaged(out) or RunFolder(out).damaged()
-                if not found:
-                    finished = read_back(Improved.kind, Improved.load, out)
-                    other = other_rule(finished.manifest, self.settings)
-                    if other:
-                        log.warning(
-                            "%s was chosen by %s. To choose again: overwrite=True.", out, other
-                        )
-                    return finished
-                for check in found:
-                    log.warning(
-                        "%s is damaged (%s): the run is computed again", check.path, check.reason
-                    )
-                overwrite = True  # the damaged folder stays until the new one takes its place
+                finished = read_back(Improved.kind, Improved.load, out)
+                other = other_rule(finished.manifest, self.settings)
+                if other:
+                    log.warning("%s was chosen by %s. To choose again: overwrite=True.", out, other)
+                return finished
             check_free(out, overwrite)
         self.config, self.clock = config, perf_counter()
         if self.model.identity.get("sentence_encoder"):

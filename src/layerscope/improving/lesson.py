@@ -30,8 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from layerscope.core.files import sha256_of
 from layerscope.core.heads import unit
-from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json, sha256_of
+from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
 from layerscope.errors import LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
 from layerscope.exporting.formats.sentence_transformers import load_folder, modules_of
 from layerscope.models.settings import quiet

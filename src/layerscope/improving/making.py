@@ -14,8 +14,8 @@ import numpy as np
 
 from layerscope.core.formatting import format_duration
 from layerscope.core.heads import LEAST_TEXTS
+from layerscope.core.json import read_json
 from layerscope.core.readout import HEAD
-from layerscope.core.untrusted import read_json
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.improving.choose import SCREEN
 from layerscope.improving.chosen import CENTERING, COUNT, Chosen

@@ -11,7 +11,7 @@ from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.heads import CLASS_SHARE, ENOUGH_LABELS, LEAST_TEXTS, PENALTY, WIDTH
-from layerscope.core.identity import model_key, only_known
+from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.fitting import Fitted
@@ -30,7 +30,6 @@ from layerscope.store.folder import config_key, is_complete
 from layerscope.version import VERSION
 
 _SEARCHED = "half of the queries choose; the others, resampled, tell whether there is a gain, and how much, 95 % given that"
-VERSION_KEY = "layerscope"
 """Where a run's configuration has the version that made it."""
 
 
@@ -81,7 +80,7 @@ class Settings:
             "center_on": self.center_on,
             "time": self.time,
             "train": self.train,
-            VERSION_KEY: VERSION,
+            "layerscope": VERSION,
             **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
             **({} if self.search is None else {"search": self.search}),
         }
@@ -89,8 +88,6 @@ class Settings:
     def rule(self) -> dict[str, float]:
         """The settings of the rule that chooses, as far as they concern this run. No options:
         versions may differ in them.
-
-        The names are those in the manifests of earlier versions, which are compared with these.
         """
         told: dict[str, float] = {
             "tie margin": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
@@ -123,11 +120,7 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
     one."""
     if manifest["evidence"]["candidates"] == 0:  # a sentence encoder: nothing was chosen
         return ""
-    then, now = manifest.get("rule"), settings.rule()
-    if then is None:
-        return (
-            f"layerscope {manifest.get('layerscope')} with a rule whose settings were not recorded"
-        )
+    then, now = manifest["rule"], settings.rule()
     differing = [
         f"{name} {then.get(name, 'unset')}, now {now.get(name, 'unset')}"
         for name in dict.fromkeys([*then, *now])
@@ -140,30 +133,14 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
     )
 
 
-_NOT_IN_ALL: dict[str, Any] = {"time": None, "train": False, "blended": [], "max_cost": 1}
-
-
 def is_finished(out: Path, config: dict[str, Any]) -> bool:
-    """Whether `out` holds this very run, finished, by this version or another."""
+    """Return whether `out` holds this very run, finished."""
     manifest = RunFolder(out).manifest() if out.is_dir() else None
-    if (
-        manifest is None
-        or not is_complete(manifest)
-        or not isinstance(manifest.get("config"), dict)
-    ):
-        return False
-    if (
-        "max_cost" in manifest["config"] and config["budget"] is not None
-    ):  # it was a share of the blocks then
-        return False
-    told, asked = (
-        {**given, VERSION_KEY: None}
-        for given in (manifest["config"], only_known(config, manifest["config"]))
+    return (
+        manifest is not None
+        and is_complete(manifest)
+        and config_key(manifest.get("config") or {}) == config_key(config)
     )
-    for name, usual in _NOT_IN_ALL.items():  # what a version does not ask for is as usual
-        told.setdefault(name, usual)
-        asked.setdefault(name, usual)
-    return config_key(told) == config_key(asked)
 
 
 def evidence_of(panel: Panel, choice: Choice) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.maps.groups import clusters, group_names
-from layerscope.models.sealed import damaged
 from layerscope.models.settings import quiet
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder, StoredRun
@@ -183,8 +182,7 @@ class Improved(StoredRun):
 
     @property
     def has_about(self) -> bool:
-        """Whether `about` has something to say: earlier versions did not keep it, and texts may be
-        left out."""
+        """Whether `about` has something to say: texts may be left out."""
         return self.sampled is not None or (
             self.path is not None and (self.path / "about.parquet").is_file()
         )
@@ -222,11 +220,6 @@ class Improved(StoredRun):
         if self.folder is None:
             raise LayerscopeError(
                 "this run has no exported folder to encode with. Run improve again with out=FOLDER."
-            )
-        found = damaged(self.folder)
-        if found:
-            raise LayerscopeError(
-                f"{found[0].path} is damaged ({found[0].reason}). Run improve again with the same out: it is written anew."
             )
         with quiet():
             loaded = load_folder(self.folder)

@@ -70,7 +70,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         judged += f"; {undefined} more cannot be scored"
     lines.append(("judged", judged))
     if not evidence["kept_default"]:
-        near = evidence.get("near", evidence["tied"])  # what `tied` counted in earlier versions
+        near = evidence.get("near", 0)
         if near > 1:
             lines.append(
                 (
@@ -157,7 +157,7 @@ def _speed(evidence: dict[str, Any]) -> str:
     if not times or (evidence.get("relative_cost") or 0) >= 1:
         return ""
     now, today = speeds.pop("now", None), speeds.pop("today", None)
-    if now is None or today is None:  # earlier versions did not say
+    if now is None or today is None:
         return f"; {times:.1f} × as many texts per second here"
     others = "".join(f"; {name}: {_per_second(speed)}" for name, speed in speeds.items())
     return f"; {times:.1f} × as many texts per second here ({_per_second(today)} → {_per_second(now)}{others})"
@@ -199,8 +199,6 @@ def _encoder_itself(evidence: dict[str, Any]) -> list[tuple[str, str]]:
 def _front_lines(result: Improved) -> list[tuple[str, str]]:
     """What other costs buy: the candidates that none beats at the same cost or less, a few of
     them."""
-    if "cost" not in result.table:  # earlier versions did not write it
-        return []
     found = front(result.table)
     if len(found) > _SHOWN:
         found = found.iloc[np.unique(np.linspace(0, len(found) - 1, _SHOWN).round().astype(int))]

@@ -113,7 +113,7 @@ def _effect(evidence: dict[str, Any]) -> str:
 
 def _cost(evidence: dict[str, Any]) -> str:
     cost = evidence.get("relative_cost")
-    if cost is None:  # earlier versions did not say
+    if cost is None:
         return ""
     if 0.95 <= cost <= 1.05:
         return ", at today's computation"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.json import parse_json
 from layerscope.core.runs import view
-from layerscope.core.untrusted import parse_json
 from layerscope.errors import (
     InvalidValueError,
     LayerscopeError,
@@ -25,7 +25,6 @@ from layerscope.errors import (
 from layerscope.maps.groups import clusters, group_names
 from layerscope.maps.layout import LEAST, MOST, PCA, Layout, lay_out
 from layerscope.store import RunFolder, checked
-from layerscope.store.verify import check_table
 
 FILE = "map.npz"
 STEPS = 4095
@@ -153,7 +152,9 @@ class LayerMap:
             }
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
-        folder.write_file(FILE, lambda stream: stream.write(packed.getvalue()))
+        folder.write_file(
+            FILE, lambda stream: stream.write(checked.with_trailer(packed.getvalue()))
+        )
 
 
 def on_grid(points: np.ndarray) -> tuple[np.ndarray, float]:
@@ -170,7 +171,6 @@ def read_map(path: Path | None) -> LayerMap | None:
     file = None if path is None else Path(path) / FILE
     if path is None or file is None or not file.is_file() or file.is_symlink():
         return None
-    check_table(file, RunFolder(path).manifest() or {})
     arrays = checked.read_arrays(file)
     try:
         facts, keys = parse_json(arrays["facts"].tobytes(), file, RunFolderError), arrays["keys"]

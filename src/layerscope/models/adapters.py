@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerscope.core.untrusted import exists
+from layerscope.core.files import exists
 from layerscope.errors import ModelError
 from layerscope.models.source import hub_snapshot
 from layerscope.packages import file_sha256

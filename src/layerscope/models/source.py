@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ import torch
 from torch import nn
 
 from layerscope.catalogue import MODEL_FORMS
+from layerscope.core.files import exists, is_plain_name
+from layerscope.core.json import read_json
 from layerscope.core.runs import MANIFEST, MARKER
-from layerscope.core.untrusted import exists, is_plain_name, read_json
 from layerscope.data.hub import (
     fetch_published,
     hub_explained,
@@ -29,19 +29,15 @@ from layerscope.data.hub import (
 from layerscope.errors import ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.families import declared_family
-from layerscope.models.sealed import damaged
 from layerscope.packages import file_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
-
-_told: set[tuple[Path, str]] = set()  # damage of exported folders that was warned of
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 _FETCHED: dict[
     tuple[str, str | None, tuple[str, ...]], Path
 ] = {}  # by repository, commit and patterns
 
-log = logging.getLogger("layerscope")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -191,32 +187,13 @@ def _local_source(
     trust_remote_code: bool,
     revision: str | None = None,
 ) -> Source:
-    if not path.is_file() and not path.is_dir():
-        raise ModelError(
-            f"{path} is not a file or a folder but a pipe or a device. Give the model's folder."
-        )
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(
                 f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder."
             )
         return _gguf_source(path, path.stem)
-    for check in damaged(path, file_sha256):
-        if (check.path, check.reason) in _told:  # one run looks several times
-            continue
-        _told.add((check.path, check.reason))
-        log.warning(
-            "%s is not what was exported (%s): its numbers may differ. Export it again, unless it was changed on purpose",
-            check.path, check.reason,
-        )  # fmt: skip
     root, path = path, _transformer_folder(path)
-    for file in path.iterdir():
-        if (
-            file.exists() and not file.is_file() and not file.is_dir()
-        ):  # reading a pipe would wait for ever
-            raise ModelError(
-                f"{file} is not a file but a pipe or a device. Remove it from the model's folder."
-            )
     safetensors = tuple(sorted(path.glob("*.safetensors")))
     ggufs = sorted(path.glob("*.gguf"))
     if not safetensors and ggufs:
@@ -277,11 +254,7 @@ def _transformer_folder(path: Path) -> Path:
 def _marker(path: Path) -> dict[str, Any]:
     file = path / MARKER
     facts: dict[str, Any] = read_json(file, error=ModelError) if file.is_file() else {}
-    # earlier versions spelled two of the names differently
-    return {
-        {"licence": "license", "quantisation": "quantization"}.get(name, name): value
-        for name, value in facts.items()
-    }
+    return facts
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def profile(
                 and there.get("status") == "complete"
                 and there.get("request_key") == config_key(request)
             )
-            is_there = same and folder.is_whole()
+            is_there = same
         logs = Logs(
             log, logs_folder(out), {"command": "profile", "data": items.name, "layerscope": VERSION}
         )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
-from layerscope.core.columns import PROFILE, names, with_added
+from layerscope.core.columns import PROFILE, names
 from layerscope.core.formatting import count_of
 from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
@@ -142,7 +142,7 @@ class Profile(WideTable, StoredRun):
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:
         """The table; values of prompts are read when somebody asks for them."""
-        return {"table": with_added(folder.read_table("profile"), PROFILE), "_prompts": None}
+        return {"table": folder.read_table("profile"), "_prompts": None}
 
     def write(self, folder: RunFolder) -> None:
         """Both tables; that of the prompts straight from the numbers where they are not a table

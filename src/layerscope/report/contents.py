@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.files import exists
 from layerscope.core.runs import explain_damage_in, load_run
-from layerscope.core.untrusted import exists
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
 from layerscope.report.drawing import Style, styles

@@ -161,7 +161,5 @@ class Section:
 def weights_text(model: dict[str, Any]) -> str:
     """Which weights a run read, in a few words."""
     sha = str(model.get("weights_sha256") or "")[:12]
-    stored = model.get("quantization") or model.get(
-        "quantisation"
-    )  # as runs of earlier versions spell it
+    stored = model.get("quantization")
     return (f"quantized ({stored})" if stored else "as published") + (f", {sha}" if sha else "")

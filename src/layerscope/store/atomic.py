@@ -11,11 +11,8 @@ import os
 import re
 import secrets
 import shutil
-import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,13 +21,12 @@ import numpy as np
 from layerscope.errors import RunFolderError, os_advice
 
 PART = ".part"
-_PART_NAME = re.compile(r"\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>\d+)(-[0-9a-f]{8})?\.part$")
+_PART_NAME = re.compile(r"\.\d+-[0-9a-f]{8}\.part$")
 _REFUSED = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL,
     errno.ELOOP, errno.EISDIR, errno.ENXIO,
 )  # fmt: skip
 _MOST_NAME = 190  # bytes: most disks allow 255 for the whole
-_DAY = 86400.0
 
 
 @contextmanager
@@ -67,39 +63,11 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """A unique temporary name beside `path`, also among processes of other containers."""
+    """Return a unique temporary name beside `path`."""
     name = path.name
     if len(os.fsencode(name)) > _MOST_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest() + path.suffix[:16]
-    return path.with_name(f".{name}.{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{PART}")
-
-
-@cache
-def _machine() -> str:
-    """What tells this machine, since it was started, and this container from others that share a
-    disk."""
-    facts = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        facts += [
-            os.readlink("/proc/self/ns/pid"),
-            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
-        ]
-    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:8]
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process of this machine exists."""
-    if os.name == "nt":
-        import ctypes
-
-        return bool(ctypes.windll.kernel32.OpenProcess(0x1000, False, pid))  # type: ignore[attr-defined]
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
+    return path.with_name(f".{name}.{os.getpid()}-{secrets.token_hex(4)}{PART}")
 
 
 def sync_folder(folder: Path) -> None:
@@ -133,44 +101,29 @@ def free_name(path: Path, ending: str) -> Path:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a name is one that `part_of` gives."""
+    """Return whether a name is one that `part_of` gives."""
     return path.name.startswith(".") and _PART_NAME.search(path.name) is not None
 
 
-def has_parts(folder: Path, of: tuple[str, ...] = ("",)) -> bool:
-    """Whether something in a folder is being written, or was when its writer was killed."""
-    return any(True for _ in _parts(folder, of))
+def parts_in(folder: Path, of: tuple[str, ...] = ("",)) -> Iterator[Path]:
+    """Yield what is being written in a folder, or was when its writer was killed.
 
-
-def _parts(folder: Path, of: tuple[str, ...]) -> Iterator[tuple[Path, re.Match[str]]]:
-    for path in folder.glob(f".*{PART}"):
-        found = _PART_NAME.search(path.name)
-        if found is not None and path.name[: found.start()].endswith(of):
-            yield path, found
-
-
-def remove_parts(
-    folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = False
-) -> list[Path]:
-    """Remove what killed writers left in a folder, files or whole folders; returns what went.
-
-    `of` are the endings of what was being written. A writer is known to be gone where it was of
-    this machine and its process has ended; what others left goes after a day. `all_of_them`: the
-    caller knows that no other process writes here.
+    `of` are the endings of what is written.
     """
-    gone = []
-    for path, found in _parts(folder, of):
+    for path in folder.glob(f".*{PART}"):
+        match = _PART_NAME.search(path.name)
+        if match is not None and path.name[: match.start()].endswith(of):
+            yield path
+
+
+def remove_parts(folder: Path, of: tuple[str, ...] = ("",)) -> None:
+    """Remove what killed writers left in a folder, files or whole folders.
+
+    The caller is the only writer of it.
+    """
+    for path in parts_in(folder, of):
         with contextlib.suppress(OSError):
-            here = found["machine"] == _machine()
-            left = (
-                not is_running(int(found["pid"]))
-                if here
-                else path.lstat().st_mtime < time.time() - _DAY
-            )
-            if all_of_them or left:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                gone.append(path)
-    return gone
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -1,25 +1,20 @@
-"""Arrays and JSON that carry a checksum: written with it, checked when they are read, set aside
-where they are damaged.
+"""Arrays and JSON that carry a checksum: written with it, checked when they are read, computed
+again where they are damaged.
 
 - `.npy`: a trailer behind the data, which numpy does not read, has a CRC-32 of the header and of
   each part of the data;
 - `.npz`: a trailer with the CRC-32 of the whole, besides the one that a zip file has per member;
 - `.json`: a sha256 of the content, in the object itself;
 - other bytes: a trailer with their CRC-32.
-
-A file of an earlier version has none. It is read all the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import logging
 import math
-import os
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +23,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json
+from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
 from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
 
@@ -37,7 +32,6 @@ log = logging.getLogger("layerscope")
 _MAGIC = b"LSCRC32\n"
 _END = struct.Struct("<II8s")  # CRC-32 of the header and the list of sums, how many sums, the magic
 _MOST_HEADER = 1 << 16
-DISCARDED = ".damaged"
 _NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EINTR, errno.ESTALE)
 
 T = TypeVar("T")
@@ -48,7 +42,7 @@ class DamagedFileError(RunFolderError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} is damaged ({reason}). Run the command that wrote it again: what is damaged is set aside and computed again."
+            f"{path} is damaged ({reason}). Run the command that wrote it again: what is damaged is computed again."
         )
         self.path, self.reason = path, reason
 
@@ -71,24 +65,17 @@ def _refuse_circumstances(path: Path, error: BaseException | None) -> None:
 
 
 def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
-    """What `read(path)` gives; None where there is no such file, or a damaged one, which is named
-    and set aside."""
+    """Return what `read(path)` gives; None where there is no such file, or a damaged one, which is
+    named and removed."""
     if not path.exists():
         return None
     try:
         return read(path)
     except DamagedFileError as error:
-        discard(error)
+        log.warning("%s is damaged (%s): it is computed again", path, error.reason)
+        with atomic.explained(path):
+            path.unlink(missing_ok=True)
         return None
-
-
-def discard(error: DamagedFileError) -> None:
-    """Say that a file is damaged, and give it another name: what does not match its checksum may be
-    the user's by now."""
-    aside = atomic.free_name(error.path.with_name(error.path.name + DISCARDED), DISCARDED)
-    log.warning("%s is damaged (%s): it is computed again", error.path, error.reason)
-    with atomic.explained(error.path), contextlib.suppress(FileNotFoundError):
-        os.rename(error.path, aside)
 
 
 # --- JSON ---
@@ -114,7 +101,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     except LayerscopeError as error:
         _refuse_circumstances(path, error)
         raise DamagedFileError(path, "it is not readable JSON") from error
-    if matches_checksum(value) is False:
+    if not matches_checksum(value):
         raise DamagedFileError(path, "its checksum does not match")
     value.pop(CHECKSUM, None)
     return value
@@ -126,16 +113,13 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 @dataclass(frozen=True)
 class CheckedArray:
     """An .npy file on disk. `sums` are the CRC-32s of its parts: of every item of the first axis,
-    or of all of it.
-
-    Without `sums` the file is of an earlier version and cannot be checked.
-    """
+    or of all of it."""
 
     path: Path
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
-    sums: tuple[int, ...] | None
+    sums: tuple[int, ...]
 
     @classmethod
     def open(cls, path: Path) -> CheckedArray:
@@ -163,15 +147,14 @@ class CheckedArray:
     def read(self) -> np.ndarray:
         """All of it, checked."""
         array = self._from_disk(0, self.shape)
-        if self.sums is not None:
-            for i, part in enumerate([array] if len(self.sums) == 1 else array):
-                self._check(i, part)
+        for i, part in enumerate([array] if len(self.sums) == 1 else array):
+            self._check(i, part)
         return array
 
     def read_part(self, i: int, check: bool = True) -> np.ndarray:
         """One item of the first axis, checked unless `check` says that it was before."""
         part = self._from_disk(i, self.shape[1:])
-        if check and self.sums is not None:
+        if check:
             if len(self.sums) == self.shape[0]:
                 self._check(i, part)
             else:
@@ -192,7 +175,6 @@ class CheckedArray:
             ) from error
 
     def _check(self, i: int, part: np.ndarray) -> None:
-        assert self.sums is not None
         if _crc(part) != self.sums[i]:
             raise DamagedFileError(self.path, "its checksum does not match")
 
@@ -223,21 +205,20 @@ def _crc(part: np.ndarray) -> int:
     return zlib.crc32(part.data if part.size else b"")
 
 
-def _read_trailer(stream: BinaryIO, header: int, data: int) -> tuple[int, ...] | None:
-    """The checksums behind the data; None where there are none."""
+def _read_trailer(stream: BinaryIO, header: int, data: int) -> tuple[int, ...]:
+    """Return the checksums behind the data."""
     size = stream.seek(0, 2)
     stream.seek(max(0, size - _END.size))
     end = stream.read()
-    marked = end.endswith(_MAGIC) and len(end) == _END.size
-    if not marked and size == header + data:
-        return None
-    told, count, _ = _END.unpack(end) if marked else (0, 0, b"")
+    if len(end) != _END.size or not end.endswith(_MAGIC):
+        raise ValueError("it carries no checksum")
+    header_sum, count, _ = _END.unpack(end)
     if size != header + data + 4 * count + _END.size:
         raise ValueError("its size is not what its header says")
     stream.seek(header + data)
     listed = stream.read(4 * count)
     stream.seek(0)
-    if not marked or zlib.crc32(listed, zlib.crc32(stream.read(header))) != told:
+    if zlib.crc32(listed, zlib.crc32(stream.read(header))) != header_sum:
         raise ValueError("its header's checksum does not match")
     return struct.unpack(f"<{count}I", listed)
 
@@ -254,16 +235,9 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Several arrays, checked."""
+    """Return several arrays, checked."""
     try:
-        raw = read_bytes(path) if has_checksum(path) else path.read_bytes()
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            bad = (
-                archive.testzip()
-            )  # before numpy believes a header: every member of a zip file has a CRC-32
-            if bad is not None:
-                raise ValueError(f"the checksum of {bad} does not match")
-        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except DamagedFileError:
         raise
@@ -277,7 +251,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes and their checksum behind them."""
-    atomic.write_bytes(path, content + _END.pack(zlib.crc32(content), 0, _MAGIC))
+    atomic.write_bytes(path, with_trailer(content))
+
+
+def with_trailer(content: bytes) -> bytes:
+    """Return bytes with their checksum behind them."""
+    return content + _END.pack(zlib.crc32(content), 0, _MAGIC)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -292,25 +271,23 @@ def read_bytes(path: Path) -> bytes:
 
 
 def has_checksum(path: Path) -> bool:
-    """Whether bytes carry the checksum that `write_bytes` adds."""
+    """Return whether a file carries a checksum of its own."""
+    if path.suffix == ".json":
+        try:
+            return CHECKSUM in read_json(path, error=RunFolderError)
+        except RunFolderError:
+            return False
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - len(_MAGIC)))
         return stream.read() == _MAGIC
 
 
-def is_checked(path: Path) -> bool:
-    """Whether a file carries a checksum of its own; raises where it is damaged. Without one, what
-    can be read is enough."""
+def check(path: Path) -> None:
+    """Raise `DamagedFileError` where a file that carries a checksum is damaged."""
     if path.suffix == ".json":
         read_checked_json(path)
-        return CHECKSUM in read_json(path, error=RunFolderError)
-    if path.suffix == ".npy":
-        array = CheckedArray.open(path)
-        array.read()
-        return array.sums is not None
-    if path.suffix == ".npz":
-        read_arrays(path)
-    elif has_checksum(path):
+    elif path.suffix == ".npy":
+        read_array(path)
+    else:
         read_bytes(path)
-    return has_checksum(path)

@@ -55,8 +55,7 @@ class Chunk:
     numbers: dict[str, Number]
     sizes: tuple[int, ...]
     sums: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """CRC-32s: of each kind's vectors by site, and under "" of the numbers. Empty: an earlier
-    version wrote the chunk."""
+    """CRC-32s: of each kind's vectors by site, and under "" of the numbers."""
 
     @property
     def files(self) -> list[str]:
@@ -83,7 +82,7 @@ class Chunk:
         with open(f"{folder}/{self.name}.{number}.npy", "rb", buffering=0) as file:
             file.seek(self.sizes[number] - (len(self.sites) - at) * size)
             raw = _read(file, size)
-        if check and kind in self.sums and zlib.crc32(raw) != self.sums[kind][at]:
+        if check and zlib.crc32(raw) != self.sums[kind][at]:
             raise ValueError(f"the checksum of {kind!r} at {site!r} does not match")
         return np.frombuffer(raw, self.dtype).reshape(self.rows, width)
 
@@ -93,7 +92,7 @@ class Chunk:
         if not self.numbers:
             return {}
         raw = (folder / self.files[-1]).read_bytes()
-        if check and "" in self.sums and zlib.crc32(raw) != self.sums[""][0]:
+        if check and zlib.crc32(raw) != self.sums[""][0]:
             raise ValueError(f"the checksum of {self.files[-1]} does not match")
         arrays = {}
         for name, number in self.numbers.items():
@@ -207,7 +206,7 @@ def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:
             dict(content["kinds"]),
             tuple(content["sizes"]),
         )
-        sums = _sums_of(content.get("sums"), kinds, len(sites), bool(numbers))
+        sums = _sums_of(content["sums"], kinds, len(sites), bool(numbers))
         chunk = Chunk(name, content["rows"], content["dtype"], sites, kinds, numbers, sizes, sums)
         for file, size in zip(chunk.files, sizes, strict=True):
             if (folder / file).stat().st_size != size:
@@ -222,12 +221,9 @@ def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:
 
 
 def _sums_of(
-    stored: str | None, kinds: Iterable[str], sites: int, numbers: bool
+    stored: str, kinds: Iterable[str], sites: int, numbers: bool
 ) -> dict[str, tuple[int, ...]]:
-    """The checksums of a chunk by kind, as they follow each other in its index; none in one of an
-    earlier version."""
-    if stored is None:
-        return {}
+    """Return the checksums of a chunk by kind, as they follow each other in its index."""
     listed = iter(np.frombuffer(bytes.fromhex(stored), dtype="<u4").tolist())
     sums = {kind: tuple(itertools.islice(listed, sites)) for kind in kinds}
     return {**sums, "": tuple(listed)} if numbers else sums

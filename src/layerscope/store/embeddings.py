@@ -4,7 +4,7 @@ back.
 A store is a folder of spaces. A space is what one model yields under one set of circumstances
 (weights, revision, template, length, precision…): two descriptions that differ in anything are two
 spaces. Within a space, vectors are found by kind, site and text. Several processes may read and
-write a store at once, and may be killed at any time.
+write a space at once, and may be killed at any time. Nobody prunes while another process works.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import hashlib
 import json
 import logging
 import math
-import os
-import secrets
 import shutil
 import time
 import weakref
@@ -27,16 +25,16 @@ from typing import Any
 from layerscope.core.formatting import describe_size, shorten
 from layerscope.errors import RunFolderError
 from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
-from layerscope.store.locks import USED, bytes_in, in_use
 from layerscope.store.space import (
     DESCRIPTION,
+    USED,
     MissingVectorsError,
     Space,
+    bytes_in,
     describe,
     remove_leftovers,
     space_key,
 )
-from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
 __all__ = [
     "DEFAULT_SIZE",
@@ -51,8 +49,6 @@ log = logging.getLogger("layerscope")
 
 DTYPES = ("float32", "float16")
 DEFAULT_SIZE = 10 * 2**30
-_REMOVED = ".removed-"
-_RECOUNT_S = 60.0  # other processes write to the same store: count the disk again now and then
 
 
 def text_key(text: str) -> Key:
@@ -86,9 +82,7 @@ class EmbeddingStore:
             )
         self.root, self.size_limit = Path(root), size_limit
         self._open: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
-        self._total, self._counted = 0, -math.inf
-        for gone in self._folders(f"{_REMOVED}*"):  # a removal that was interrupted
-            shutil.rmtree(gone, ignore_errors=True)
+        self._total: int | None = None  # bytes on disk, counted when they are first needed
 
     def space(self, description: Mapping[str, Any], dtype: str = "float32") -> Space:
         """The space of a description, made where there is none. `dtype` is how its vectors are
@@ -107,7 +101,7 @@ class EmbeddingStore:
 
     def size(self) -> int:
         """Bytes on disk, all files counted."""
-        self._total, self._counted = bytes_in(self.root), time.monotonic()
+        self._total = bytes_in(self.root)
         return self._total
 
     def spaces(self) -> list[SpaceInfo]:
@@ -120,7 +114,7 @@ class EmbeddingStore:
         """Remove whole spaces, least recently used first, and say which.
 
         Only spaces go that were not used for `older_than` seconds, and only until the store is
-        `keep_bytes` small. A space that another process has open stays.
+        `keep_bytes` small.
         """
         excess: float = math.inf if keep_bytes is None else self.size() - keep_bytes
         before = math.inf if older_than is None else time.time() - older_than
@@ -128,24 +122,24 @@ class EmbeddingStore:
         for info in self.spaces():
             if excess <= 0:
                 break
-            if info.last_used <= before and self._remove(info):
+            if info.last_used <= before:
+                self._remove(info)
                 removed.append(info)
                 excess -= info.bytes
         return removed
 
-    def verify(self) -> Iterator[Check]:
-        """Check every chunk of every space against its checksums."""
+    def verify(self) -> Iterator[tuple[Path, str]]:
+        """Check every chunk of every space: its file, and what is damaged or nothing."""
         for folder in sorted(self._folders("??/*")):
             if describe(folder) is None:
-                yield Check(folder / DESCRIPTION, DAMAGED, "it cannot be read")
+                yield folder / DESCRIPTION, "it cannot be read"
             for index in sorted(folder.glob(f"*{INDEX}")):
                 try:
-                    chunk = read_chunk(folder, index.name[: -len(INDEX)])[0]
-                    chunk.check(folder)
+                    read_chunk(folder, index.name[: -len(INDEX)])[0].check(folder)
                 except (ValueError, OSError) as error:
-                    yield Check(index, DAMAGED, str(error))
+                    yield index, str(error)
                 else:
-                    yield Check(index, OK if chunk.sums else UNKNOWN)
+                    yield index, ""
 
     def remove_leftovers(self) -> int:
         """Remove what killed processes left anywhere in the store; returns how many bytes that
@@ -167,42 +161,25 @@ class EmbeddingStore:
         return folder
 
     def make_room(self, need: int, current: Space) -> None:
-        """See that `need` more bytes fit the limit; other spaces go for it, the least recently used
-        first."""
+        """Raise where `need` more bytes do not fit the limit."""
         if self.size_limit is None:
             return
-        if self._total + need > self.size_limit or time.monotonic() - self._counted > _RECOUNT_S:
-            self.size()
-        excess = self._total + need - self.size_limit
-        if excess <= 0:
-            return
-        free = [
-            info
-            for info in self._infos()
-            if info.key in self._open or not in_use(self.folder(info.key))
-        ]
-        others = [info for info in free if info.key != current.key]
-        if sum(info.bytes for info in others) >= excess:  # or else they would go for nothing
-            for info in others:
-                if excess > 0 and self._remove(info):
-                    log.info(
-                        "embedding store: removed %s of %s to make room",
-                        describe_size(info.bytes),
-                        info.label,
-                    )
-                    excess -= info.bytes
-        if excess > 0:
+        total = self.size() if self._total is None else self._total
+        if total + need > self.size_limit:
+            total = self.size()  # other processes may have removed something
+        if total + need > self.size_limit:
             raise RunFolderError(
                 f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its limit is "
-                f"{describe_size(self.size_limit)}, and of the {describe_size(self._total)} that it holds "
+                f"{describe_size(self.size_limit)}, and of the {describe_size(total)} that it holds "
                 f"{describe_size(current.bytes)} belong to this very model and template. "
-                "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store. What is stored "
-                "already is kept and will be reused."
+                "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store "
+                "(`layerscope store --prune 2GB`). What is stored already is kept and will be reused."
             )
 
     def grew(self, count: int) -> None:
         """Note that bytes were written, so that the disk need not be walked for every chunk."""
-        self._total += count
+        if self._total is not None:
+            self._total += count
 
     def _infos(self, texts: Callable[[Path], int] = lambda folder: 0) -> list[SpaceInfo]:
         infos = []
@@ -225,22 +202,14 @@ class EmbeddingStore:
     def _folders(self, pattern: str) -> list[Path]:
         return [path for path in self.root.glob(pattern) if path.is_dir() and not _is_link(path)]
 
-    def _remove(self, info: SpaceInfo) -> bool:
-        """Remove a space, unless another process has it open. It disappears at once, however long
-        the deleting takes."""
+    def _remove(self, info: SpaceInfo) -> None:
+        """Remove a space."""
         mine = self._open.get(info.key)
         if mine is not None:
             mine.close()
-        folder, away = (
-            self.folder(info.key),
-            self.root / f"{_REMOVED}{info.key}-{secrets.token_hex(4)}",
-        )
-        if in_use(folder, otherwise=lambda: os.rename(folder, away)):
-            log.info("embedding store: %s is in use by another process and stays", info.label)
-            return False
-        shutil.rmtree(away, ignore_errors=True)
-        self._total -= info.bytes
-        return True
+        shutil.rmtree(self.folder(info.key), ignore_errors=True)
+        if self._total is not None:
+            self._total -= info.bytes
 
 
 def _is_link(space: Path) -> bool:

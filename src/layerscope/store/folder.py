@@ -8,24 +8,19 @@ import json
 import logging
 import os
 import re
-import shutil
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from layerscope.core.files import is_plain_name, sha256_of
 from layerscope.core.formatting import shorten
-from layerscope.core.identity import only_known
 from layerscope.core.runs import MANIFEST, read_manifest
-from layerscope.core.untrusted import is_plain_name, sha256_of
-from layerscope.errors import RunFolderError, clean_name
+from layerscope.errors import RunFolderError, clean_name, one_line
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, run_lock
-from layerscope.store.ours import SHARDS, TABLES, recorded_checksums, remove_ours
-from layerscope.store.verify import DAMAGED, Check, check_run, check_table
+from layerscope.store.records import TABLES, remove_recorded
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -55,12 +50,8 @@ _NAMES = frozenset(
     )
 )
 
-# What runs of earlier versions, whose manifests do not say it, keep in their folders.
-_OWNED = {
-    "profile": (SHARDS,),
-    "probe": (SHARDS,),
-    "evaluation": ("results", "texts", "mteb", "screen"),
-}
+SHARDS = "shards"
+"""The folder in a run's folder that holds what is needed only until the run is complete."""
 
 
 def config_key(config: dict[str, Any]) -> str:
@@ -136,17 +127,10 @@ class RunFolder:
             manifest = {**manifest, TABLES: {**manifest.get(TABLES, {}), **self._digests}}
         return checked.write_json(self.path / MANIFEST, manifest)
 
-    def damaged(self) -> list[Check]:
-        """The files of the run in this folder that are not what was written."""
-        return [check for check in check_run(self.path, self._owned()) if check.status == DAMAGED]
-
-    def is_whole(self) -> bool:
-        """Whether nothing of the finished run in this folder is damaged, and nothing is left to be
-        cleaned up."""
-        left = (SHARDS in self._owned() and self.scratch.exists()) or atomic.has_parts(
-            self.path, _WRITTEN
-        )
-        return not left and not self.damaged()
+    def _has_leftovers(self) -> bool:
+        """Return whether a run that was killed at its last step left something to clean up."""
+        left = SHARDS in self._owned() and self.scratch.exists()
+        return left or any(atomic.parts_in(self.path, _WRITTEN))
 
     @contextmanager
     def session(
@@ -163,9 +147,9 @@ class RunFolder:
         from the start.
 
         A folder that holds another run is refused with what differs, unless `overwrite`. `owned`
-        names what the run keeps in its folder besides tables. Of that, only files that were
-        recorded with a checksum are ever removed (`store.ours`); a user's folder of the same name
-        is refused. `finished(manifest)` tells whether nothing is left to do.
+        names the folders that the run keeps in its own; of them, `overwrite` removes only files that
+        the manifest names or that carry a checksum of layerscope's. `finished(manifest)` tells
+        whether nothing is left to do.
         """
         start = {
             "kind": kind,
@@ -173,51 +157,26 @@ class RunFolder:
             "config": config,
             "layerscope": VERSION,
             **facts,
+            "owned": list(owned),
         }
-        start["owned"] = list(owned)
-
-        def is_done(manifest: dict[str, Any] | None) -> bool:
-            """Nothing is left to do, and nothing to clean up."""
-            return manifest is not None and not overwrite and finished(manifest) and self.is_whole()
-
         earlier = self.open(config, overwrite)
-        if is_done(earlier):
+        if earlier is not None and finished(earlier) and not self._has_leftovers():
             yield Session(self, earlier, True, start)
             return
         with run_lock(self.path):
-            earlier = self.open(
-                config, overwrite
-            )  # another process may have finished it in between
-            if overwrite or earlier is None:
-                earlier, known = None, recorded_checksums(self.path)
-                for name in self._owned():
-                    place = self.path / name
-                    stays = remove_ours(place, known)
-                    if (
-                        stays and name in owned and not place.is_symlink()
-                    ):  # the new run must not find anything of the old one
-                        aside = atomic.free_name(place, ".old")
-                        os.rename(place, aside)
-                        told = (
-                            "%s keeps files that layerscope did not record writing: %d, such as %s"
-                        )
-                        log.warning(told, aside, len(stays), stays[-1].relative_to(place))
-                    elif stays:
-                        log.warning(
-                            "%s is not a file that layerscope recorded writing: it stays", stays[-1]
-                        )
-            whole = self._mend()
-            if earlier is not None and whole and finished(earlier):
-                self.finish()  # of a run that was killed at its last step
+            earlier = self.open(config, overwrite)  # another process may have finished it
+            if earlier is None:
+                self._remove_earlier(owned)
+            self._sweep()
+            if earlier is not None and finished(earlier):  # it was killed at its last step
+                self.finish()
                 yield Session(self, self.manifest(), True, start)
                 return
-            kept = set(self._owned())
-            for name in owned:
-                if (name not in kept and (self.path / name).exists()) or (
-                    self.path / name
-                ).is_symlink():
+            known = set(self._owned())
+            for place in (self.path / name for name in owned):
+                if place.is_symlink() or (place.exists() and place.name not in known):
                     raise RunFolderError(
-                        f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
+                        f"{place} is in the way: no run of layerscope made it, so it is not replaced. "
                         "Move it, or choose another out=."
                     )
             if earlier is not None and not is_complete(earlier):
@@ -225,40 +184,34 @@ class RunFolder:
             self.write_manifest({**start, "status": "running"})
             yield Session(self, earlier, False, start)
 
-    def _mend(self) -> bool:
-        """Remove what killed writers left and what is damaged; whether nothing was."""
-        atomic.remove_parts(self.path, of=_WRITTEN, all_of_them=True)
-        for folder in (
-            self.path / name for name in self._owned() if not (self.path / name).is_symlink()
-        ):
-            inside = list(folder.rglob("*"))
-            for path in inside:
-                facts = path.lstat()
-                # a run makes no links and pipes: it would write into somebody's file, or wait for
-                # ever
-                if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
+    def _remove_earlier(self, owned: Sequence[str]) -> None:
+        """Remove what an earlier run keeps in its folders; the user's files there are kept."""
+        for place in (self.path / name for name in self._owned()):
+            stays = remove_recorded(place)
+            if not stays:
+                continue
+            aside = place
+            if place.name in owned and not place.is_symlink():  # the new run starts without it
+                aside = atomic.free_name(place, ".old")
+                os.rename(place, aside)
+            log.warning(
+                "%s keeps files that layerscope did not record writing: %d, such as %s",
+                *(aside, len(stays), stays[-1].name),
+            )
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left; refuse links, through which a run would write."""
+        atomic.remove_parts(self.path, of=_WRITTEN)
+        for folder in (self.path / name for name in self._owned()):
+            if folder.is_symlink():
+                continue
+            for path in [folder, *folder.rglob("*")]:
+                if path.is_symlink():
                     raise RunFolderError(
-                        f"{path} is in the way: it is a link, a pipe or a device. Move it, or choose another out=."
+                        f"{path} is in the way: it is a link. Move it, or choose another out=."
                     )
-                if (
-                    stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1
-                ):  # somebody else's file too: a copy is ours alone
-                    with path.open("rb") as source:
-                        atomic.write(path, partial(shutil.copyfileobj, source))
-            for inner in (folder, *(path for path in inside if path.is_dir())):
-                atomic.remove_parts(inner, all_of_them=True)
-        found = {check.path: check for check in self.damaged()}
-        for check in found.values():
-            checked.discard(check.error)
-        for csv in [
-            path
-            for path in found
-            if path.suffix == ".csv" and path.with_suffix(".parquet") not in found
-        ]:
-            self._write_csv(csv.stem, self.read_table(csv.stem))
-            self.write_manifest(self.manifest() or {})
-            del found[csv]
-        return not found
+                if path.is_dir():
+                    atomic.remove_parts(path)
 
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
         """The manifest of this very run if it was started or finished here, else None for a fresh
@@ -267,6 +220,8 @@ class RunFolder:
         A folder that holds another run is refused with what differs, unless `overwrite`.
         """
         manifest = self.manifest()
+        if overwrite and manifest is not None:
+            return None
         if manifest is None:
             # a run that was killed while it wrote its first file may have left a part of it
             names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
@@ -283,13 +238,8 @@ class RunFolder:
                     )
                 )
             return None
-        told = manifest.get("config")
-        if manifest.get("key") == config_key(
-            only_known(config, told) if isinstance(told, dict) else config
-        ):
+        if manifest.get("key") == config_key(config):
             return manifest
-        if overwrite:
-            return None
         changes = (
             "; ".join(_differences(manifest.get("config", {}), atomic.plain(config)))
             or "its configuration"
@@ -330,11 +280,15 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path} holds no {name} table. Run the same command again with overwrite=True."
             )
-        check_table(file, self.manifest() or {})
+        recorded = (self.manifest() or {}).get(TABLES, {}).get(file.name)
         try:
+            if recorded is not None and sha256_of(file) != recorded:
+                raise ValueError("its checksum is not the one in the manifest")
             table = pd.read_parquet(file)
         except Exception as error:  # of many kinds: a damaged file can say anything
-            raise checked.DamagedFileError(file, f"{type(error).__name__}: {error}") from error
+            raise RunFolderError(
+                f"{file} is damaged ({one_line(str(error))}). Run its command again with overwrite=True."
+            ) from error
         for column in _NAMES.intersection(table.columns):
             odd = {
                 name: clean_name(name) for name in table[column].unique() if isinstance(name, str)
@@ -348,7 +302,7 @@ class RunFolder:
         """Remove what was needed only while running, where it is the run's own."""
         owned = self._owned()
         if SHARDS in owned:
-            remove_ours(self.scratch, {})
+            remove_recorded(self.scratch)
             manifest = self.manifest() or {}
             if "owned" in manifest:  # a folder of that name that comes later is the user's
                 checked.write_json(
@@ -361,19 +315,14 @@ class RunFolder:
         """Be the only writer of this folder, where there is no session: a folder of several
         runs. `endings`: of other files that the writer makes."""
         with run_lock(self.path):
-            atomic.remove_parts(self.path, of=(*_WRITTEN, *endings), all_of_them=True)
+            atomic.remove_parts(self.path, of=(*_WRITTEN, *endings))
             yield
 
     def _owned(self) -> list[str]:
-        """The names in this folder that belong to the run that is here. An edited manifest must not
-        reach out of its folder."""
-        manifest = self.manifest() or {}
-        told = manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
-        return (
-            [name for name in told if is_plain_name(name)]
-            if isinstance(told, (list, tuple))
-            else []
-        )
+        """Return the names of the folders that the run keeps in its folder."""
+        owned = (self.manifest() or {}).get("owned", ())
+        names = owned if isinstance(owned, (list, tuple)) else ()
+        return [name for name in names if is_plain_name(name)]
 
 
 def _as_text(value: Any) -> Any:

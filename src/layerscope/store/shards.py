@@ -89,8 +89,12 @@ class ShardStore:
         return self.folder / f"{index:06d}.pooled.npy", self.folder / f"{index:06d}.values.npz"
 
     def has(self, index: int) -> bool:
-        """Whether a shard is finished."""
-        return all(file.exists() for file in self._files(index))
+        """Return whether a shard is finished and undamaged; a damaged file of it is removed."""
+        pooled, values = self._files(index)
+        return (
+            checked.read_or_discard(values, checked.read_arrays) is not None
+            and checked.read_or_discard(pooled, checked.read_array) is not None
+        )
 
     def write(self, index: int, shard: Shard) -> None:
         """Write a finished shard."""

@@ -29,11 +29,13 @@ from layerscope.store.chunks import (
     read_chunk,
     write_chunk,
 )
-from layerscope.store.locks import USED, Hold, bytes_in
 
 log = logging.getLogger("layerscope")
 
 DESCRIPTION = "space.json"
+USED = "used"
+"""The file of a space whose modification time says when the space was last used."""
+
 _FORMAT = 1
 _LEFTOVER_S = 3600.0  # a younger file may be another process's chunk in the making
 
@@ -57,8 +59,8 @@ class Space:
         make_room: Callable[[int, Space], None],
         grew: Callable[[int], None],
     ) -> None:
-        """`make_room(need, space)` sees that so many bytes fit the store's limit; `grew(count)` is
-        told what was written."""
+        """`make_room(need, space)` raises where so many bytes do not fit the store's limit;
+        `grew(count)` is told what was written."""
         self.folder, self.key, self.description = folder, key, description
         self._make_room, self._grew = make_room, grew
         self.dtype: str = description["storage_dtype"]
@@ -67,7 +69,6 @@ class Space:
             set()
         )  # (chunk, kind, site) whose checksums were compared
         self._damaged: set[str] = set()
-        self._hold: Hold | None = None
         self._counter = itertools.count()
         self.open()
         remove_leftovers(self.folder, self._known)
@@ -83,37 +84,35 @@ class Space:
         return bytes_in(self.folder)
 
     def open(self) -> None:
-        """See that the folder exists, is this space's and stays while it is in use; note the
-        use."""
+        """See that the folder exists and is this space's, and note the use."""
         path = self.folder / DESCRIPTION
-        if self._hold is None or not path.exists():
+        if not path.exists():
             self.close()
-            self._hold = Hold(self.folder)
-            if not path.exists():
-                content = json.dumps(
-                    {"format": _FORMAT, "description": self.description},
-                    indent=2,
-                    ensure_ascii=False,
-                )
-                raw = content.encode("utf-8", "surrogatepass")
-                atomic.write(path, lambda stream: stream.write(raw))
-                self._grew(len(raw))
-            description = describe(self.folder)
-            if description is None or space_key(description) != self.key:
-                raise RunFolderError(
-                    f"{path} does not describe what its folder's name stands for: it is damaged or was edited. "
-                    f"Remove {self.folder}; its embeddings will be computed again."
-                )
-            self.refresh()
+            content = json.dumps(
+                {"format": _FORMAT, "description": self.description},
+                indent=2,
+                ensure_ascii=False,
+            )
+            raw = content.encode("utf-8", "surrogatepass")
+            atomic.write(path, lambda stream: stream.write(raw))
+            self._grew(len(raw))
+        description = describe(self.folder)
+        if description is None or space_key(description) != self.key:
+            raise RunFolderError(
+                f"{path} does not describe what its folder's name stands for: it is damaged or was edited. "
+                f"Remove {self.folder}; its embeddings will be computed again."
+            )
+        self.refresh()
         self._touch()
 
     def close(self) -> None:
-        """Let go of the folder, so that others may remove it; it is opened again when it is next
-        used."""
-        self._clear()
-        if self._hold is not None:
-            self._hold.release()
-            self._hold = None
+        """Forget what is known of the folder, which was or will be removed."""
+        self._index, self._known = ChunkIndex(), set()
+
+    def check_room(self, texts: int, kinds: int, sites: int, width: int) -> None:
+        """Raise, before any work, where the vectors of so many texts do not fit the store's
+        limit."""
+        self._make_room(texts * kinds * sites * width * np.dtype(self.dtype).itemsize, self)
 
     def refresh(self) -> None:
         """See what other processes have added (or removed) since."""
@@ -126,7 +125,7 @@ class Space:
         except FileNotFoundError:
             names = set()
         if self._known - names:
-            self._clear()
+            self.close()
         for name in sorted(names - self._known - self._damaged):
             self._known.add(name)  # a damaged chunk, too: one warning is enough
             try:
@@ -169,7 +168,7 @@ class Space:
                 self._discard(chunk, error)
                 damaged = True
         if damaged:
-            self._clear()
+            self.close()
             self.refresh()
         return self._index.holds(keys, columns)
 
@@ -296,7 +295,7 @@ class Space:
                 )
             except ValueError as error:
                 self._discard(chunk, error)
-                self._clear()
+                self.close()
                 self.refresh()
                 raise MissingVectorsError(
                     f"a part of the embedding store in {self.folder} was damaged ({error}) and has been discarded. "
@@ -306,33 +305,34 @@ class Space:
             yield at, found[chunk.sites.index(str(site))] if per_site else found, row[at]
 
     def _use(self, keys: Sequence[Key]) -> None:
-        """Note the use; does not make a folder that was pruned again, but opens one that another
-        process has made."""
+        """Note the use; a folder that was pruned is not made again."""
         _check_keys(keys)
-        if self._hold is None and (self.folder / DESCRIPTION).exists():
-            self.open()
         self._touch()
 
     def _touch(self) -> None:
         with contextlib.suppress(OSError):  # gone, or on a disk that can only be read
-            os.utime(
-                self.folder / USED, follow_symlinks=os.utime not in os.supports_follow_symlinks
-            )
-
-    def _clear(self) -> None:
-        self._index, self._known = ChunkIndex(), set()
+            (self.folder / USED).touch()
 
 
 def remove_leftovers(folder: Path, known: set[str]) -> None:
     """Remove what a killed writer left in a space: files of no known chunk, old enough to be
     nobody's work in progress."""
     before = time.time() - _LEFTOVER_S
-    atomic.remove_parts(folder)
     for entry in os.scandir(folder):
         data = entry.name.endswith((".npy", ".numbers")) and entry.name.split(".")[0] not in known
         with contextlib.suppress(OSError):
             if (data or entry.name.endswith(atomic.PART)) and entry.stat().st_mtime < before:
                 os.unlink(entry.path)
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of all files under a folder."""
+    total = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # another process has just renamed or removed it
+                total += os.lstat(os.path.join(at, name)).st_size
+    return total
 
 
 def space_key(description: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.core.untrusted import sha256_of
+from layerscope.core.files import sha256_of
 from layerscope.data.hub import (
     HubBusyError,
     hub_offline,
@@ -223,7 +223,6 @@ class TaskSpec:
             "dataset": metadata.dataset.get("path"),
             "revision": metadata.dataset.get("revision"),
         }
-        # the sample has the name that it has in the manifests of earlier versions
         drawn = {
             "limit": self.sample,
             "seed": self.seed if self.sample is not None else None,

@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 import torch
 from safetensors.torch import save_file
 
+from layerscope.core.files import is_plain_name
 from layerscope.core.heads import Head
+from layerscope.core.json import read_json
 from layerscope.core.poolings import POOLINGS
-from layerscope.core.untrusted import is_plain_name, read_json
 from layerscope.errors import ExportError, LayerscopeError, MissingExtraError, one_line
 from layerscope.exporting.draft import Draft, ExportFormat, Side
 from layerscope.models.settings import quiet

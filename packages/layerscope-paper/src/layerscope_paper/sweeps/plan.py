@@ -18,8 +18,8 @@ from importlib import resources
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from layerscope.core.files import exists
 from layerscope.core.runs import is_reserved, on_disk
-from layerscope.core.untrusted import exists
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.job import evaluate
 from layerscope.metrics import Options
@@ -54,7 +54,7 @@ _RECIPES = "layerscope_paper.sweeps.recipes"
 _MOST_BYTES, _MOST_VALUES, _MOST_LETTERS = 2**20, 100_000, 120
 # files of a run's folder: a step's folder must not stand where the sweep writes, or be taken for
 # what a killed run left
-_OWN_ENDINGS = (".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged")
+_OWN_ENDINGS = (".json", ".parquet", ".csv", ".lock", ".part", ".old")
 _SET_HERE = {
     "model",
     "tokenizer",

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site, expand_sites
+from layerscope.core.files import exists
 from layerscope.core.identity import model_key
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.runs import is_reserved, on_disk
-from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.engines import Engine
@@ -195,7 +195,7 @@ def finished_profile(request: Request, label: str) -> Profile | None:
     """A profile in the study's work folder, if it is finished there. It belongs to this very study:
     its key was checked."""
     folder = RunFolder(request.work / folder_name(label))
-    done = (folder.manifest() or {}).get("status") == "complete" and folder.is_whole()
+    done = (folder.manifest() or {}).get("status") == "complete"
     return Profile.load(folder.path) if done else None
 
 
