@@ -31,6 +31,7 @@ from typing import IO, TYPE_CHECKING
 
 from layerscope.cache import cache_dir
 from layerscope.core.files import sha256_of
+from layerscope.core.json import CHECKSUM, checksum, matches_checksum
 from layerscope.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def file_sha256(path: Path) -> str:
     digest, total = "", None
     with suppress(OSError, ValueError, KeyError, TypeError):
         stored = json.loads(memo.read_text())
-        if stored["key"] == list(key):
+        if stored["key"] == list(key) and matches_checksum(stored):
             total = _sum(real)
             digest = str(stored["sha256"]) if stored["sum"] == total else ""
     if not digest:
@@ -92,11 +93,8 @@ def file_sha256(path: Path) -> str:
         # memo is none.
         with suppress(OSError):
             memo.parent.mkdir(parents=True, exist_ok=True)
-            memo.write_text(
-                json.dumps(
-                    {"key": key, "sha256": digest, "sum": _sum(real) if total is None else total}
-                )
-            )
+            told = {"key": key, "sha256": digest, "sum": _sum(real) if total is None else total}
+            memo.write_text(json.dumps({**told, CHECKSUM: checksum(told)}))
     _READ[key] = time.monotonic(), digest
     return digest
 

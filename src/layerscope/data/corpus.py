@@ -154,6 +154,7 @@ def load_corpus(
             None if limit is None else min(limit, sys.maxsize),
         )
     )
+    records.check_version()
     read = len(texts) + dropped.total()
     if not texts:
         raise _no_texts(records.where, dropped)
@@ -211,6 +212,7 @@ class TextStream:
         for text in _usable(records, make_text_filter(own_filter or "none"), dropped):
             count += 1
             yield text
+        records.check_version()
         # a file tells its column, and what separates its fields, when it is read
         self.source = {"kind": kind} | {
             key: value for key, value in records.facts.items() if value is not None

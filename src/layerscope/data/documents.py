@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from layerscope.data.readers import SUFFIXES, Records, codec, text_lines
+from layerscope.data.readers import SUFFIXES, Records, codec, text_lines, version_check
 from layerscope.errors import DataError
 
 DOCUMENTS = (".txt", ".md")
@@ -41,7 +41,12 @@ def read_documents(folder: Path, encoding: str | None = None, whole: bool = Fals
         )
     known = codec(encoding)
     records = Records(
-        iter(()), str(folder), "file", {"path": str(folder.resolve()), "files": len(files)}, whole
+        iter(()),
+        str(folder),
+        "file",
+        {"path": str(folder.resolve()), "files": len(files)},
+        whole,
+        version_check(*files),
     )
 
     def texts() -> Iterator[tuple[int, object]]:

@@ -42,7 +42,8 @@ class Row(NamedTuple):
 class Records:
     """Values in reading order, each with its position, and what is known of where they come from.
 
-    With `whole` each value is a `Row`, if the source has columns.
+    With `whole` each value is a `Row`, if the source has columns. `check_version` raises an error
+    if the file was written to since reading began.
     """
 
     items: Iterator[tuple[int, object]]
@@ -50,6 +51,7 @@ class Records:
     unit: str
     facts: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
+    check_version: Callable[[], None] = lambda: None
 
     def cell(self, row: Mapping[str, Any], column: str, text: object) -> object:
         """The text of a row, or the whole of it."""
@@ -82,9 +84,50 @@ def read_file(
         "encoding": codec(encoding),
     }
     unit = "row" if kind == ".parquet" else "line"
-    records = Records(iter(()), str(path), unit, facts, whole)
+    records = Records(iter(()), str(path), unit, facts, whole, version_check(path))
     records.items = _READERS[kind](path, column, records)
     return records
+
+
+def version_check(*paths: Path) -> Callable[[], None]:
+    """Return a function that raises an error if one of the files was written to since this call."""
+
+    def versions() -> list[tuple[int, ...]]:
+        stats = [path.stat() for path in paths]
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in stats]
+
+    before = versions()
+
+    def check() -> None:
+        try:
+            same = versions() == before
+        except OSError:
+            same = False
+        if not same:
+            raise DataError(changed(paths[0] if len(paths) == 1 else paths[0].parent))
+
+    return check
+
+
+def changed(what: object) -> str:
+    """Return the message for texts that changed while they were read."""
+    return (
+        f"{what} changed while it was read. Run the same command again when nothing writes to it."
+    )
+
+
+class ExactFloat(float):
+    """A number of a JSON file that is written as it was spelled there."""
+
+    spelling: str
+
+    def __new__(cls, spelling: str) -> ExactFloat:
+        number = super().__new__(cls, spelling)
+        number.spelling = spelling
+        return number
+
+    def __repr__(self) -> str:
+        return self.spelling
 
 
 @contextmanager
@@ -202,11 +245,12 @@ def _inner(value: Any, name: str) -> tuple[Any] | None:
 
 def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
     lines = text_lines(path, records.facts["encoding"])
+    parse_float = ExactFloat if records.whole else None
     head = list(itertools.islice(lines, 1))
     if head and head[0].lstrip().startswith("["):
         records.unit = "item"
         try:
-            values = json.loads("".join(itertools.chain(head, lines)))
+            values = json.loads("".join(itertools.chain(head, lines)), parse_float=parse_float)
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it."
@@ -218,12 +262,18 @@ def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
         yield from enumerate(values, 1)
         return
     yield from json_lines(
-        itertools.chain(head, lines), path, "JSON string or object (or the whole file one list)"
+        itertools.chain(head, lines),
+        path,
+        "JSON string or object (or the whole file one list)",
+        parse_float,
     )
 
 
 def json_lines(
-    lines: Iterable[str], path: Path, expected: str = "JSON object"
+    lines: Iterable[str],
+    path: Path,
+    expected: str = "JSON object",
+    parse_float: Callable[[str], float] | None = None,
 ) -> Iterator[tuple[int, object]]:
     """The value of every line, with its number; an empty text for a blank line."""
     for number, line in enumerate(lines, 1):
@@ -231,7 +281,7 @@ def json_lines(
             yield number, ""
             continue
         try:
-            yield number, json.loads(line)
+            yield number, json.loads(line, parse_float=parse_float)
         except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one {expected}."
@@ -570,7 +620,9 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
         raise DataError(
             f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
         )
+    check_version = version_check(path)
     columns, rows = _json_rows(path) if suffix in (".jsonl", ".ndjson") else _csv_rows(path)
+    check_version()
     if not rows:
         raise DataError(f"{path} holds no examples.")
     return columns, rows

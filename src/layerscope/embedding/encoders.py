@@ -4,7 +4,7 @@ Here or by workers."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -279,10 +279,22 @@ def _folder_encoder(
         if file.is_file()
     }
     facts = {
-        "model": {"name": source.name, "sha256": files_sha256(files.union(source.weights))},
+        "model": {
+            "name": source.name,
+            "sha256": files_sha256(files.union(file.resolve() for file in source.weights)),
+        },
         "max_length": max_length, "dtype": str(dtype),
     }  # fmt: skip
     return FolderEncoder(root, facts, batch, **to, **({} if dtype == "auto" else {"dtype": dtype}))
+
+
+def decisive(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that decide the vectors: without the model's name, which is as it was
+    spelled."""
+    model = facts.get("model")
+    if not isinstance(model, Mapping) or not (model.get("sha256") or model.get("weights_sha256")):
+        return dict(facts)
+    return {**facts, "model": {name: model[name] for name in model if name != "name"}}
 
 
 def in_blocks(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

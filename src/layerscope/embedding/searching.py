@@ -13,7 +13,15 @@ import pandas as pd
 from layerscope.command import Command
 from layerscope.core.heads import unit
 from layerscope.data.corpus import TextStream
-from layerscope.embedding.encoders import DOCUMENT, QUERY, VECTOR, Layers, in_blocks, open_encoder
+from layerscope.embedding.encoders import (
+    DOCUMENT,
+    QUERY,
+    VECTOR,
+    Layers,
+    decisive,
+    in_blocks,
+    open_encoder,
+)
 from layerscope.embedding.writing import BLOCK, facts_of, vectors_in
 from layerscope.errors import DataError, InvalidValueError, clean_name
 
@@ -89,7 +97,7 @@ def search(
         if (
             file is not None
             and told
-            and any(told.get(one) != value for one, value in asked.items())
+            and any(decisive(told).get(one) != value for one, value in decisive(asked).items())
         ):
             model_told = told.get("model")
             who = (

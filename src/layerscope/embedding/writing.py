@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
-from layerscope.data.readers import Row
-from layerscope.embedding.encoders import Encoder, Layers, in_blocks, open_encoder
+from layerscope.data.readers import Row, changed
+from layerscope.embedding.encoders import Encoder, Layers, decisive, in_blocks, open_encoder
 from layerscope.engines import Engine
 from layerscope.errors import (
     DataError,
@@ -102,9 +102,10 @@ def embed(
             f"the readout {readout.name} is fitted on texts: let `improve` make a folder, and embed with that."
         )
     stream = TextStream(data, column=column, offline=offline, encoding=encoding)
-    digest, total = hashlib.sha256(), 0
+    digest, total, numbers = hashlib.sha256(), 0, Numbers()
     for row in stream.rows():  # before the model is loaded: a file that cannot be read is found out
         digest.update(_told(row))
+        numbers.add(row)
         total += 1
     with lock_beside(place.resolve(), "embedding") as work, command:
         encoder = open_encoder(
@@ -112,8 +113,11 @@ def embed(
         )
         texts = {**stream.source, "sha256": digest.hexdigest()}
         facts = {**encoder.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
-        key = config_key({name: facts[name] for name in facts if name != "layerscope"})
-        parts = Parts(work, encoder, key, command.engine.remote, coordinates)
+        deciding = decisive({name: facts[name] for name in facts if name != "layerscope"})
+        key = config_key(deciding)
+        parts = Parts(
+            work, encoder, key, command.engine.remote, coordinates, numbers.columns_of_text()
+        )
         atomic.remove_parts(place.parent, of=(f".{place.name}",))
         if place.exists():
             there = facts_of(place).get("key")
@@ -130,8 +134,13 @@ def embed(
                 parts.clear()  # of a run that was killed at its very end
                 return place
         command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
+        read_again = hashlib.sha256()
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
+            for row in block:
+                read_again.update(_told(row))
             parts.add(number, block, command)
+        if read_again.digest() != digest.digest():
+            raise DataError(changed(data if isinstance(data, str | Path) else stream.name))
         parts.join(place, {**facts, "key": key, "rows": total, "cut": parts.cut})
     encoder.say_cuts(parts.cut, total)
     if stream.dropped:
@@ -165,9 +174,16 @@ class Parts:
     sha256, before it is written."""
 
     def __init__(
-        self, work: Path, encoder: Encoder, key: str, remote: bool, coordinates: bool
+        self,
+        work: Path,
+        encoder: Encoder,
+        key: str,
+        remote: bool,
+        coordinates: bool,
+        columns_of_text: Container[str] = (),
     ) -> None:
         self.work, self.encoder, self.coordinates = work, encoder, coordinates
+        self.columns_of_text = columns_of_text
         fit = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
         self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
         self.key = f"{key}-{self.size}"
@@ -218,6 +234,7 @@ class Parts:
             rows,
             dict(zip(self.encoder.names, vectors, strict=True)),
             ("x", "y") if self.coordinates else (),
+            self.columns_of_text,
         )
         packed = io.BytesIO()
         pq.write_table(
@@ -283,11 +300,52 @@ def _told(row: Row) -> bytes:
     return plain.encode()
 
 
+class Numbers:
+    """The columns whose numbers would lose digits if they were written as numbers.
+
+    They are those with a decimal of many digits, and those with both decimals and whole numbers
+    that no 64-bit decimal can hold.
+    """
+
+    def __init__(self) -> None:
+        self._decimals: set[str] = set()
+        self._large: set[str] = set()
+        self._long: set[str] = set()
+
+    def add(self, row: Row) -> None:
+        """Look at the numbers of a row, also inside lists and objects."""
+        for name, value in row.others.items():
+            if not isinstance(value, str):
+                self._look(str(name), value)
+
+    def _look(self, name: str, value: Any) -> None:
+        if isinstance(value, float):
+            self._decimals.add(name)
+            if str(value) != float.__repr__(value) and len(str(value)) > _EXACT_DIGITS:
+                self._long.add(name)
+        elif isinstance(value, int):
+            if abs(value) > 2**53:
+                self._large.add(name)
+        elif isinstance(value, Mapping | list):
+            for inner in value.values() if isinstance(value, Mapping) else value:
+                self._look(name, inner)
+
+    def columns_of_text(self) -> frozenset[str]:
+        """Return the names of these columns."""
+        return frozenset(self._long | (self._decimals & self._large))
+
+
+_EXACT_DIGITS = 15  # of a 64-bit decimal
+
+
 def _table(
-    rows: Sequence[Row], vectors: Mapping[str, np.ndarray], added: Sequence[str] = ()
+    rows: Sequence[Row],
+    vectors: Mapping[str, np.ndarray],
+    added: Sequence[str] = (),
+    columns_of_text: Container[str] = (),
 ) -> Any:
     """A table of texts, their other columns and vectors; a column of mixed kinds is written as
-    text.
+    text, and so are `columns_of_text`.
 
     A column with a name that is needed here, also for what is `added` later, is called `…_given`.
     """
@@ -305,7 +363,8 @@ def _table(
         values = [row.others.get(name) for row in rows]
         kept = as_text(f"{name}_given" if re.sub("(_given)+$", "", name) in taken else name)
         try:
-            columns[kept] = pa.array(values)
+            kind = pa.string() if name in columns_of_text else None
+            columns[kept] = pa.array(values, kind)
         except (pa.ArrowException, OverflowError, UnicodeError):
             columns[kept] = pa.array(
                 [None if value is None else as_text(value) for value in values]

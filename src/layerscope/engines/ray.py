@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,8 +23,8 @@ class RayEngine(Engine):
     """Workers on a Ray cluster, each an actor that opens its work once.
 
     `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it,
-    `RAY_ADDRESS` is used, or a cluster that runs on this machine, or one that is started here and
-    stopped at the end. An item that fails or loses its worker is tried `attempts` times; a worker
+    `RAY_ADDRESS` is used, or a cluster is started here and stopped at the end: it listens on the
+    loopback address only and needs a token that only its own processes have. An item that fails or loses its worker is tried `attempts` times; a worker
     that gives no sign of life for `answer_timeout` seconds is replaced. The engine connects when
     there is something to do. Its workers stay until it is closed, so that the next piece of work
     need not start them again.
@@ -111,6 +114,7 @@ class RayEngine(Engine):
         self._idle = IdleWorkers()
         if self._connected_here:
             ray.shutdown()
+            _read_authentication_again()
             self._restore_output()
             self._connected_here = False
 
@@ -120,10 +124,18 @@ class RayEngine(Engine):
             return ray
         self._check_address()
         self._idle = IdleWorkers()  # those of an earlier connection ended with it
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        options = {
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+            "namespace": "layerscope",
+        }
+        if "//" not in address:
+            options["job_config"] = _job_config()
         self._restore_output = _redirect_output()
         try:
-            ray.init(address=self.address, namespace="layerscope", **quiet)
+            with _closed_to_others(started_here=address == "local"):
+                ray.init(address=address, include_dashboard=False, **options)
         except (
             ConnectionError,
             ValueError,
@@ -161,6 +173,68 @@ class RayEngine(Engine):
     @staticmethod
     def _machines(ray: Any) -> list[Machine]:
         return [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+
+@contextmanager
+def _closed_to_others(started_here: bool) -> Iterator[None]:
+    """Bind a cluster that is started in the block to the loopback address, with a token of its own.
+
+    Ray would bind it to all addresses of the machine, and would keep its token in a file of the
+    home folder that other users can often read. The token is in the environment of the cluster's
+    processes, which no other user can read. The current folder is not on their path. A cluster of
+    the user's own is left as it is.
+    """
+    if not started_here:
+        yield
+        return
+    from ray._private import ray_constants
+
+    settings = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "PYTHONSAFEPATH": "1",
+    }
+    environment_before = {name: os.environ.get(name) for name in settings}
+    clusters_before = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(settings)
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray's own switch for "this machine alone"
+    _read_authentication_again()
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters_before
+        for name, value in environment_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _read_authentication_again() -> None:
+    """Make Ray read its authentication settings from the environment again: it keeps the first."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _job_config() -> Any:
+    """Return job settings by which workers import only from folders that this process imports from.
+
+    Ray puts the current folder first on the path of all workers, so that a `numpy.py` beside the
+    data would be run there. Ray has no setting for this, so its method is extended.
+    """
+    from ray.job_config import JobConfig
+
+    class SamePath(JobConfig):  # type: ignore[misc]
+        def _get_proto_job_config(self) -> Any:
+            folders = {os.path.abspath(folder) for folder in sys.path}
+            self._py_driver_sys_path = [
+                folder for folder in self._py_driver_sys_path if folder in folders
+            ]
+            return super()._get_proto_job_config()
+
+    return SamePath()
 
 
 def _redirect_output() -> Callable[[], object]:

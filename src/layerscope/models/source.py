@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -118,7 +119,13 @@ def resolve(
             raise ModelError(
                 f"{text} is on this machine, where there are no revisions: leave out {revision!r}."
             )
-        return _local_source(path, one_line(path.name), "folder", allow_pickle, trust_remote_code)
+        return _local_source(
+            path,
+            one_line(Path(os.path.abspath(path)).name),
+            "folder",
+            allow_pickle,
+            trust_remote_code,
+        )
     match = _hub_id(spec)
     if revision and match["revision"] and revision != match["revision"]:
         raise ModelError(

@@ -116,9 +116,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
         raise UnknownNameError(
             "figure format", target.suffix or target.name, [f".{name}" for name in known]
         )
-    with atomic.explained(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
+    atomic.write(target, lambda stream: figure.savefig(stream, format=kind))
     return target
 
 
