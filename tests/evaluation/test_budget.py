@@ -78,17 +78,7 @@ def test_what_does_not_fit_at_once_is_encoded_and_scored_in_turns(
         **{**given, "store": given["out"].parent / "other"},
     )
     assert "turns of at most" in caplog.text
-    assert any(
-        "turns" in warning and "no map is kept" in warning
-        for warning in in_turns.manifest["warnings"]
-    )
-    assert "no map is kept" in in_turns.report(given["out"].parent / "page.html").read_text(
-        encoding="utf-8"
-    )
-    assert in_turns.find_map() is None
-    assert whole.find_map().texts is not None
-    bare = evaluate(tiny_model(), tasks, texts=False, **{**given, "out": None})
-    assert bare.find_map().texts is None
+    assert any("turns of at most" in warning for warning in in_turns.manifest["warnings"])
     assert not (given["out"] / "vectors").exists()
     keys = ["task", "pooling", "layer"]
     both = whole.scores.merge(in_turns.scores, on=keys, suffixes=("", "_turns"))

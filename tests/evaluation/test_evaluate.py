@@ -272,18 +272,6 @@ def test_undefined_readouts_are_marked_and_not_averaged(whole: Whole) -> None:
     assert gains["score"].notna().all()
 
 
-def test_the_map_has_the_texts_with_their_labels(whole: Whole) -> None:
-    made = Evaluation.load(whole.run.path).map()
-    assert made.total == whole.run.manifest["counts"]["texts"]
-    assert len(made) == min(2000, made.total)
-    assert made.readings[0].name == "today"
-    best = whole.run.scores.groupby([*KEYS, "layer"])["score"].mean()
-    assert len(made.readings) > 1
-    assert made.readings[-1].at == best.index[best.argmax()][-1]
-    assert set(made.columns["task"]) <= set(whole.run.manifest["tasks"])
-    assert {"label", "cluster", "length"} <= set(made.columns)
-
-
 def test_manifest(whole: Whole) -> None:
     manifest = whole.run.manifest
     assert manifest["status"] == "complete"

@@ -46,8 +46,6 @@ class EvaluateSettings(shared.CommandOptions):
     store_size: str = option(
         "10GB", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size
     )
-    texts: bool = shared.TEXTS
-    layout: str = shared.LAYOUT
     store_dtype: str = option(
         "float32", panel=ENGINES, help="float32, or float16 for half the disk space."
     )

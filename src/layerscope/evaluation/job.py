@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from layerscope.core.formatting import describe_size
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
-from layerscope.engines import Engine, LocalEngine
+from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import MissingExtraError, UnknownNameError
-from layerscope.evaluation.mapping import map_of_evaluation
+from layerscope.evaluation.loop import TURNS, Loop, Scorers
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import (
@@ -35,11 +36,9 @@ from layerscope.evaluation.scoring import (
     require_mteb,
     task_files,
 )
-from layerscope.evaluation.steps import Scorers, first_of
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.walk import TURNS, Means, Walk
-from layerscope.maps import check_layout
 from layerscope.models import LoadedModel
+from layerscope.progress import Progress
 from layerscope.spectra import faster
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore
@@ -69,8 +68,6 @@ def evaluate(
     store_size: int | None = 10 * 2**30,
     store_dtype: str = "float32",
     normalize: bool | None = None,
-    texts: bool = True,
-    layout: str = "pca",
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -94,8 +91,6 @@ def evaluate(
     - `normalize`: scale vectors to length 1, which does not change cosines but does change
       classifiers. None: do what the model's
       own sentence-transformers pipeline does.
-    - `texts`: whether the map that is kept has what the texts say. `layout`: how it lays them out,
-      `pca` or `umap`.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
     gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
@@ -118,7 +113,6 @@ def evaluate(
         raise UnknownNameError("scoring", str(scoring), SCORINGS)
     if scoring == "device":
         faster.require_scoring()
-    check_layout(layout)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(
@@ -151,8 +145,6 @@ def evaluate(
             store_dtype=store_dtype,
             scoring=scoring
             or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
-            texts=texts,
-            layout=layout,
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -169,8 +161,24 @@ def evaluate(
             return job.run_in(RunFolder(Path(scratch) / "run")).in_memory()
 
 
-class EvaluationJob(Means):
-    """One evaluation, from its folder to its tables."""
+@dataclass(frozen=True)
+class EvaluationJob:
+    """One evaluation, from its folder to its tables. With a `recipe`, the engine's workers run the
+    model."""
+
+    plan: EvaluationPlan
+    store: EmbeddingStore
+    scoring_workers: int
+    batch_size: int | None
+    bar: Progress
+    engine: Engine
+    recipe: ModelRecipe | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Whether the model runs elsewhere than scores do: on one CPU they would only be in each
+        other's way."""
+        return self.plan.model.device.type != "cpu"
 
     def run_in(self, folder: RunFolder, overwrite: bool = False) -> Evaluation:
         """Run in a folder: return what is finished there, resume what was started."""
@@ -179,9 +187,7 @@ class EvaluationJob(Means):
         def finished(manifest: dict[str, Any]) -> bool:
             """Nothing is left to do: no task failed, no data changed."""
             whole = is_complete(manifest) and not manifest.get("failed")
-            return (
-                whole and manifest.get("task_files") == files and not manifest.get("screened")
-            )  # 0.2.0 left readouts out
+            return whole and manifest.get("task_files") == files
 
         settings: dict[str, Any] = {
             "overwrite": overwrite,
@@ -201,35 +207,29 @@ class EvaluationJob(Means):
                 DeviceScoring(plan.model.device, self.scoring_workers),
                 described_texts,
             )
-        texts, labels, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
-        first = first_of(texts, {name: facts[name]["task_type"] for name in texts}, plan.max_length)
-        turns = plan.turns(texts, self.store.size_limit, first)
-        notes = [] if len(turns) == 1 else [_in_turns(turns, self.store.size_limit)]
+        texts, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
+        turns = plan.turns(texts, self.store.size_limit)
+        notes = [_in_turns(turns, self.store.size_limit)] if turns[0].own else []
         for note in notes:
             log.warning(note)
         collected = time.perf_counter() - clock
         with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
-            walk = Walk(self, folder.path, texts, facts, turns, scorers, first)
-            walk.go()
+            loop = Loop(
+                plan, folder.path, texts, turns, self.store, scorers, self.bar,
+                self.batch_size, self.engine, self.recipe,
+            )  # fmt: skip
+            loop.go()
         shutil.rmtree(folder.path / TURNS, ignore_errors=True)
-        counts, results, spaces = walk.counts, walk.results, walk.spaces
+        counts, results = loop.counts, loop.results
         counts["texts"] = len({text for some in texts.values() for text in some})
-        context = self.context(folder.path)
+        context = loop.context()
         scores = score_table(results, plan.model.n_blocks)
-        by_place = {(job.task.name, job.readout, job.layer): job for job in walk.jobs}
+        by_place = {(job.task.name, job.readout, job.layer): job for job in loop.jobs}
         clock = time.perf_counter()
         gains = gain_table(
             scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed
         )
-        walk.seconds["gains"] = time.perf_counter() - clock
-        made = (
-            map_of_evaluation(plan, texts, labels, spaces, scores)
-            if spaces and not walk.failed
-            else None
-        )
-        walk.seconds["map"] = time.perf_counter() - clock - walk.seconds["gains"]
-        del spaces
-        walk.spaces = {}  # until here they could not be pruned
+        loop.seconds["gains"] = time.perf_counter() - clock
         manifest = make_manifest(
             Evaluation.kind,
             model=plan.model.identity,
@@ -240,18 +240,15 @@ class EvaluationJob(Means):
                 f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"
             ],
             failed=failed
-            + [{"task": name, "reason": why} for name, why in walk.failed.items()]
+            + [{"task": name, "reason": why} for name, why in loop.failed.items()]
             + failures(results),
             warnings=notes + warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
-            seconds={"collect": collected, **walk.seconds},
-            **({"estimate": walk.estimate} if walk.estimate else {}),
+            seconds={"collect": collected, **loop.seconds},
             engine=self.engine.facts(),
             scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts(results))},
         )
-        run = Evaluation(scores, gains, manifest)
-        run._map = made if made is None or plan.texts else made.without_texts()
-        return run
+        return Evaluation(scores, gains, manifest)
 
 
 def _in_turns(turns: Sequence[Turn], store_size: int | None) -> str:
@@ -259,7 +256,7 @@ def _in_turns(turns: Sequence[Turn], store_size: int | None) -> str:
     total, most = (describe_size(some(turn.bytes for turn in turns)) for some in (sum, max))
     return (
         f"vectors take {total}, and the store may have {describe_size(store_size or 0)}: tasks are encoded and scored in "
-        f"{len(turns)} turns of at most {most}, and vectors go after their turn: no map is kept."
+        f"{len(turns)} turns of at most {most}, and vectors go after their turn."
     )
 
 

@@ -4,7 +4,7 @@ run's key."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerscope.capture import Site
@@ -14,7 +14,6 @@ from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec
-from layerscope.maps import map_key
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 
@@ -27,14 +26,24 @@ Texts = Mapping[str, Sequence[str]]
 """The texts of each task."""
 
 
+TOGETHER = 12_800
+"""Small tasks are encoded together up to this number of texts: fewer would go in small chunks."""
+
+
 @dataclass(frozen=True)
 class Turn:
-    """Tasks and sites whose vectors are in the store at the same time, and the bytes that they
-    take."""
+    """Tasks and sites that are encoded and then scored, and the bytes of their vectors."""
 
     tasks: tuple[str, ...]
     sites: tuple[Site, ...]
     bytes: int
+    own: bool = False
+    """Whether the vectors have a folder of their own, which goes after the turn: the store does
+    not hold those of all turns."""
+
+    def alone(self) -> list[Turn]:
+        """A turn for each of the tasks."""
+        return [replace(self, tasks=(name,)) for name in self.tasks]
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,6 @@ class EvaluationPlan:
     unit_length: bool = False
     store_dtype: str = "float32"
     scoring: str = "mteb"
-    texts: bool = True  # on the map
-    layout: str = "pca"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -68,7 +75,6 @@ class EvaluationPlan:
             "layerscope": VERSION,
             "store_dtype": self.store_dtype,
             **({} if self.scoring == "mteb" else {"scoring": self.scoring}),
-            **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
         }
 
     def by_template(self) -> dict[str, list[Readout]]:
@@ -78,42 +84,41 @@ class EvaluationPlan:
             grouped.setdefault(readout.template, []).append(readout)
         return grouped
 
-    def turns(self, texts: Texts, store_size: int | None, first: Sequence[str] = ()) -> list[Turn]:
-        """How the tasks go through a store of limited size: all at once if they fit, else in turns:
-        `first`, then the largest.
+    def turns(self, texts: Texts, store_size: int | None) -> list[Turn]:
+        """The turns in which the tasks are encoded and scored, small ones together.
 
-        A task that does not fit alone is read a few layers at a time. What does not fit even so is
-        refused.
+        Where the store cannot hold all vectors, those of every turn fit, and a task that does not
+        fit alone is encoded a few layers at a time. What does not fit even so is refused.
         """
         kinds = sum(len(kinds_of(readouts)) for readouts in self.by_template().values())
         each = (
             kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)
         )  # bytes of a text at one site
         count = len({text for some in texts.values() for text in some})
-        names = sorted(texts, key=lambda name: (name not in first, -len(texts[name])))
-        if store_size is None or count * each * len(self.sites) <= store_size:
-            return [Turn(tuple(texts), self.sites, count * each * len(self.sites))]
+        whole = store_size is None or count * each * len(self.sites) <= store_size
         out: list[Turn] = []
-        for name in names:
-            need = len(texts[name]) * each
-            fit = min(store_size // max(1, need), len(self.sites))
+        together = 0  # texts of the last turn
+        for name, some in texts.items():
+            need = len(some) * each
+            fit = len(self.sites)
+            if not whole and store_size is not None:
+                fit = min(store_size // max(1, need), fit)
             if fit == 0:
                 raise LayerscopeError(
-                    f"{len(self.readouts)} readouts of {len(texts[name])} texts take {describe_size(need)} at one layer, and the "
-                    f"embedding store may have {describe_size(store_size)}. Raise store_size=, store float16 (store_dtype=), or "
+                    f"{len(self.readouts)} readouts of {len(some)} texts take {describe_size(need)} at one layer, and the "
+                    f"embedding store may have {describe_size(store_size or 0)}. Raise store_size=, store float16 (store_dtype=), or "
                     "give fewer readouts=: sample= finds the best on a part of each task."
                 )
-            whole = need * len(self.sites)
-            alike = (
-                bool(out)
-                and fit == len(self.sites) == len(out[-1].sites)
-                and (name in first) == (out[-1].tasks[0] in first)
-            )
-            if alike and out[-1].bytes + whole <= store_size:
-                out[-1] = Turn((*out[-1].tasks, name), self.sites, out[-1].bytes + whole)
-            else:
-                parts = [self.sites[i : i + fit] for i in range(0, len(self.sites), fit)]
-                out += [Turn((name,), sites, need * len(sites)) for sites in parts]
+            size = need * len(self.sites)
+            joins = bool(out) and fit == len(self.sites) == len(out[-1].sites)
+            if joins and together < TOGETHER and (whole or out[-1].bytes + size <= store_size):  # type: ignore[operator]
+                last = out[-1]
+                out[-1] = Turn((*last.tasks, name), self.sites, last.bytes + size, not whole)
+                together += len(some)
+                continue
+            parts = [self.sites[i : i + fit] for i in range(0, len(self.sites), fit)]
+            out += [Turn((name,), sites, need * len(sites), not whole) for sites in parts]
+            together = len(some)
         return out
 
     def conventions(self) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def task_config(spec: TaskSpec) -> dict[str, Any]:
         "name": spec.name,
         "source": spec.source,
         "path": spec.path,
-        "limit": spec.sample,
+        "sample": spec.sample,
         "seed": spec.seed,
     }
 
@@ -161,7 +166,7 @@ def warnings(
         if fact.get("exact") is False:
             out.append(f"{name} is not MTEB's own split: {fact.get('exact_reason')}.")
     identity = plan.model.identity
-    if quantization := identity.get("quantization", identity.get("quantisation")):
+    if quantization := identity.get("quantization"):
         out.append(f"the weights were quantized ({quantization}) in their source.")
     return out
 

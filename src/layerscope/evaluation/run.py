@@ -291,9 +291,7 @@ class Evaluation(WideTable, StoredRun):
 
     def in_memory(self) -> Evaluation:
         """The same evaluation without its folder."""
-        alone = replace(self, path=None, _items=self.items())
-        alone._map = self.find_map()
-        return alone
+        return replace(self, path=None, _items=self.items())
 
     def best(self) -> pd.DataFrame:
         """Per task: the best layer and readout, against the last layer under the same readout and

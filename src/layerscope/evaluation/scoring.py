@@ -30,7 +30,7 @@ from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.run import ItemScores, items_of, texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
-from layerscope.evaluation.tasks.facts import labels_of, refuse_constant
+from layerscope.evaluation.tasks.facts import refuse_constant
 from layerscope.models.source import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -244,15 +244,14 @@ def collect(
     run: Path,
     bar: Progress,
     texts_of: Callable[[Any], list[str]] = encoded_texts,
-) -> tuple[dict[str, list[str]], dict[str, str], dict[str, Any], list[dict[str, str]]]:
-    """The texts that each task encodes; the labels of those that have one; facts of each task.
+) -> tuple[dict[str, list[str]], dict[str, Any], list[dict[str, str]]]:
+    """The texts that each task encodes, and facts of each task.
 
     Last come the tasks that could not be read, with the reason.
     """
     quiet_mteb()
     bar.begin("reading tasks|tasks", len(specs))
     texts: dict[str, list[str]] = {}
-    labels: dict[str, str] = {}
     facts: dict[str, Any] = {}
     failed: list[dict[str, str]] = []
     for spec in specs:
@@ -260,7 +259,6 @@ def collect(
             task = spec.load()
             refuse_constant(task)
             texts[spec.name], facts[spec.name] = texts_of(task), spec.facts(task)
-            labels |= labels_of(task)
         except Exception as error:
             failed.append({"task": spec.name, "reason": reason_of(error)})
             continue
@@ -272,7 +270,7 @@ def collect(
         checked.write_array(texts_file(run, spec.name), keys)
     if not texts:
         raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
-    return texts, labels, facts, failed
+    return texts, facts, failed
 
 
 def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:

@@ -162,18 +162,6 @@ def _labeled(task: Any, data: Any) -> tuple[list[Any], list[Any]]:
     return texts, labels
 
 
-def labels_of(task: Any) -> dict[str, str]:
-    """The label of each text of a task that has texts with labels; nothing for others."""
-    if task.metadata.type not in _LABELED:
-        return {}
-    return {
-        str(text): str(label)
-        for _, _, data in used_splits(task)
-        if not isinstance(data, Mapping)
-        for text, label in zip(*_labeled(task, data), strict=True)
-    }
-
-
 def _pair(data: Any, first: str, second: str) -> dict[str, Any]:
     return {"rows": len(data), "characters": _characters(data[first]) + _characters(data[second])}
 

@@ -1,11 +1,10 @@
-"""Many tasks as one plan: the order and what goes on at the same time change no number, and a task
-that fails stops no other."""
+"""The loop over tasks: what goes on at the same time changes no number, and a task that fails stops
+no other."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,12 +21,13 @@ from layerscope import Evaluation, evaluate
 from layerscope.core.readout import Readout
 from layerscope.engines import LocalEngine
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
-from layerscope.evaluation import encode, pool, scoring, steps, walk
+from layerscope.evaluation import plan, pool, scoring
 from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import ChunkWork, EncodePass, TextEncoder
+from layerscope.evaluation.job import EvaluationJob
+from layerscope.evaluation.loop import Loop, Scorers
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.scoring import ScoringContext
-from layerscope.evaluation.walk import Means
 from layerscope.store import checked
 from tests.evaluation.support import TASKS, watch, write_tasks
 from tests.tiny import tiny_model
@@ -49,11 +49,10 @@ def given(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def in_steps() -> Iterator[pytest.MonkeyPatch]:
-    """A step per task, and scoring beside the encoding, as on a GPU; until it is undone."""
+    """A turn per task, and scoring beside the encoding, as on a GPU; until it is undone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "TOGETHER", 1)
-        patch.setattr(steps, "_TIMED", 4)
-        patch.setattr(Means, "apart", property(lambda self: True))
+        patch.setattr(plan, "TOGETHER", 1)
+        patch.setattr(EvaluationJob, "apart", property(lambda self: True))
         yield patch
 
 
@@ -66,121 +65,101 @@ def same(a: Evaluation, b: Evaluation) -> None:
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     """What is encoded and scored, in which thread."""
     log: list[tuple[str, str, int]] = []
-    own, run = walk.Walk._encode, DeviceScoring.run
+    own, run = Loop._encode, DeviceScoring.run
 
-    def encoded(self: walk.Walk, step: steps.Step, *rest: Any) -> None:
-        log.append(("encode", step.tasks[0], threading.get_ident()))
-        own(self, step, *rest)
+    def encoded(self: Loop, turn: plan.Turn) -> Any:
+        log.append(("encode", turn.tasks[0], threading.get_ident()))
+        return own(self, turn)
 
     def scored(self: DeviceScoring, context: ScoringContext, jobs: Any) -> Any:
         if jobs:
             log.append(("score", jobs[0].task.name, threading.get_ident()))
         return run(self, context, jobs)
 
-    monkeypatch.setattr(walk.Walk, "_encode", encoded)
+    monkeypatch.setattr(Loop, "_encode", encoded)
     monkeypatch.setattr(DeviceScoring, "run", scored)
     return log
 
 
-def test_steps_side_by_side_give_the_scores_of_one_after_the_other(
-    given: dict[str, Any], in_steps: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_turns_side_by_side_give_the_scores_of_one_after_the_other(
+    given: dict[str, Any], in_steps: pytest.MonkeyPatch
 ) -> None:
     log = noted(in_steps)
     run = evaluate(tiny_model(), TASKS, **given)
-    assert sorted(name for what, name, _ in log if what == "encode") == sorted(TASKS)
-    # the first task is scored after it was encoded, in another thread, and the encoding is at most
-    # one task ahead
+    assert [name for what, name, _ in log if what == "encode"] == list(TASKS)
+    # a task is scored after it was encoded, in another thread
     for i, (what, name, thread) in enumerate(log):
         assert (thread == threading.get_ident()) == (what == "encode")
         if what == "score":
             assert ("encode", name) in [entry[:2] for entry in log[:i]]
-    assert "encoding should take" in caplog.text
-    assert run.manifest["estimate"]["encode"] > 0
-    assert run.manifest["estimate"]["memory_bytes"] > 2**20
     # nothing is scored but what the run asks for
     assert len([entry for entry in log if entry[0] == "score"]) == len(TASKS)
     in_steps.undo()
     whole = evaluate(tiny_model(), TASKS, **{**given, "store": given["store"].with_name("other")})
-    assert "estimate" not in whole.manifest  # one step: nothing is timed
     assert whole.manifest["counts"]["encoded"] == run.manifest["counts"]["encoded"]
     assert whole.manifest["counts"]["truncated"] == run.manifest["counts"]["truncated"]
     same(run, whole)
 
 
-def test_the_longest_task_comes_first_and_small_ones_go_together() -> None:
-    turn: Any = type("Turn", (), {"tasks": ("a", "b", "c", "d"), "sites": ()})()
-    texts = {"a": ["x"] * 5, "b": ["x" * 50] * 13_000, "c": ["x"] * 13_000, "d": ["x"] * 20}
-    assert [step.tasks for step in steps.steps_of([turn], texts, 256)] == [
-        ("b",),
-        ("c",),
-        ("d", "a"),
-    ]
-    kinds = {"a": "STS", "b": "STS", "c": "Clustering", "d": "Clustering"}
-    assert set(steps.first_of(texts, kinds, 256)) == {"d", "a"}
-    assert [step.tasks for step in steps.steps_of([turn], texts, 256, ("d", "a"))] == [
-        ("a", "d"),
-        ("b",),
-        ("c",),
-    ]
-    assert set(steps.first_of(texts, {**kinds, "c": "Ranking"}, 256)) == {
-        "c",
-        "d",
-        "a",
-    }  # 13,000 characters of 663,025
-    assert steps.first_of(texts, {**kinds, "b": "Ranking"}, 256) == ()  # nearly all
-    assert steps.first_of({"a": texts["a"], "d": texts["d"]}, kinds, 256) == ()  # not worth it
+def test_turns_hold_what_fits_and_small_tasks_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "TOGETHER", 10)
+    asked: Any = SimpleNamespace(
+        by_template=lambda: {"plain": [Readout()]},
+        model=SimpleNamespace(width=1),
+        sites=(0, 1),
+        store_dtype="",
+    )
+    texts: Any = {"a": range(9), "b": range(9, 11), "c": range(11, 14)}
 
+    def turns(size: int | None) -> list[Any]:
+        found = plan.EvaluationPlan.turns(asked, texts, size)
+        return [(turn.tasks, turn.sites, turn.bytes, turn.own) for turn in found]
 
-def test_what_scores_take_follows_from_those_of_their_kinds() -> None:
-    size = steps.Size
-    took = [
-        (size("STS", 100, 100), 1.0),
-        (size("Clustering", 100, 500), 6.0),
-    ]  # 10 ms to read a text, 10 ms for an item
-    assert steps.seconds_of(
-        [size("STS", 300, 300), size("Clustering", 200, 400)], took
-    ) == pytest.approx(3 + 2 + 4)
-    assert steps.seconds_of([size("Reranking", 1, 1)], took) is None
-    assert steps.seconds_of([], []) == 0
+    assert turns(None) == [(("a", "b"), (0, 1), 88, False), (("c",), (0, 1), 24, False)]
+    assert turns(8 * 9) == [(("a",), (0, 1), 72, True), (("b", "c"), (0, 1), 40, True)]
+    assert turns(4 * 9) == [
+        (("a",), (0,), 36, True), (("a",), (1,), 36, True), (("b",), (0, 1), 16, True),
+        (("c",), (0, 1), 24, True),
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("in_steps")
 def test_a_task_that_cannot_be_encoded_stops_no_other(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = walk.Walk._encode
+    own = Loop._encode
 
-    def fails(self: walk.Walk, step: steps.Step, *rest: Any) -> None:
-        if "Pairs" in step.tasks:
+    def fails(self: Loop, turn: plan.Turn) -> Any:
+        if "Pairs" in turn.tasks:
             raise ValueError("a state is not finite")
-        own(self, step, *rest)
+        return own(self, turn)
 
-    monkeypatch.setattr(walk.Walk, "_encode", fails)
+    monkeypatch.setattr(Loop, "_encode", fails)
     run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     assert run.failed == [{"task": "Pairs", "reason": "ValueError: a state is not finite"}]
     assert set(run.scores["task"]) == set(TASKS) - {"Pairs"}
-    monkeypatch.setattr(walk.Walk, "_encode", own)
+    monkeypatch.setattr(Loop, "_encode", own)
     again = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     assert again.failed == []
     assert set(again.scores["task"]) == set(TASKS)
-    monkeypatch.setattr(
-        walk.Walk,
-        "_encode",
-        lambda self, *rest: (_ for _ in ()).throw(RunFolderError("the store is full")),
-    )
+
+    def full(self: Loop, turn: plan.Turn) -> Any:
+        raise RunFolderError("the store is full")
+
+    monkeypatch.setattr(Loop, "_encode", full)
     with pytest.raises(RunFolderError, match="full"):
         evaluate(tiny_model(), TASKS, **given)
 
 
 @pytest.mark.usefixtures("in_steps")
-def test_a_stopped_plan_goes_on_and_repeats_nothing(
+def test_a_stopped_run_goes_on_and_repeats_nothing(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add, added = EncodePass.add, []
 
     def stops(self: EncodePass, *arguments: Any) -> None:
         added.append(1)
-        if len(added) == 5:  # two are timed
+        if len(added) == 5:
             raise KeyboardInterrupt
         add(self, *arguments)
 
@@ -201,22 +180,19 @@ def test_a_stopped_plan_goes_on_and_repeats_nothing(
 def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, cut, read = set[str](), walk.steps_of, TextEncoder.read
+    bad, own, read = set[str](), plan.EvaluationPlan.turns, TextEncoder.read
 
-    def cuts(turns: Any, texts: Any, *rest: Any) -> Any:
-        bad.update(
-            set(texts["Ranking"]).difference(
-                *(some for name, some in texts.items() if name != "Ranking")
-            )
-        )
-        return cut(turns, texts, *rest)
+    def turns(self: Any, texts: Any, size: Any) -> Any:
+        others = [some for name, some in texts.items() if name != "Ranking"]
+        bad.update(set(texts["Ranking"]).difference(*others))
+        return own(self, texts, size)
 
     def reads(self: TextEncoder, texts: Any) -> Any:
         if bad & set(texts):
             raise NonFiniteStatesError("a state is not finite.")
         return read(self, texts)
 
-    monkeypatch.setattr(walk, "steps_of", cuts)
+    monkeypatch.setattr(plan.EvaluationPlan, "turns", turns)
     monkeypatch.setattr(TextEncoder, "read", reads)
     run = evaluate(tiny_model(), TASKS, **given)
     assert run.failed == [{"task": "Ranking", "reason": "a state is not finite."}]
@@ -225,100 +201,23 @@ def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
         evaluate(tiny_model(), ["Ranking"], **given)
 
 
-def test_the_smallest_task_of_each_kind_tells_what_the_others_take(
-    given: dict[str, Any], in_steps: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_vectors_of_a_turn_that_failed_go_before_the_next(
+    given: dict[str, Any], tmp_path: Path, in_steps: pytest.MonkeyPatch
 ) -> None:
-    large = write_tasks(given["data_dir"].parent / "large", pairs=90, texts=300)
-    for name in ("Pairs", "Sets", "Topics"):
-        shutil.copytree(large / name, given["data_dir"] / f"Large{name}")
-    in_steps.setattr(steps, "_TRIED", 0.3)
-    log = noted(in_steps)
-    tasks = ["LargeTopics", "LargePairs", "Pairs", "LargeSets", "Sets", "Topics"]
-    run = evaluate(tiny_model(), tasks, **given)
-    assert log[0][:2] == ("encode", "Pairs")  # with the two others
-    done = [what for what, *_ in log].index("score")
-    assert {name for what, name, _ in log[done : done + 3] if what == "score"} == {
-        "Pairs",
-        "Sets",
-        "Topics",
-    }
-    assert "3 tasks left: " in caplog.text
-    assert run.manifest["estimate"]["score_left"] > 0
-    assert run.manifest["estimate"]["encode_left"] > 0
-    same(
-        run, evaluate(tiny_model(), tasks, **{**given, "store": given["store"].with_name("other")})
-    )
-    # they are a turn of their own where not all fit
-    plan, counts = walk.EvaluationPlan.turns, {"a": range(9), "b": range(9, 11), "c": range(11, 14)}
-    one = SimpleNamespace(
-        by_template=lambda: {"plain": [Readout()]},
-        model=SimpleNamespace(width=1),
-        sites=(0, 1),
-        store_dtype="",
-    )
-    turns = plan(one, counts, 8 * 9, ["b", "c"])
-    assert [(turn.tasks, turn.bytes) for turn in turns] == [(("c", "b"), 40), (("a",), 72)]
+    own, there, run = Loop._encode, list[int](), tmp_path / "run"
 
+    def fails(self: Loop, turn: plan.Turn) -> Any:
+        spaces = own(self, turn)
+        there.append(len(list((run / "vectors").iterdir())))
+        if turn.tasks == ("Pairs",):
+            raise LayerscopeError("no.")
+        return spaces
 
-@pytest.mark.usefixtures("in_steps")
-def test_what_is_left_is_told_once_a_task_of_its_kind_was_scored(
-    given: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    tasks = ["Pairs", "Sets"]
-    evaluate(tiny_model(), tasks, **given)
-    assert "at the speed so far" not in caplog.text  # a task of each kind
-    more = given["data_dir"] / "MorePairs"
-    shutil.copytree(given["data_dir"] / "Pairs", more)
-    evaluate(
-        tiny_model(), [*tasks, "MorePairs"], **{**given, "store": given["store"].with_name("other")}
-    )
-    assert "1 task left: " in caplog.text
-
-
-@pytest.mark.usefixtures("in_steps")
-def test_an_estimate_that_fails_ends_no_run(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*arguments: Any) -> Any:
-        raise RuntimeError("CUDA out of memory")
-
-    monkeypatch.setattr(walk, "time_encoding", fails)
-    run = evaluate(tiny_model(), TASKS, **given)
-    assert "no estimate of what encoding takes: RuntimeError: CUDA out of memory" in caplog.text
-    assert run.failed == []
-    assert "estimate" not in run.manifest
-
-
-def test_the_estimate_counts_what_is_missing_under_each_template(
-    given: dict[str, Any], in_steps: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    given = {**given, "readouts": ["plain/mean", "one-word/last"], "out": tmp_path / "run"}
-    in_steps.setattr(encode, "_CHUNK_BYTES", 1)  # chunks of eight texts
-    in_steps.setattr(steps, "_TIMED", 512)
-    add, added, stop = EncodePass.add, list[tuple[str, list[str]]](), [9]  # before a step is scored
-
-    def adds(self: EncodePass, texts: list[str], vectors: Any) -> None:
-        if len(added) == stop[0]:
-            raise KeyboardInterrupt
-        added.append((self.template.name, texts))
-        add(self, texts, vectors)
-
-    in_steps.setattr(EncodePass, "add", adds)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(tiny_model(), TASKS, **given)
-    assert all(len(texts) <= 8 for _, texts in added)  # what is timed, too
-    stored = {
-        name: sum(len(texts) for which, texts in added if which == name)
-        for name in ("plain", "one-word")
-    }
-    assert stored["plain"] > stored["one-word"]
-    added.clear()
-    stop[0] = -1
-    in_steps.setattr(walk, "time_encoding", lambda *arguments: (1.0, 0))  # a second per character
-    run = evaluate(tiny_model(), TASKS, **given)
-    assert run.manifest["estimate"]["encode"] == sum(
-        len(text) for _, texts in added for text in texts
-    )
+    in_steps.setattr(Loop, "_encode", fails)
+    found = evaluate(tiny_model(), ["Pairs", "Sets"], out=run, store_size=61 * 32 * 4, **given)
+    assert len(there) == 4  # two tasks, a layer at a time
+    assert set(there) == {1}
+    assert found.failed == [{"task": "Pairs", "reason": "no."}]  # once, however many turns
 
 
 class Elsewhere(LocalEngine):
@@ -341,49 +240,6 @@ def test_workers_load_the_model_once_for_all_tasks(
     assert len(opened) == 2
 
 
-def test_workers_encode_the_next_task_while_one_is_scored(
-    given: dict[str, Any], in_steps: pytest.MonkeyPatch
-) -> None:
-    log, own = noted(in_steps), ChunkWork.run
-
-    def runs(self: ChunkWork, item: Any, *rest: Any) -> Any:
-        log.append(("chunk", "", threading.get_ident()))
-        return own(self, item, *rest)
-
-    in_steps.setattr(ChunkWork, "run", runs)
-    given = {**given, "readouts": ["plain/mean", "one-word/last"]}
-    there = evaluate(tiny_model(), TASKS, engine=Elsewhere(), **given)
-    done = [what for what, *_ in log]
-    # not all is encoded before the first task is scored, and what tasks share is encoded once
-    assert done.index("score") < len(done) - 1 - done[::-1].index("chunk")
-    assert there.manifest["counts"]["encoded"] == 2 * there.manifest["counts"]["texts"]
-    in_steps.undo()
-    here = evaluate(tiny_model(), TASKS, **{**given, "store": given["store"].with_name("other")})
-    assert there.manifest["counts"]["truncated"] == here.manifest["counts"]["truncated"]
-    same(there, here)
-
-
-def test_vectors_of_a_turn_that_failed_go_before_the_next(
-    given: dict[str, Any], tmp_path: Path, in_steps: pytest.MonkeyPatch
-) -> None:
-    own, there, run = walk.Walk._encode, list[int](), tmp_path / "run"
-
-    def fails(self: walk.Walk, step: steps.Step, *rest: Any) -> None:
-        own(self, step, *rest)
-        there.append(len(list((run / "vectors").iterdir())))
-        if step.tasks == ("Pairs",):
-            raise LayerscopeError("no.")
-
-    in_steps.setattr(walk.Walk, "_encode", fails)
-    in_steps.setattr(
-        walk.Walk, "_estimate", lambda self, todo: None
-    )  # it looks into the folders of all turns
-    found = evaluate(tiny_model(), ["Pairs", "Sets"], out=run, store_size=61 * 32 * 4, **given)
-    assert len(there) == 4  # two tasks, a layer at a time
-    assert set(there) == {1}
-    assert found.failed == [{"task": "Pairs", "reason": "no."}]  # once, however many turns
-
-
 def test_a_stop_ends_scoring_after_what_is_under_way(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -396,15 +252,15 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
 
     monkeypatch.setattr(DeviceScoring, "_scored", stops)
     monkeypatch.setattr(DeviceScoring, "room", lambda self: 0)  # a layer at a time
-    monkeypatch.setattr(steps.Scorers, "apart", True, raising=False)
+    monkeypatch.setattr(Scorers, "apart", True, raising=False)
     with pytest.raises(
         LayerscopeError, match=r"3 scores did not come back. What was scored is kept"
     ):  # never fewer, silently
         evaluate(tiny_model(), ["Pairs", "Sets"], **given)
     assert scored == [1]
     assert "finishing" not in caplog.text
-    with steps.Scorers(0, None, apart=False) as scorers:
-        scorers._parts.append(Future())
+    with Scorers(0, None, apart=False) as scorers:
+        scorers._started.append(Future())
     assert "finishing what is being scored" in caplog.text
 
 
