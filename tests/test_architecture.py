@@ -29,7 +29,6 @@ FLOORS = (
     ("exporting",),
     ("improving",),
     ("embedding",),
-    ("sklearn",),
     ("report",),
     ("__init__",),
     ("cli",),

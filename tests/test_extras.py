@@ -7,8 +7,8 @@ from tests.forking import run_python
 
 EXTRAS = (
     "gguf", "matplotlib", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL", "sklearn",
-    "layerscope_gpu", "scipy", "tensorboard", "wandb", "mlflow", "trackio", "onnx", "onnxruntime", "onnxscript",
-    "openpyxl", "umap",
+    "layerscope_gpu", "scipy", "onnx", "onnxruntime", "onnxscript",
+    "openpyxl",
 )  # fmt: skip
 NEEDS_MTEB = "layerscope.evaluation.mteb_models"
 NEED_GPU = ("layerscope.evaluation.device_scoring", "layerscope.evaluation.problems")

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from layerscope.errors import (
     LayerscopeError,
     UnknownNameError,
     clean_names,
+    near_misses,
     one_line,
     printable,
 )
@@ -348,3 +350,43 @@ def test_a_choice_from_a_stranger(tmp_path: Path) -> None:
     )
     assert choice.model == choice.reason == CLEAN
     assert choice.extra == {CLEAN: [CLEAN]}
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "meant"),
+    [
+        ("Foo", ["mFollowIR"], []),
+        ("version", ["verify"], []),
+        ("max_len", ["max_length", "model"], ["max_length"]),
+        ("promt_entropy", ["prompt_entropy"], ["prompt_entropy"]),
+        ("rank", ["effective_rank", "lidar"], ["effective_rank"]),
+        ("x", ["y"], ["y"]),
+    ],
+)
+def test_near_misses_are_real(given: str, names: list[str], meant: list[str]) -> None:
+    assert near_misses(given, names) == meant
+
+
+def test_a_command_that_is_none(cli: Cli) -> None:
+    assert "Did you mean" not in cli("version").err
+    assert "Did you mean 'report'?" in cli("reprot").err
+    assert "Did you mean 'report'?" in cli("open", "runs/a").err
+    assert "Did you mean 'report'?" in cli("plot", "runs/a").err
+
+
+def test_a_bare_parameter_is_told_as_a_flag(cli: Cli, model_folder: Path) -> None:
+    words = ("export", model_folder, "--layer", "1", "--max-length", "0", "--out", "out")
+    assert_refused(cli(*words), "--max-length must be at least 1")
+
+
+def test_data_that_are_not_there_are_told_before_torch_is_imported(tmp_path: Path) -> None:
+    code = "import sys; from layerscope.cli import main; sys.argv[1:] = {}; main()"
+    words = ["improve", "smollm2-135m", "--data", str(tmp_path / "no.csv"), "--out", "better"]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code.format(words)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "there is no file" in done.stderr
+    assert not re.search(r"\| +(torch|transformers|pandas)$", done.stderr, re.MULTILINE)

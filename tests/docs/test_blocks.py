@@ -42,7 +42,6 @@ OTHERS = {
     "git",
     "export",
     "set",
-    "tensorboard",
     "jupyter",
     "cd",
     "pre-commit",

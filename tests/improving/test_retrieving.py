@@ -105,12 +105,8 @@ def test_the_same_call_reads_the_run_back_and_other_pairs_do_not(
 def test_both_sides_are_named_and_the_chosen_row_is_marked(
     llama, here, monkeypatch, tmp_path: Path
 ) -> None:
-    told: dict = {}
     prefer(monkeypatch, "answer", "corpus")
-    monkeypatch.setattr(
-        "layerscope.improving.record.Logs.tell", lambda self, facts: told.update(facts)
-    )
-    better = searched(llama, log="tensorboard", out=tmp_path / "better")
+    better = searched(llama, out=tmp_path / "better")
     name = "answer+one-word/last/applied/keep/corpus"
     marked = better.table[better.table["chosen"]].iloc[0]
     grid = grid_of(better)
@@ -122,7 +118,6 @@ def test_both_sides_are_named_and_the_chosen_row_is_marked(
         better.choice.readout == "one-word/last/applied/keep/corpus"
     )  # what an export of the documents' side takes
     assert f"read as {name}" in better.choice.reason
-    assert told["readout"] == name
     assert (
         "Asking for the answer in one word at layer 2 of 3 (documents: one-word prompt) raises the nDCG@10"
         in str(better)

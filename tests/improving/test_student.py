@@ -35,7 +35,6 @@ from layerscope.progress import Silent
 from layerscope.store.embeddings import EmbeddingStore
 from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
-from tests.test_loggers import Kept
 
 TEXTS = some_texts(480)
 pytestmark = pytest.mark.usefixtures("stored")
@@ -362,11 +361,11 @@ class _Stopping(Silent):
 def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):
     texts = some_texts(300)
     out = tmp_path / "better"
-    kept = Kept()
-    result = improve(llama, texts, out=out, train=QUICK, budget=0.5, log=kept)
-    losses = [row["step"] for row in kept.rows if row["tag"] == "train/loss"]
+    sent: list = []
+    result = improve(llama, texts, out=out, train=QUICK, budget=0.5, on_rows=sent.append)
+    losses = [numbers["step"] for numbers in sent if "train/loss" in numbers]
     assert losses == sorted(losses) != []
-    assert any(row["tag"] == "train/eval_agreement" for row in kept.rows)
+    assert any("train/eval_agreement" in numbers for numbers in sent)
     evidence = result.manifest["evidence"]
     assert result.choice.layer == llama.n_blocks // 2  # as many blocks as the budget allows
     assert result.manifest["config"]["train"] == QUICK

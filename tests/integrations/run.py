@@ -69,9 +69,6 @@ PROGRAMS = {
     "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
     "duckdb": Program(("duckdb",), "duckdb"),
     "lancedb": Program(("lancedb",), "lancedb"),
-    "wandb": Program(("wandb",), "loggers wandb"),
-    "mlflow": Program(("mlflow-skinny", "sqlalchemy", "alembic"), "loggers mlflow"),
-    "trackio": Program(("trackio",), "loggers trackio"),
     # with its own dependencies pip looks for versions for more than 20 minutes: this is what it
     # takes to serve a file
     "embedding-atlas": Program((), "embedding_atlas", otherwise=ATLAS),

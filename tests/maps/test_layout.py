@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-from typing import Any, ClassVar
-
 import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
@@ -13,9 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness as reference
 from sklearn.metrics.pairwise import cosine_distances
 
-from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.maps.layout import (
-    check_layout,
     lay_out,
     principal,
     same_share,
@@ -122,57 +116,3 @@ def test_another_reading_starts_like_the_first() -> None:
     first = lay_out(given, [0, 1, 2, 3])
     mirrored = lay_out(given @ np.diag([-1.0] * 16), [0, 1, 2, 3], first)
     np.testing.assert_allclose(mirrored.points, first.points, atol=1e-9)
-
-
-def test_umap_keeps_more_neighbors_and_is_the_same_each_time() -> None:
-    pytest.importorskip("umap", reason="the extra `umap` is not installed")
-    draw = np.random.default_rng(0)
-    given = (
-        np.repeat(draw.normal(size=(1, 24, 40)) * 2, 5, axis=1)
-        + np.cumsum(draw.normal(size=(3, 120, 40)), axis=0) / 2
-    )
-    flat, found, again = (
-        lay_out(given, [0, 1, 2], layout=name) for name in ("pca", "umap", "umap")
-    )
-    assert (found.points == again.points).all()
-    assert (found.trust > flat.trust).all()
-    assert (found.kept > flat.kept).all()
-    assert (found.near == flat.near).all()
-    line = np.linspace(0, 1, 30)[:, None] * np.ones((1, 1))
-    assert np.isfinite(lay_out([np.hstack([line, 1 - line])], [0], layout="umap").points).all()
-
-
-class Kept:
-    """In place of UMAP: it leaves points where they start."""
-
-    given: ClassVar[list[dict[str, Any]]] = []
-
-    def __init__(self, **options: Any) -> None:
-        self.given.append(options)
-
-    def fit_transform(self, far: np.ndarray) -> np.ndarray:
-        return self.given[-1]["init"]
-
-
-def test_umap_gets_distances_a_start_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Kept))
-    monkeypatch.setattr(Kept, "given", [])
-    check_layout("umap")
-    layout = lay_out(vectors(), [0, 1, 2, 3], layout="umap")
-    np.testing.assert_allclose(
-        layout.points, np.broadcast_to(layout.points[:1], layout.points.shape)
-    )
-    for options in Kept.given:
-        assert {**options, "init": None} == {
-            "n_neighbors": 15, "metric": "precomputed", "init": None, "n_epochs": 200, "learning_rate": 0.1,
-            "random_state": 0, "n_jobs": 1,
-        }  # fmt: skip
-    np.testing.assert_allclose(Kept.given[0]["init"], lay_out(vectors()[:1], [0]).points[0])
-
-
-def test_a_layout_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnknownNameError, match="pca, umap"):
-        check_layout("tsne")
-    monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(MissingExtraError, match=r"\[umap\]"):
-        check_layout("umap")

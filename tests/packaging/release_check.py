@@ -114,20 +114,10 @@ EXTRAS = {
     ),
     "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
     "train": "from sentence_transformers import SentenceTransformerTrainer; import layerscope.improving.lesson",
-    "training": (
-        "from pathlib import Path; from layerscope.loggers import TensorBoardLog;"
-        "TensorBoardLog(Path('logs'), {}).close(); import wandb"
-    ),
-    "mlflow": _PROFILE + "metrics='prompt_entropy', log='mlflow')",
-    "trackio": _PROFILE + "metrics='prompt_entropy', log='trackio')",
-    "umap": _PROFILE + "metrics='prompt_entropy', layout='umap').map()",
     "excel": (
         "from pathlib import Path; Path('texts.xlsx').touch(); from importlib.util import find_spec; import pandas as pd;"
         "find_spec('openpyxl') and pd.DataFrame({'text': [f'film {i}' for i in range(40)]}).to_excel('texts.xlsx');"
         "import layerscope; assert layerscope.encode('controlled-ar', 'texts.xlsx', progress=False).shape == (40, 128)"
-    ),
-    "sklearn": (
-        "from layerscope.sklearn import Layer; assert Layer('controlled-ar', 3).fit_transform(['a film']).shape == (1, 128)"
     ),
     "factorial": "import statsmodels, mteb",
     "augment": _PROFILE + "metrics='infonce', augmenter='nlpaug')",

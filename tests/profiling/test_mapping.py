@@ -4,9 +4,7 @@ without."""
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +12,6 @@ import pytest
 import layerscope
 from layerscope.data.images import ImageSet
 from layerscope.errors import RunFolderError
-from layerscope.maps.encoding import for_page
-from tests.maps.test_layout import Kept
 from tests.tiny import tiny_model
 from tests.tiny_images import SIDE, tiny_image_model
 
@@ -62,20 +58,3 @@ def test_images_have_pictures_and_classes() -> None:
     assert "length" not in made.columns
     assert Image.open(io.BytesIO(made.pictures)).size == (5 * 32, 5 * 32)
     assert made.without_texts().pictures is None
-
-
-def test_a_layout_by_umap_is_a_map_and_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Kept))
-    given = {
-        "metrics": ["dataset_entropy"],
-        "progress": False,
-        "out": tmp_path / "run",
-        "layout": "umap",
-    }
-    layerscope.profile(tiny_model("llama"), TEXTS, **given)
-    made = layerscope.load_run(tmp_path / "run").map()
-    assert (made.layout, for_page(made)["layout"]) == ("umap", "umap")
-    with pytest.raises(RunFolderError, match="differs in map"):
-        layerscope.profile(tiny_model("llama"), TEXTS, **{**given, "layout": "pca", "map": True})

@@ -15,13 +15,11 @@ import layerscope
 from layerscope.errors import (
     DataError,
     LayerscopeError,
-    MissingExtraError,
     RunFolderError,
-    UnknownNameError,
 )
 from layerscope.metrics import MetricInfo, PromptMean
 from layerscope.metrics.registry import REGISTRY
-from layerscope.training import LayerWatch, plot
+from layerscope.training import LayerWatch
 from layerscope.training.measuring import COLUMNS
 from tests.tiny import build_tiny, tiny_tokenizer
 
@@ -187,81 +185,29 @@ def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
     held = json.loads(path.with_suffix(".json").read_text())
     assert held["final_norm"] == "raw"
     assert held["held_out"]["texts"] == 4
-    assert plot(path).axes
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(RunFolderError, match="holds something else"):
         LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "other.csv")
 
 
-def test_tensorboard_gets_a_curve_per_layer_and_metric(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+def test_numbers_are_sent_as_they_are_measured(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[dict[str, float]] = []
     with LayerWatch(
-        build_tiny("llama"),
-        TEXTS,
-        tiny_tokenizer(),
-        out=tmp_path / "tb",
-        log=["tensorboard", "csv"],
-    ) as watch:
-        rows = watch.measure(5)
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
-    held = events.Scalars("layers/prompt_entropy/02")
-    wanted = rows[
-        (rows["layer"] == 2) & (rows["metric"] == "prompt_entropy") & (rows["sink"] == "keep")
-    ]["value"].item()
-    assert [(point.step, pytest.approx(point.value, rel=1e-5)) for point in held] == [(5, wanted)]
-    assert (tmp_path / "tb" / "layers.csv").exists()
-
-
-def test_a_log_of_ones_own_and_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Mine:
-        def __init__(self) -> None:
-            self.rows: list[dict[str, object]] = []
-
-        def write(self, rows):  # type: ignore[no-untyped-def]
-            self.rows += rows
-
-        def close(self) -> None:
-            pass
-
-    mine = Mine()
-    watch = LayerWatch(
-        build_tiny("llama"), TEXTS, tiny_tokenizer(), log=mine, out=tmp_path / "x.csv"
-    )
-    watch.measure(2)
-    assert len(mine.rows) == len(watch.table) == 4 * 7
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(MissingExtraError, match="training"):
-        LayerWatch(
-            build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv"
-        )
-    with pytest.raises(UnknownNameError, match="csv, mlflow, tensorboard, trackio, wandb"):
-        LayerWatch(
-            build_tiny("llama"), TEXTS, tiny_tokenizer(), log="paper", out=tmp_path / "x.csv"
-        )
-
-
-def test_wandb_gets_a_point_per_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import types
-
-    logged: list[dict[str, float]] = []
-    run = types.SimpleNamespace(
-        define_metric=lambda *a, **k: None,
-        log=logged.append,
-        finish=lambda: logged.append({"end": 1}),
-    )
-    fake = types.SimpleNamespace(run=None, init=lambda project, config: run)
-    monkeypatch.setitem(__import__("sys").modules, "wandb", fake)  # type: ignore[arg-type]
-    with LayerWatch(
-        build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv"
+        build_tiny("llama"), TEXTS, tiny_tokenizer(), out=None, on_rows=sent.append
     ) as watch:
         rows = watch.measure(9)
-    assert logged[0]["layers/step"] == 9
-    assert len(logged[0]) == 1 + len(rows)
-    assert logged[-1] == {"end": 1}
+    (numbers,) = sent
+    assert numbers["step"] == 9
+    assert len(numbers) == 1 + len(rows)
+    entropy = rows[(rows["layer"] == 2) & (rows["metric"] == "prompt_entropy")]
+    assert numbers["layers/prompt_entropy/02"] == entropy[entropy["sink"] == "keep"]["value"].item()
+
+    def broken(numbers: dict[str, float]) -> None:
+        raise ConnectionError("no network")
+
+    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=None, on_rows=broken)
+    assert len(watch.measure(1))
+    assert "on_rows failed (ConnectionError: no network): not logged" in caplog.text
 
 
 def test_a_run_too_short_says_so_and_broken_states_do_not_end_it(tmp_path: Path) -> None:
@@ -283,11 +229,9 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
         LayerWatch(build_tiny("llama"), [], tiny_tokenizer(), out=tmp_path / "x.csv")
     with pytest.raises(LayerscopeError, match="between 0 and 1"):
         LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), share=3, out=tmp_path / "x.csv")
-    with pytest.raises(DataError, match="nothing to draw"):
-        plot(pd.DataFrame())
 
 
-def test_chosen_metrics_are_measured_and_drawn(tmp_path: Path) -> None:
+def test_chosen_metrics_are_measured(tmp_path: Path) -> None:
     names = ["curvature", "anisotropy", "sink_first"]
     with LayerWatch(
         language_model(0.0), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", metrics=names
@@ -300,7 +244,6 @@ def test_chosen_metrics_are_measured_and_drawn(tmp_path: Path) -> None:
     for name in names:
         got = table[(table["metric"] == name) & (table["sink"] == "keep")]["value"].to_numpy()
         np.testing.assert_allclose(got, profile.curve(name)["value"], rtol=1e-5, atol=1e-6)
-    assert plot(watch, ["anisotropy"]).axes[0].get_title(loc="left") == "Anisotropy (cosine)"
     with pytest.raises(LayerscopeError, match="infonce compares augmented views"):
         LayerWatch(
             language_model(),
@@ -334,6 +277,3 @@ def test_a_metric_from_outside_is_watched_by_itself(
         rows = table[(table["metric"] == "token_count") & (table["sink"] == sink)]
         assert len(rows) == 4
         assert rows["value"].to_numpy() == pytest.approx(lengths.mean() - less)
-    assert {"Tokens (tokens)", "Prompt entropy (nats)"} <= {
-        axis.get_title(loc="left") for axis in plot(watch).axes
-    }

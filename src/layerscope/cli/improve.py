@@ -73,10 +73,8 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="Train the blocks below a head too: half of them, or as many as --budget allows.",
     )
-    log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
     texts: bool = shared.TEXTS
-    layout: str = shared.LAYOUT
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
@@ -86,7 +84,15 @@ def improve_command(
     output: shared.Output,
     settings: ImproveSettings,
     model: str = shared.MODEL,
-    data: str = option(..., "--data", "--documents", "-d", panel=DATA, help=shared.TEXTS_HELP),
+    data: str = option(
+        ...,
+        "--data",
+        "--documents",
+        "-d",
+        panel=DATA,
+        help=shared.TEXTS_HELP,
+        read=shared.existing_data,
+    ),
     out: Path = shared.out_option(
         "Folder to write: load it with SentenceTransformer(FOLDER).", ...
     ),

@@ -95,8 +95,6 @@ class ProfileSettings(shared.CommandOptions):
         help="Keep up to 2,000 of the items as points at every layer, for the page.",
     )
     texts: bool = shared.TEXTS
-    layout: str = shared.LAYOUT
-    log: str | None = shared.LOG
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
     preset: str = option(
         "default",

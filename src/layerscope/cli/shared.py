@@ -126,7 +126,16 @@ def _reader(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def data_option(default: Any, help: str) -> Any:
     """What a model reads."""
-    return option(default, "-d", panel=DATA, help=help)
+    return option(default, "-d", panel=DATA, help=help, read=existing_data)
+
+
+def existing_data(given: str | None) -> str | None:
+    """Refuse data that are neither there nor a known name, before anything large is imported."""
+    from layerscope.data.corpus import refuse_missing
+
+    if given is not None:
+        refuse_missing(given)
+    return given
 
 
 def size_option(help: str) -> Any:
@@ -168,12 +177,6 @@ MODEL = typer.Argument(
 )
 OFFLINE = option(
     False, panel=ENGINES, help="Download nothing; fail at once if something is missing."
-)
-LOG = option(
-    None,
-    panel=RESULT,
-    help="Also send the numbers to tensorboard, wandb, mlflow or trackio; comma-separated.",
-    read=parse_list,
 )
 DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
@@ -289,11 +292,6 @@ TEXTS = option(
     panel=RESULT,
     help="Whether your texts or images may be kept and shown.",
 )
-LAYOUT = option(
-    "pca",
-    panel=RESULT,
-    help="Layout of the map: pca (quick), or umap (keeps more neighbors; layerscope[umap]).",
-)
 
 
 class Listing(CommandOptions):
@@ -408,9 +406,6 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
-        from layerscope.cli.early import check_arguments  # which a help text does without
-
-        check_arguments(function.__name__.removesuffix("_command"), values)
         for name, group in groups.items():
             values[name] = group(**{member: values.pop(member) for member in group.fields})
         function(**values)

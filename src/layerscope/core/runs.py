@@ -138,7 +138,6 @@ for _name, _target, _views in (
     _common = {"html": f"{_NOTEBOOK}:result_html", "report": "layerscope.report.write:write_report"}
     run_kinds.add(RunKind(_name, _target, {**_common, **_views}))
 _MORE_VIEWS = {  # of what is not a run in a folder
-    ("training", "plot"): "layerscope.report.watch:plot_watch",
     ("map", "read"): "layerscope.maps:read_map",
     ("map", "of"): "layerscope.maps.layer_map:map_of",
     ("map", "write"): "layerscope.report.write:write_report",

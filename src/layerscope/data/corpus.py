@@ -229,15 +229,6 @@ def _no_texts(where: str, dropped: Counter[str]) -> DataError:
     )
 
 
-def preview(spec: Any, column: str | None = None, encoding: str | None = None) -> None:
-    """The errors that the first text of a file gives: no file, no such column, another format.
-    Nothing else is read."""
-    found = locate(spec, catalogue.CORPORA, SUFFIXES)
-    if found is None or (isinstance(found, Path) and found.exists()):
-        _, _, records, _ = _open(spec, column, encoding, True)
-        next(iter(records.items), None)
-
-
 def _open(
     spec: Any, column: str | None, encoding: str | None, offline: bool, whole: bool = False
 ) -> tuple[str, str, Records, str | None]:

@@ -65,7 +65,6 @@ from layerscope.improving.record import (
     evidence_of,
     is_finished,
     left_alone,
-    log_result,
     manifest_of,
     other_rule,
     told,
@@ -75,8 +74,8 @@ from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample,
 from layerscope.improving.speed import compare_speeds
 from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
-from layerscope.loggers import Log, Logs, check_log, logs_folder
-from layerscope.maps import PCA, LayerMap, check_layout
+from layerscope.loggers import OnRows
+from layerscope.maps import LayerMap
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
@@ -87,7 +86,6 @@ from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
-from layerscope.version import VERSION
 
 log = logging.getLogger("layerscope")
 
@@ -112,14 +110,13 @@ def improve(
     time: float | None = None,
     train: bool | Mapping[str, Any] = False,
     texts: bool = True,
-    layout: str = "pca",
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
-    log: Log = None,
+    on_rows: OnRows | None = None,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
@@ -154,12 +151,8 @@ def improve(
     - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given).
       Without a budget the model keeps
       half of its blocks. Or settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
-    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of
-      them, or an object with
-      `write(rows)` and `close()`: gets every candidate's score, the choice, a training's loss, and no texts.
-    - `texts`: whether the result may hold texts, in the map and in five examples. `layout`: how the
-      map lays them out, `pca` or
-      `umap`.
+    - `on_rows`: a function such as `wandb.log`, called with the numbers of a training's steps.
+    - `texts`: whether the result may hold texts, in the map and in five examples.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
     gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
@@ -184,8 +177,6 @@ def improve(
     if sample < 1:
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
-    check_log(log)
-    check_layout(layout)
     if time is not None and not time > 0:
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
     train = train if isinstance(train, Mapping) else bool(train)
@@ -199,7 +190,6 @@ def improve(
             time=time,
             train=train,
             center_on=center_on,
-            layout=layout != PCA,
         )
     names = (
         search_templates(templates)
@@ -244,34 +234,25 @@ def improve(
         own = not isinstance(judge, str | LoadedModel)
         told = None if asked is None else asked.key
         settings = Settings(
-            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, layout, told,
+            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, told,
         )  # fmt: skip
-        facts = {
-            "command": "improve",
-            "model": loaded.name,
-            "data": drawn.name,
-            "layerscope": VERSION,
-        }
         try:
-            with Logs(log, logs_folder(out), facts) as logs:
-                what: dict[str, Any] = {} if asked is None else {"asked": asked}
-                kind = JOBS["search" if what else "texts"]
-                job = kind(
-                    loaded,
-                    model,
-                    drawn,
-                    labeled,
-                    reader,
-                    settings,
-                    command.bar,
-                    offline,
-                    work,
-                    logs,
-                    **what,
-                )
-                result = job.run(judge, place, overwrite)
-                log_result(result, logs)
-                return result
+            what: dict[str, Any] = {} if asked is None else {"asked": asked}
+            kind = JOBS["search" if what else "texts"]
+            job = kind(
+                loaded,
+                model,
+                drawn,
+                labeled,
+                reader,
+                settings,
+                command.bar,
+                offline,
+                work,
+                on_rows,
+                **what,
+            )
+            return job.run(judge, place, overwrite)
         except NonFiniteStatesError as error:
             raise NonFiniteStatesError(f"{loaded.name}: {error}") from error
 
@@ -298,7 +279,7 @@ class ImproveJob:
     bar: Progress
     offline: bool = False
     work: Path | None = None
-    logs: Logs | None = None
+    on_rows: OnRows | None = None
     notes: list[str] = field(default_factory=list)
     screened: dict[str, float] = field(default_factory=dict)
     estimated: float = 0.0
@@ -355,7 +336,7 @@ class ImproveJob:
         costs = self._costs(readouts, cost)
         maker = Maker(
             self.reader, self.sample, self.labels, self.settings, panel, cost, self.bar, self.notes, config_key(self.config),
-            self.work, self.logs,
+            self.work, self.on_rows,
         )  # fmt: skip
         if self.settings.trains and heads is not None:
             choice = self._decide_blocks(readouts, judgment, costs)
@@ -536,9 +517,9 @@ class ImproveJob:
         self._note_cuts(readout)
         choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
-        kept, layout = bool(evidence["kept_default"]), self.settings.layout
+        kept = bool(evidence["kept_default"])
         made = map_of_choice(
-            self.model, self.sample, candidates, chosen, after, kept, bool(trained), layout
+            self.model, self.sample, candidates, chosen, after, kept, bool(trained)
         )
         return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite, made)
 
@@ -580,9 +561,7 @@ class ImproveJob:
         )
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
-        made = map_of_choice(
-            self.model, self.sample, candidates, chosen, vectors, True, layout=self.settings.layout
-        )
+        made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True)
         return self._finish(
             choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite, made
         )

@@ -37,7 +37,7 @@ from layerscope.improving.sample import Reader, Sample
 from layerscope.improving.speed import encoder_seconds
 from layerscope.improving.stages import announce
 from layerscope.improving.student import MINUTES, train_student
-from layerscope.loggers import Logs
+from layerscope.loggers import OnRows
 from layerscope.progress import Progress
 from layerscope.selection.labels.read import Labeled
 from layerscope.store import atomic
@@ -68,7 +68,7 @@ class Maker:
     notes: list[str]
     key: str
     work: Path | None = None
-    logs: Logs | None = None
+    on_rows: OnRows | None = None
 
     def fit(self, chosen: Chosen, candidates: StoredCandidates, heads: Heads | None) -> Chosen:
         """The chosen readout with its head or its mean."""
@@ -89,7 +89,7 @@ class Maker:
         found = train_student(
             model, layer, taught.texts, taught.plain, taught.target, max_length=self.reader.max_length,
             seed=self.settings.seed, minutes=self.settings.time or MINUTES, work=self.work, bar=self.bar,
-            settings=given if isinstance(given, Mapping) else None, today=today, logs=self.logs,
+            settings=given if isinstance(given, Mapping) else None, today=today, on_rows=self.on_rows,
         )  # fmt: skip
         if not found.better:
             self.notes.append(

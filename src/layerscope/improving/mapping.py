@@ -23,7 +23,7 @@ TODAY, BETTER = "today", "better"
 
 def map_of_choice(
     model: LoadedModel, sample: Sample, candidates: StoredCandidates, chosen: Chosen, after: np.ndarray, kept_default: bool,
-    trained: bool = False, layout: str = "pca",
+    trained: bool = False,
 ) -> LayerMap | None:  # fmt: skip
     """Today's reading at every layer, and the chosen one: at every layer, or where blocks were
     trained at the last of them.
@@ -58,7 +58,6 @@ def map_of_choice(
         "keys": keys,
         "total": sample.total,
         "columns": columns,
-        "layout": layout,
     }
     return make_map(model.name, sample.name, model.n_blocks, readings, **given)
 

@@ -16,10 +16,7 @@ from layerscope.core.readout import Readout
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.fitting import Fitted
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
-from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample
-from layerscope.loggers import Logs
-from layerscope.maps import map_key
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.evidence import ISOTROPIC
@@ -52,7 +49,6 @@ class Settings:
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
     texts: bool = True  # whether the folder may hold any
-    layout: str = "pca"  # of the map
     search: str | None = None
     """Which queries and pairs, where there are some: a fingerprint."""
 
@@ -81,7 +77,7 @@ class Settings:
             "time": self.time,
             "train": self.train,
             "layerscope": VERSION,
-            **({"map": key} if (key := map_key(self.texts, self.layout)) else {}),
+            **({} if self.texts else {"map": "no texts"}),
             **({} if self.search is None else {"search": self.search}),
         }
 
@@ -250,38 +246,6 @@ def _head_words(fitted: Fitted, trained: Mapping[str, Any] | None) -> str:
     return (
         f"ridge regression onto the teacher's centered unit vectors, penalty {PENALTY:g} of the mean squared feature, "
         f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
-    )
-
-
-def log_result(result: Improved, logs: Logs) -> None:
-    """Every candidate's score by its layer, which is the step, and the choice."""
-    if not logs.loggers:
-        return
-    choice, evidence = result.choice, result.manifest["evidence"]
-    scored = result.table.assign(
-        tag="improve/" + result.table["readout"],
-        step=result.table["layer"],
-        value=result.table["score"],
-    )
-    numbers = {
-        "layer": choice.layer, "cost": evidence.get("relative_cost"), "before": evidence.get("before"),
-        "after": evidence.get("after"), "changed_neighbors": evidence.get("changed_neighbors"),
-    }  # fmt: skip
-    told = [
-        {"tag": f"chosen/{name}", "step": 0, "value": value}
-        for name, value in numbers.items()
-        if value is not None
-    ]
-    read = (evidence.get("search") or {}).get("readout", choice.readout)
-    words = {
-        "readout": read,
-        "reason": choice.reason,
-        "judge": evidence["judge"],
-        "folder": str(result.folder),
-    }
-    logs.tell({"layer": choice.layer, **words})
-    logs.write(
-        [*scored[["tag", "step", "value", "layer", "readout"]].to_dict(orient="records"), *told]
     )
 
 

@@ -32,7 +32,7 @@ from layerscope.errors import LayerscopeError, one_line
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import prepare
 from layerscope.improving.lesson import START, Lesson, agreement
-from layerscope.loggers import Logs
+from layerscope.loggers import OnRows, send
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
 from layerscope.progress import Progress
@@ -89,7 +89,7 @@ def train_student(
     settings: Mapping[str, Any] | None = None,
     work: Path | None = None,
     today: Callable[[Sequence[str]], np.ndarray] | None = None,
-    logs: Logs | None = None,
+    on_rows: OnRows | None = None,
     bar: Progress,
 ) -> Trained:
     """Train the blocks below `layer` so that similarities of texts agree with those of the target
@@ -98,7 +98,7 @@ def train_student(
     `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins
     with is fitted. `settings` are arguments of sentence-transformers' trainer that differ from
     ours. Where `work` names a folder, a training that was stopped goes on from what is there.
-    `today` encodes texts as the user has it now, to compare with. `logs` get the loss.
+    `today` encodes texts as the user has it now, to compare with. `on_rows` gets the loss.
     """
     order = np.random.default_rng([seed, 7]).permutation(len(texts))
     aside = min(CHECKED, len(texts) // 8)
@@ -130,7 +130,7 @@ def train_student(
             center=lambda _: head,
         )
         run, told, scores = (
-            _run(lesson, minutes, model.device, bar, logs),
+            _run(lesson, minutes, model.device, bar, on_rows),
             [texts[i] for i in checked],
             [],
         )
@@ -161,7 +161,11 @@ def _interval(gains: np.ndarray) -> list[float]:
 
 
 def _run(
-    lesson: Lesson, minutes: float | None, device: torch.device, bar: Progress, logs: Logs | None
+    lesson: Lesson,
+    minutes: float | None,
+    device: torch.device,
+    bar: Progress,
+    on_rows: OnRows | None,
 ) -> dict[str, Any]:
     """Train: on all GPUs that there are, unless the model was put on another device than the
     first."""
@@ -175,28 +179,26 @@ def _run(
         bar.advance(1)
 
     many = torch.cuda.device_count() if device.type == "cuda" and not device.index else 1
-    on_log = None if logs is None else lambda told: logs.write(log_rows([told]))
+
+    def on_log(told: dict[str, Any]) -> None:
+        _send_log(on_rows, told)
+
     if many < 2:
         return lesson.run(minutes, on_step, on_log)
     facts = launch(lesson, many, minutes)
-    if logs is not None:  # of other processes it is heard at the end
-        logs.write(log_rows(facts.get("history", [])))
+    for told in facts.get("history", []):  # of other processes it is heard at the end
+        _send_log(on_rows, told)
     return facts
 
 
-def log_rows(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What a trainer says of its steps as rows of a log.
-
-    >>> log_rows([{"step": 5, "loss": 0.5, "epoch": 1.0}])
-    [{'tag': 'train/loss', 'step': 5, 'value': 0.5}, {'tag': 'train/epoch', 'step': 5, 'value':
-    1.0}]
-    """
-    return [
-        {"tag": f"train/{name}", "step": told["step"], "value": float(value)}
-        for told in history
+def _send_log(on_rows: OnRows | None, told: Mapping[str, Any]) -> None:
+    """Send the numbers that a trainer logs at a step."""
+    values = {
+        f"train/{name}": value
         for name, value in told.items()
         if name != "step" and isinstance(value, int | float)
-    ]
+    }
+    send(on_rows, told["step"], values)
 
 
 def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict[str, Any]:

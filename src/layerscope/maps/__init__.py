@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from layerscope.maps.layer_map import FILE, LayerMap, Reading, make_map, read_map
-from layerscope.maps.layout import (
-    LEAST,
-    MOST,
-    NEIGHBORS,
-    PCA,
-    Layout,
-    check_layout,
-    lay_out,
-    map_key,
-)
+from layerscope.maps.layout import LEAST, MOST, NEIGHBORS, Layout, lay_out
 
 __all__ = [
-    "FILE", "LEAST", "MOST", "NEIGHBORS", "PCA",
-    "LayerMap", "Layout", "Reading", "check_layout", "lay_out", "make_map", "map_key", "read_map",
+    "FILE", "LEAST", "MOST", "NEIGHBORS",
+    "LayerMap", "Layout", "Reading", "lay_out", "make_map", "read_map",
 ]  # fmt: skip

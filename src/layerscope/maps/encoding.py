@@ -35,7 +35,6 @@ def for_page(given: LayerMap) -> dict[str, Any]:
         "about": given.about,
         "kind": given.kind,
         "blocks": given.blocks,
-        "layout": given.layout,
         "n": len(given),
         "total": given.total,
         "texts": None if given.texts is None else _cut(given.texts),

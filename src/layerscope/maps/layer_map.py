@@ -23,7 +23,7 @@ from layerscope.errors import (
     printable,
 )
 from layerscope.maps.groups import clusters, group_names
-from layerscope.maps.layout import LEAST, MOST, PCA, Layout, lay_out
+from layerscope.maps.layout import LEAST, MOST, Layout, lay_out
 from layerscope.store import RunFolder, checked
 
 FILE = "map.npz"
@@ -67,7 +67,6 @@ class LayerMap:
     readings: list[Reading]
     keys: np.ndarray
     pictures: bytes | None = None
-    layout: str = "pca"
 
     def __len__(self) -> int:
         return self.readings[0].layout.points.shape[1]
@@ -130,7 +129,7 @@ class LayerMap:
         """Into a run's folder."""
         facts = {
             "model": self.model, "about": self.about, "kind": self.kind, "blocks": self.blocks, "total": self.total,
-            "layout": self.layout, "texts": self.texts, "columns": self.columns,
+            "texts": self.texts, "columns": self.columns,
             "readings": [{"name": r.name, "says": r.says, "layers": r.layout.layers, "at": r.at} for r in self.readings],
         }  # fmt: skip
         told = json.dumps(facts, ensure_ascii=True, allow_nan=False).encode()
@@ -206,7 +205,6 @@ def read_map(path: Path | None) -> LayerMap | None:
         words: dict[str, Any] = {
             name: _shown(facts.pop(name)) for name in ("model", "about", "kind")
         }
-        words["layout"] = _shown(facts.pop("layout", PCA))
         counts: dict[str, Any] = {name: _whole(facts.pop(name)) for name in ("blocks", "total")}
         shown = None if texts is None else [_shown(text) for text in texts]
         return LayerMap(
@@ -272,7 +270,6 @@ def make_map(
     columns: Mapping[str, Sequence[Any]] | None = None,
     kind: str = "texts",
     pictures: bytes | None = None,
-    layout: str = "pca",
 ) -> LayerMap | None:
     """Lay out the readings of some items; None where they are too few for a map."""
     if len(keys) < LEAST:
@@ -290,7 +287,7 @@ def make_map(
                     kept.append(vectors)
                 yield vectors
 
-        points = lay_out(passing(), reading.layers, made[0].layout if made else None, layout)
+        points = lay_out(passing(), reading.layers, made[0].layout if made else None)
         made.append(Reading(reading.name, reading.says, points, reading.at))
         groups = clusters(kept[0])
     shown = None if texts is None else [_shown(text) for text in texts]
@@ -304,7 +301,7 @@ def make_map(
     if texts is not None and said:
         usable[_free(_LENGTH, usable)] = [len(text) for text in texts]
     where = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)
-    return LayerMap(model, about, kind, blocks, total, shown, usable, made, where, pictures, layout)
+    return LayerMap(model, about, kind, blocks, total, shown, usable, made, where, pictures)
 
 
 def _free(name: str, taken: Container[str]) -> str:
@@ -364,7 +361,7 @@ def map_of(run: Any) -> LayerMap:
     found = run.find_map()
     if found is None:
         raise LayerscopeError(
-            f"{run.name}: this run kept no map. `improve` and `evaluate` keep one of at least {LEAST} texts; "
+            f"{run.name}: this run kept no map. `improve` keeps one of at least {LEAST} texts; "
             "for a profile ask for it: profile(…, map=True), `layerscope profile --map`."
         )
     return found

@@ -1,5 +1,5 @@
-"""Points in two dimensions from vectors at every layer: PCA or UMAP, each layer turned so that
-points move and do not jump.
+"""Points in two dimensions from vectors at every layer: principal components, each layer
+turned so that points move and do not jump.
 
 Everything goes by the angle between vectors, as the rest of layerscope does: rows are scaled to
 length 1, so that their distances rank as their cosines do. All of it is deterministic.
@@ -7,14 +7,12 @@ length 1, so that their distances rank as their cosines do. All of it is determi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from layerscope.core.heads import unit
-from layerscope.errors import UnknownNameError, require
 
 NEIGHBORS = 10
 """So many nearest neighbors are kept of each text."""
@@ -22,20 +20,6 @@ MOST = 2000
 """So many texts are on a map."""
 LEAST = 12
 """Of fewer a map says nothing."""
-PCA, UMAP = LAYOUTS = ("pca", "umap")
-
-
-def check_layout(layout: str) -> None:
-    """Raise, before anything is read, where a layout is unknown or its package is missing."""
-    if layout not in LAYOUTS:
-        raise UnknownNameError("layout of a map", str(layout), LAYOUTS)
-    if layout == UMAP:
-        require("a map's layout by UMAP", "umap", "umap")
-
-
-def map_key(texts: bool, layout: str) -> str | None:
-    """What of a map tells one run from another: None as long as nothing is unusual."""
-    return ", ".join(([] if texts else ["no texts"]) + ([] if layout == PCA else [layout])) or None
 
 
 @dataclass(frozen=True)
@@ -64,7 +48,6 @@ def lay_out(
     vectors: Iterable[np.ndarray],
     layers: Sequence[int],
     start: Layout | None = None,
-    layout: str = "pca",
 ) -> Layout:
     """Lay out vectors (texts, D), given layer by layer. `start` is another reading of the same
     texts, to be turned like."""
@@ -85,8 +68,6 @@ def lay_out(
         if before is None and start is not None and layer in start.layers:
             before = start.points[start.layers.index(layer)]
         far, now = _distances(rows), principal(rows)
-        if layout == UMAP:
-            now = by_neighbors(far, now if before is None else before)
         before = now = turned(now, before)
         found, seen = nearest(far, size), nearest(_distances(now), size)
         points.append(now)
@@ -123,29 +104,6 @@ def principal(rows: np.ndarray) -> np.ndarray:
     if points.shape[1] < 2:
         points = np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
     points = points * np.where(points[np.abs(points).argmax(0), [0, 1]] < 0, -1, 1)
-    return points / max(1e-30, float(np.sqrt((points**2).sum(1).mean())))
-
-
-def by_neighbors(far: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Points (n, 2) of UMAP, which keeps neighborhoods rather than directions, from squared
-    distances (n, n) and a `start`.
-
-    Small steps: on one task's texts they kept more neighbors than the usual ones, and points moved
-    less from layer to layer.
-    """
-    from umap import UMAP
-
-    extent = np.ptp(start, axis=0) > 0  # it divides by it
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # it could not place new texts by distances alone: nobody asks it to
-        made = UMAP(
-            n_neighbors=min(15, len(far) - 1), metric="precomputed", init=np.where(extent, start, np.arange(len(start))[:, None]),
-            n_epochs=200, learning_rate=0.1, random_state=0, n_jobs=1,
-        )  # fmt: skip
-        points = np.asarray(made.fit_transform(np.sqrt(np.maximum(far, 0))), dtype=np.float64)
-    points -= points.mean(0)
     return points / max(1e-30, float(np.sqrt((points**2).sum(1).mean())))
 
 

@@ -20,19 +20,14 @@ from layerscope.capture.reduce import compute_dtype
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
-from layerscope.core.runs import read_back
-from layerscope.core.sites import whole_layers
 from layerscope.data.corpus import lack_words, refuse_missing
 from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine
 from layerscope.forward import Plan, choose_shard_size, make_plan
-from layerscope.loggers import Log, Logs, check_log, logs_folder
-from layerscope.maps import PCA, check_layout, map_key
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by
-from layerscope.models.load import identify_files
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import (
     MemoryStore,
@@ -47,7 +42,7 @@ from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress
 from layerscope.spectra import faster, solvers_used
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
-from layerscope.store.folder import Session, config_key
+from layerscope.store.folder import Session
 from layerscope.version import VERSION
 
 
@@ -115,8 +110,6 @@ def profile(
     progress: bool | None = None,
     map: bool = False,
     texts: bool = True,
-    layout: str = "pca",
-    log: Log = None,
     model_options: ModelOptions | Mapping[str, Any] | None = None,
     data_options: DataOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
@@ -133,11 +126,7 @@ def profile(
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
       nothing is left on disk.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
-    - `texts`: whether that map has what the items say. `layout`: how it lays them out, `pca` or
-      `umap` (which asks for a map).
-    - `log`: `tensorboard` (event files beside `out`), `wandb`, `mlflow`, `trackio`, several of
-      them, or an object with
-      `write(rows)` and `close()`: gets every metric at every layer, and no texts.
+    - `texts`: whether that map has what the items say.
     - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A
       metric's class, or a function of one
       prompt's token states, can be given instead of a name.
@@ -166,65 +155,33 @@ def profile(
         **options,
     )  # fmt: skip
     config = make_config(**settings)
-    check_log(log)
-    check_layout(layout)
     refuse_missing(data)
     with asked:
         kind = _kind_of(model, data, asked.loading, offline)
         if kind != "texts":
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
-        source = (
-            identify_files(model, offline, asked.loading)
-            if isinstance(model, (str, Path))
-            else None
-        )
         items = open_items(data, kind, reading, offline)
-        request: dict[str, Any] = {
-            "model": source,
-            "corpus": items.fingerprint,
-            "profile": config.as_dict(),
-            "layerscope": VERSION,
-        }
-        kept = (map or layout != PCA) and (map_key(texts, layout) or True)
-        request |= {"map": kept} if kept else {}
-        is_there = False
-        if folder is not None and source is not None and not overwrite:
-            there = folder.manifest()
-            same = (
-                there is not None
-                and there.get("status") == "complete"
-                and there.get("request_key") == config_key(request)
-            )
-            is_there = same
-        logs = Logs(
-            log, logs_folder(out), {"command": "profile", "data": items.name, "layerscope": VERSION}
+        job = Job(
+            asked.load(model, tokenizer),
+            items,
+            config,
+            engine=asked.engine,
+            recipe=asked.recipe,
+            map=map,
+            texts=texts,
         )
-        with logs:
-            if is_there:
-                return _logged(read_back(Profile.kind, Profile.load, folder.path), logs)  # type: ignore[union-attr]
-            job = Job(
-                asked.load(model, tokenizer),
-                items,
-                config,
-                engine=asked.engine,
-                recipe=asked.recipe,
-                map=kept,
-            )
-            job.texts, job.layout, job.batch_size = texts, layout, asked.where.batch_size
-            with job.reader:
-                if folder is not None:
-                    key = config_key(request) if source else None
-                    return _logged(job.run_in(folder, asked.bar, overwrite, key), logs)
-                vectors = len(items) * len(job.sites) * (1 + config.n_views)
-                if fits_on_device(
-                    job.model.device, vectors, job.model.width
-                ):  # nothing goes to disk and back
-                    return _logged(job.run(MemoryStore(), asked.bar), logs)
-                with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
-                    run = job.run(ShardStore(Path(scratch)), asked.bar)
-                    _ = run.prompts  # read while the scratch folder is there
-                    return _logged(run, logs)
+        job.batch_size = asked.where.batch_size
+        with job.reader:
+            if folder is not None:
+                return job.run_in(folder, asked.bar, overwrite)
+            vectors = len(items) * len(job.sites) * (1 + config.n_views)
+            if fits_on_device(job.model.device, vectors, job.model.width):
+                return job.run(MemoryStore(), asked.bar)  # nothing goes to disk and back
+            with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
+                run = job.run(ShardStore(Path(scratch)), asked.bar)
+                _ = run.prompts  # read while the scratch folder is there
+                return run
 
 
 def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> str:
@@ -236,33 +193,12 @@ def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> s
     return kind_read_by(model, offline, options)
 
 
-def _logged(run: Profile, logs: Logs) -> Profile:
-    """Send every metric at every layer, which is the step."""
-    if logs.loggers:
-        told = run.summary()
-        logs.tell(
-            {
-                name: told[name]
-                for name in ("model", "layers", "prompts", "final_norm", "valley", "run")
-            }
-        )
-        rows = whole_layers(run.table[run.table["normalization"] == "raw"])
-        dropped = rows["sink"].map({"drop": "_sink_dropped"}).fillna("")
-        logs.write(
-            rows.assign(tag="profile/" + rows["metric"] + dropped, step=rows["layer"]).to_dict(
-                orient="records"
-            )
-        )
-    return run
-
-
 @dataclass
 class Job(ProfileTask):
     """One profile, from its items to its tables."""
 
-    map: bool | str = False
+    map: bool = False
     texts: bool = True
-    layout: str = "pca"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -271,12 +207,10 @@ class Job(ProfileTask):
             "corpus": self.items.fingerprint,
             "profile": self.config.as_dict(),
             "layerscope": VERSION,
-            **({"map": self.map} if self.map else {}),
+            **({"map": self.texts} if self.map else {}),
         }
 
-    def run_in(
-        self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None
-    ) -> Profile:
+    def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool) -> Profile:
         """Run in a folder: return what is finished, resume what was stopped."""
 
         def compute(session: Session) -> Profile:
@@ -284,9 +218,7 @@ class Job(ProfileTask):
             session.note(shard_size=size)
             return self.run(ShardStore(folder.scratch), bar, size)
 
-        return command.run_in(
-            folder, Profile, self.identity, compute, overwrite=overwrite, request_key=request_key
-        )
+        return command.run_in(folder, Profile, self.identity, compute, overwrite=overwrite)
 
     def run(
         self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None
@@ -336,7 +268,7 @@ class Job(ProfileTask):
         )
         if self.map:
             made = map_of_profile(
-                self.model, self.items, self.sites, shards, self.config.final_norm, self.layout
+                self.model, self.items, self.sites, shards, self.config.final_norm
             )
             run._map = made if made is None or self.texts else made.without_texts()
         return run

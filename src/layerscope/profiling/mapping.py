@@ -23,7 +23,6 @@ _SIDE = 32  # pixels of a picture on the page
 
 def map_of_profile(
     model: LoadedModel, items: Items, sites: Sequence[Site], shards: Sequence[Shard], final_norm: str,
-    layout: str = "pca",
 ) -> LayerMap | None:  # fmt: skip
     """The items' own vectors at every whole layer; views are left out."""
     read = np.sort(np.concatenate([shard.prompts for shard in shards]))
@@ -66,7 +65,6 @@ def map_of_profile(
         "columns": columns,
         "pictures": pictures,
         "kind": items.kind,
-        "layout": layout,
     }
     return make_map(
         model.name, items.name, model.n_blocks, [reading], keys=short, total=len(read), **given

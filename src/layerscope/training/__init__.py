@@ -5,23 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from layerscope.core.charts import Figure
-from layerscope.core.runs import view
 from layerscope.training.watch import LayerWatch
 
 if TYPE_CHECKING:
     from layerscope.training.callback import LayerscopeCallback
 
-__all__ = ["LayerWatch", "LayerscopeCallback", "plot"]
-
-
-def plot(source: Any, metrics: list[str] | None = None) -> Figure:
-    """A panel per metric: its value against the training step, a line per layer, dark (first) to
-    light (last).
-
-    `source` is a `LayerWatch`, its table, or the CSV it wrote.
-    """
-    return view("training", "plot")(source, metrics)
+__all__ = ["LayerWatch", "LayerscopeCallback"]
 
 
 def __getattr__(name: str) -> Any:

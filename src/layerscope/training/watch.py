@@ -26,7 +26,7 @@ from layerscope.errors import (
     RunFolderError,
     UnknownNameError,
 )
-from layerscope.loggers import Log, LogKind, Logs
+from layerscope.loggers import OnRows, send
 from layerscope.metrics import Options, PromptMean
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, modules
@@ -137,9 +137,9 @@ class LayerWatch:
     measures when there is time.
 
     `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the
-    largest share of the run's time that measuring may take. `log` is `csv`, `tensorboard`, `wandb`,
-    `mlflow`, `trackio`, several of them, or an object with `write(rows)` and `close()`; `out` is
-    where the log is written. `metrics` names what is measured (of tokens or pooled vectors; None: a
+    largest share of the run's time that measuring may take. `out` is a CSV file that rows are
+    appended to, or None. `on_rows` is a function such as `wandb.log`: it is called with a
+    dictionary of the step and a number for each metric and layer. `metrics` names what is measured (of tokens or pooled vectors; None: a
     few common ones and those of other packages). `at_start` measures at the first call, and makes
     up for the time later. The model, its gradients and its random numbers are untouched.
 
@@ -157,8 +157,8 @@ class LayerWatch:
         tokenizer: Any = None,
         *,
         share: float = 0.02,
-        out: str | Path = "layers.csv",
-        log: Log = "csv",
+        out: str | Path | None = "layers.csv",
+        on_rows: OnRows | None = None,
         max_length: int = 128,
         final_norm: str = "raw",
         sites: Sequence[str] | None = None,
@@ -208,7 +208,8 @@ class LayerWatch:
             "metrics": [metric.info.name for metric in self.metrics],
             "share": share,
         }
-        self.logs = open_logs(log, Path(out), self.conventions)
+        self.file = None if out is None else CsvLog(Path(out), self.conventions)
+        self.on_rows = on_rows
         self._rows: list[dict[str, Any]] = []
         self._at_start, self._open, self._skipped = at_start, True, 0
         self.pace.leave()
@@ -241,11 +242,10 @@ class LayerWatch:
         return self.pace.spent
 
     def close(self) -> None:
-        """Close the logs; says so if the run was too short for a single measurement."""
+        """End the watch, with a warning if the run was too short for a single measurement."""
         if not self._open:
             return
         self._open = False
-        self.logs.close()
         if not self._rows:
             cost = self.pace.expected
             guess = (
@@ -288,7 +288,9 @@ class LayerWatch:
     def _measure(self, step: int) -> bool:
         started = self.pace.clock()
         rows = self._run(self.prompts, step)
-        self.logs.write(rows)
+        if self.file is not None:
+            self.file.write(rows)
+        send(self.on_rows, step, {_name(row): row["value"] for row in rows})
         self._rows += rows
         self.pace.cost(self.pace.clock() - started)
         return bool(rows)
@@ -334,16 +336,8 @@ class CsvLog:
                 self.path, mode="a", header=False, index=False
             )
 
-    def close(self) -> None:
-        """Nothing is open between steps."""
 
-
-def open_logs(wanted: Log, out: Path, conventions: dict[str, Any]) -> Logs:
-    """A watch's logs: a CSV file at `out`, or `layers.csv` in the folder `out`; event files in that
-    folder, or in the one beside the file that has its name."""
-    csv = LogKind(
-        "csv",
-        "a CSV file",
-        lambda _, facts: CsvLog(out if out.suffix else out / "layers.csv", facts),
-    )
-    return Logs(wanted, out.with_suffix(""), conventions, also={"csv": csv})
+def _name(row: Mapping[str, Any]) -> str:
+    """The name of a row's curve in a dashboard."""
+    sink = "_sink_dropped" if row["sink"] == "drop" else ""
+    return f"layers/{row['metric']}{sink}/{row['layer']:02d}"

@@ -138,7 +138,7 @@ function mapView(body, map, readings, several) {
     const value = reading.trust[k], poor = known(value) && value < POOR;
     trust.dataset.level = !known(value) ? "none" : poor ? "poor" : "good";
     trust.textContent = !known(value) ? `At this layer all ${map.kind} have the same vector: there is nothing to see yet.`
-      : (poor ? "This map lies in places. " : "") + `Of ${a} ${one}'s 10 nearest, ${(10 * reading.kept[k]).toFixed(1)} are also nearest on the map (${map.layout === "umap" ? "UMAP, " : ""}trustworthiness ${value.toFixed(2)}${poor ? ": points that look near may not be; click one for its true neighbors" : ""}).`;
+      : (poor ? "This map lies in places. " : "") + `Of ${a} ${one}'s 10 nearest, ${(10 * reading.kept[k]).toFixed(1)} are also nearest on the map (trustworthiness ${value.toFixed(2)}${poor ? ": points that look near may not be; click one for its true neighbors" : ""}).`;
     if (!quick) { set({ cursor: position(number, map.blocks) }); owner = null; }
     else curves.forEach((chart) => chart.visible && chart.follow());
     panel(quick);
