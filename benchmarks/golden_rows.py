@@ -9,6 +9,7 @@ stands in one constant below.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import math
 import shutil
@@ -20,15 +21,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-STUDIES = "layerscope"  # holds `study`, `correlate` and `sweep`
-ATLAS = "layerscope.atlas"
-IMAGES = "layerscope"  # holds `load_images`
-CORPORA = "layerscope"  # holds `load_corpus`
-TASKS = "layerscope.evaluation.tasks.catalogue"  # holds `TASKS`
+# Modules that hold a name, newest first: `golden.py times` runs the rows in older checkouts too.
+HOMES = {
+    "study": ("layerscope_paper", "layerscope"),
+    "correlate": ("layerscope_paper", "layerscope"),
+    "atlas": ("layerscope_paper", "layerscope"),
+    "load_corpus": ("layerscope", "layerscope.data"),
+    "TASKS": ("layerscope_zoo.tasks", "layerscope.evaluation.tasks.catalogue"),
+}
 
 SHAPES = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "shapes"
 TINY_TEXTS = 24
 SAMPLED_COLUMNS = 6
+
+
+def find(name: str) -> Any:
+    """Return a function or module by its name, from the first module that holds it."""
+    for module in HOMES[name]:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ModuleNotFoundError, AttributeError):
+            continue
+    raise LookupError(f"{name} is in none of {', '.join(HOMES[name])}. Mend HOMES.")
+
+
+def known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Return the options that a function names among its parameters."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in options.items() if name in names}
 
 
 class Recorder:
@@ -134,7 +154,7 @@ def make_labeled(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 def trec_questions() -> list[str]:
     """Return the distinct questions of TREC's training split, in their order."""
-    rows = importlib.import_module(TASKS).TASKS.get("TrecQuestions").splits()["train"]
+    rows = find("TASKS").get("TrecQuestions").splits()["train"]
     return list(dict.fromkeys(row["text"] for row in rows))
 
 
@@ -436,8 +456,8 @@ def evaluate_smollm2(work: Path, found: Recorder) -> None:
         layers=[0, 5, 10, 15, 20, 25, 30],
         readouts="all",
         max_length=32,
-        scoring_workers=0,
         progress=False,
+        **known(layerscope.evaluate, scoring_workers=0),
     )
     record_evaluation(found, run)
     found.decision("select", layerscope.select(run))
@@ -449,7 +469,7 @@ def evaluate_minilm(work: Path, found: Recorder) -> None:
     """An evaluation of minilm-l6 on a local and on a catalogued task, and its choice."""
     import layerscope
 
-    options: dict[str, Any] = {"scoring_workers": 0, "progress": False, "max_length": 32}
+    options = {"progress": False, "max_length": 32, **known(layerscope.evaluate, scoring_workers=0)}
     local = layerscope.evaluate(
         "minilm-l6", "STS12", data_dir=make_task(work), readouts="all", **options
     )
@@ -470,8 +490,8 @@ def evaluate_mamba(work: Path, found: Recorder) -> None:
         "STS12",
         data_dir=make_task(work),
         readouts="all",
-        scoring_workers=0,
         progress=False,
+        **known(layerscope.evaluate, scoring_workers=0),
     )
     record_evaluation(found, run)
     found.decision("select", layerscope.select(run))
@@ -531,7 +551,7 @@ def sublayers(work: Path, found: Recorder) -> None:
         )
         record_profile(found, run, kind)
         texts = make_texts(6)
-        study = importlib.import_module(STUDIES).study("sublayers", model, data=texts)
+        study = find("study")("sublayers", model, data=texts)
         record_study(found, study, f"{kind} study")
 
 
@@ -626,7 +646,7 @@ def families(work: Path, found: Recorder) -> None:
 @row
 def extreme_inputs(work: Path, found: Recorder) -> None:
     """The study of repeated, random and lengthened prompts."""
-    run = importlib.import_module(STUDIES).study(
+    run = find("study")(
         "extreme", tiny(work, "llama"), data=make_texts(5), levels=[0, 0.5, 1], lengths=[12], seed=3
     )
     record_study(found, run, "extreme")
@@ -635,15 +655,15 @@ def extreme_inputs(work: Path, found: Recorder) -> None:
 @row
 def studies(work: Path, found: Recorder) -> None:
     """The other studies that take texts: checkpoints, scale, comparison, reasoning, prefixes."""
-    module = importlib.import_module(STUDIES)
+    study = find("study")
     steps = work / "training"
     first = tiny(work, "llama", 0, "training/step0")
     second = tiny(work, "llama", 1, "training/step20")
     texts = make_texts(8)
-    record_study(found, module.study("checkpoints", steps, data=texts), "checkpoints")
-    record_study(found, module.study("compare", first, second, data=texts), "compare")
-    record_study(found, module.study("scale", first, second, data=texts), "scale")
-    reasoning = module.study("reasoning", first, second, data=texts, stride=5)
+    record_study(found, study("checkpoints", steps, data=texts), "checkpoints")
+    record_study(found, study("compare", first, second, data=texts), "compare")
+    record_study(found, study("scale", first, second, data=texts), "scale")
+    reasoning = study("reasoning", first, second, data=texts, stride=5)
     record_study(found, reasoning, "reasoning")
 
 
@@ -663,7 +683,7 @@ def correlation(work: Path, found: Recorder) -> None:
         [{"metric": "follows", "layer": k, "value": -level[k]} for k in range(12)]
         + [{"metric": "noise", "layer": k, "value": rng.normal()} for k in range(12)]
     )
-    run = importlib.import_module(STUDIES).correlate(metrics, scores, surrogates=199, bootstrap=100)
+    run = find("correlate")(metrics, scores, surrogates=199, bootstrap=100)
     record_study(found, _Tabled(run.layers), "layers")
     record_study(found, _Tabled(run.tasks), "tasks")
 
@@ -671,7 +691,7 @@ def correlation(work: Path, found: Recorder) -> None:
 @row
 def published(work: Path, found: Recorder) -> None:
     """Published scores and metrics of a model, as the atlas gives them."""
-    atlas = importlib.import_module(ATLAS)
+    atlas = find("atlas")
     scores = atlas.select_scores("Pythia-410m", "english")
     record_study(found, _Tabled(scores.iloc[::40]), "scores")
     values = atlas.metric_values("Pythia-410m", "wikitext", "entropy_prompt")
@@ -894,7 +914,7 @@ def shapes(work: Path, found: Recorder) -> None:
     cases = json.loads((SHAPES / "expected.json").read_text(encoding="utf-8"))
     for name, case in cases.items():
         options = case.get("options", {})
-        corpus = importlib.import_module(CORPORA).load_corpus(SHAPES / case["file"], **options)
+        corpus = find("load_corpus")(SHAPES / case["file"], **options)
         found.choice("texts", name, json.dumps(corpus.texts, ensure_ascii=False))
         found.choice("dropped", name, json.dumps(corpus.dropped, sort_keys=True))
         out = work / f"{len(found.choices['texts'])}.parquet"
