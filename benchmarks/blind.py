@@ -39,12 +39,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from layerscope_zoo.origins import File, fetch_files
+from layerscope_zoo.packages import Package
 from rows import commit
 
 import layerscope
-from layerscope.catalogue import File, fetch_files
 from layerscope.data.catalogue import CORPORA
-from layerscope.packages import Package
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from pair_texts import ANTIBODIES, ENDS, REACTIONS

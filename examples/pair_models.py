@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.catalogue import File, fetch_files
+from layerscope_zoo.origins import File, fetch_files
+from layerscope_zoo.packages import Package
+
 from layerscope.core.json import read_json
 from layerscope.errors import ModelError
-from layerscope.packages import Package
 
 WEIGHTS, CONFIG, VOCABULARY = "pytorch_model.bin", "config.json", "vocab.txt"
 

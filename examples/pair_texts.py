@@ -18,8 +18,8 @@ import random
 import re
 from pathlib import Path
 
-from layerscope.catalogue import File, fetch_files
-from layerscope.packages import Package
+from layerscope_zoo.origins import File, fetch_files
+from layerscope_zoo.packages import Package
 
 _FILES = "https://files.pythonhosted.org/packages"
 DRFP = Package(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from layerscope.engines.ray import require_ray
-from layerscope.errors import MissingExtraError
+from layerscope.extras import MissingExtraError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 # a node that is gone is noticed within ten seconds; one that only waits for a core on a busy

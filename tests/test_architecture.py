@@ -14,10 +14,10 @@ _HOME = Path(__file__).parents[1] / "src" / "layerscope"
 FLOORS = (
     ("version",),
     ("errors",),
-    ("cache", "terminal"),
+    ("cache", "terminal", "extras"),
     ("core",),
     ("progress", "loggers"),
-    ("spectra", "store", "packages"),
+    ("spectra", "store"),
     ("metrics", "catalogue", "maps"),
     ("data", "capture"),
     ("models",),

@@ -43,4 +43,4 @@ def test_all_but_scoring_imports_with_the_core_alone() -> None:
     for line in failed:
         assert line.split()[1] == "MissingExtraError"
         assert "pip install " in line
-        assert ("[mteb]'" if line.startswith(NEEDS_MTEB) else "[gpu]'") in line
+        assert ("[mteb]'" if line.startswith(NEEDS_MTEB) else "layerscope-gpu") in line

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from layerscope import version
-from layerscope.errors import MissingExtraError
+from layerscope.extras import MissingExtraError
 from layerscope.version import install_command, install_package
 
 

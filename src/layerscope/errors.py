@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Container, Iterable, Mapping
-from importlib import import_module
 from typing import Any
-
-from layerscope.version import install_command
 
 _HARMFUL = {
     code: "\N{REPLACEMENT CHARACTER}"
@@ -196,25 +193,6 @@ class OfflineError(LayerscopeError):
 
 class DownloadError(LayerscopeError):
     """A download failed, or what came is not what was expected."""
-
-
-class MissingExtraError(LayerscopeError):
-    """An optional dependency is not installed."""
-
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs an optional dependency. Install it with: {install_command(extra)}"
-        )
-        self.extra = extra
-
-
-def require(what: str, extra: str, *packages: str) -> None:
-    """Raise `MissingExtraError` unless all packages can be imported."""
-    try:
-        for package in packages:
-            import_module(package)
-    except ImportError:
-        raise MissingExtraError(what, extra) from None
 
 
 class ModelError(LayerscopeError):

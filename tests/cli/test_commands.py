@@ -21,7 +21,7 @@ def test_version_and_help(cli: Cli) -> None:
     assert cli("--version") == (0, f"layerscope {layerscope.__version__}\n", "")
     told = cli("--help")
     assert told.code == 0
-    for command in ("profile", "models", "corpora", "metrics", "fetch", "report"):
+    for command in ("profile", "models", "corpora", "metrics", "report"):
         assert command in told.out
     told = cli("profile", "-h")
     assert told.code == 0
@@ -58,27 +58,6 @@ def test_corpora_and_metrics(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, metric in metrics().items():
         assert name in told.out
         assert metric.info.unit in told.out
-
-
-def test_fetch_checks_every_name_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "layerscope.catalogue.Entry.fetch",
-        lambda *_, **__: pytest.fail("fetched before all names were checked"),
-    )
-    assert_refused(
-        cli("fetch", "lee", "minilm"),
-        "unknown model, corpus, image set or task 'minilm'",
-        "Did you mean 'minilm-l6'",
-    )
-
-
-def test_fetch_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name
-    )
-    ended = cli("fetch", "lee", "minilm-l6")
-    assert ended[:2] == (0, "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n")
-    assert ended.err == "Next: layerscope profile minilm-l6 --offline\n"
 
 
 def test_an_error_that_nobody_foresaw_is_one_line(

@@ -1,4 +1,4 @@
-"""`layerscope evaluate`, `store` and `fetch --tasks` as a user meets them."""
+"""`layerscope evaluate` and `store` as a user meets them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_offline_names_what_is_missing_before_the_model_is_loaded(
     assert "3 of 4 tasks have no data" in told.err
     for name in ("STS12", "STS13", "SmsSpam"):
         assert f"\n  {name}: " in told.err
-    assert "layerscope fetch SmsSpam" in told.err
+    assert "layerscope-zoo fetch SmsSpam" in told.err
     assert "Traceback" not in told.err
 
 
@@ -186,33 +186,3 @@ def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_p
     assert list((tmp_path / "cache" / "embeddings").glob("??/*")) == []
     assert_refused(cli("store", "--prune", "all"), "a size is a number", "'all'")
     assert cli("store", "--prune", "9" * 400).code == 0
-
-
-def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "layerscope.catalogue.Entry.fetch",
-        lambda *_, **__: pytest.fail("fetched before all names were checked"),
-    )
-    assert_refused(
-        cli("fetch", "minilm-l6", "SmsSpan"),
-        "unknown model, corpus, image set or task 'SmsSpan'",
-        "Did you mean 'SmsSpam'",
-    )
-    assert_refused(
-        cli("fetch", "minilm-l6", "--tasks", "STS112"),
-        "unknown task 'STS112'",
-        "Did you mean 'STS12'",
-    )
-    assert_refused(cli("fetch"), "name a model, a corpus or a task")
-
-
-def test_fetch_tasks(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "layerscope.evaluation.tasks.spec.TaskSpec.facts", lambda self: {"items": len(self.name)}
-    )
-    monkeypatch.setattr(
-        "layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name
-    )
-    ended = cli("fetch", "SmsSpam", "--tasks", "STS12,STS13")
-    assert ended[:2] == (0, "SmsSpam: /tasks/SmsSpam\nSTS12: 5 items\nSTS13: 5 items\n")
-    assert json.loads(cli("fetch", "--tasks", "STS12", "--json").out) == {"STS12": "5 items"}

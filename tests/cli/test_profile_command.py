@@ -264,12 +264,12 @@ def test_offline_with_an_empty_cache(
     assert_refused(
         cli("profile", "smollm2-135m", "--offline"),
         "model 'smollm2-135m' is not in the cache",
-        "layerscope fetch smollm2-135m",
+        "layerscope-zoo fetch smollm2-135m",
     )
     assert_refused(
         cli("profile", model_folder, "--offline"),
         "corpus 'lee' is not in the cache",
-        "layerscope fetch lee",
+        "layerscope-zoo fetch lee",
     )
     assert_refused(
         cli("profile", "some-org/some-model", "-d", data, "--offline"),

@@ -121,10 +121,14 @@ def test_names_that_are_too_long(cli: Cli, model_folder: Path, data: Path) -> No
 
 
 def test_a_cache_that_cannot_be_written(
-    cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", "/proc/layerscope")
-    assert_refused(cli("fetch", "lee"), "cannot be written to /proc/layerscope", "LAYERSCOPE_CACHE")
+    assert_refused(
+        cli("profile", model_folder, "-d", "lee"),
+        "cannot be written to /proc/layerscope",
+        "LAYERSCOPE_CACHE",
+    )
 
 
 @pytest.mark.parametrize(("part", "value"), [("model", None), ("model", []), ("conventions", [])])

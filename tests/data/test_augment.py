@@ -22,7 +22,8 @@ from layerscope.data.augment import (
     _split,
     views,
 )
-from layerscope.errors import InvalidValueError, MissingExtraError, UnknownNameError
+from layerscope.errors import InvalidValueError, UnknownNameError
+from layerscope.extras import MissingExtraError
 
 SENTENCE = "several letters make every single word here quite long enough although some words stay short of an"
 VOCABULARY = SENTENCE.split()

@@ -12,7 +12,8 @@ import pytest
 
 import layerscope
 from layerscope.data.corpus import TextStream
-from layerscope.errors import DataError, MissingExtraError
+from layerscope.errors import DataError
+from layerscope.extras import MissingExtraError
 
 
 def test_a_folder_of_documents_is_a_text_each(tmp_path: Path) -> None:

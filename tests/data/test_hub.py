@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from layerscope.catalogue import Installed
 from layerscope.data import corpus, load_corpus
-from layerscope.data.catalogue import CORPORA
+from layerscope.data.catalogue import CorpusEntry
 from layerscope.data.corpus import TextStream
 from layerscope.data.hub import cached_folder
 from layerscope.data.specs import HubSpec, parse_hub_spec
-from layerscope.errors import DataError, DownloadError, MissingExtraError, OfflineError
+from layerscope.errors import DataError, DownloadError, OfflineError
+from layerscope.extras import MissingExtraError
 
 
 class Table:
@@ -103,19 +104,6 @@ def test_columns(hub: SimpleNamespace) -> None:
     assert load_corpus("some-org/some-name", column="r").texts == ("b",)
 
 
-def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
-    long = " word" * 30
-    hub.table = Table({"text": ["", " = Title = \n", " few words \n", long]})
-    corpus = load_corpus("wikitext")
-    assert corpus.texts == (long,)
-    assert corpus.dropped == {"empty": 1, "heading": 1, "short": 1}
-    assert corpus.source["filters"] == {"text_filter": "paper", "min_tokens": 30}
-    assert corpus.source["license"].startswith("CC-BY-SA")
-    assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train", False)]
-    assert len(load_corpus("wikitext", text_filter="none")) == 3
-    assert CORPORA.fetch("wikitext") == Path("/cache/wikitext")
-
-
 def test_offline_is_set_for_the_call_only(hub: SimpleNamespace) -> None:
     load_corpus("some-org/some-name", offline=True)
     assert hub.calls[-1][-1] is True
@@ -142,11 +130,12 @@ def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    assert not CORPORA.is_cached("wikitext")
+    spec = HubSpec("Salesforce/wikitext", "wikitext-103-raw-v1", "train")
+    assert cached_folder(spec) is None
     folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1"
     (folder / "0.0.0" / "abc").mkdir(parents=True)
     (folder / "0.0.0" / "abc" / "wikitext-train.arrow").touch()
-    assert CORPORA.is_cached("wikitext")
+    assert cached_folder(spec) == folder
     assert cached_folder(HubSpec("Salesforce/wikitext", "other")) is None
 
 
@@ -155,7 +144,13 @@ def test_the_other_columns_of_hub_and_catalogued_data(
 ) -> None:
     assert list(TextStream("org/name").rows()) == [("a text", {"id": 1})]
     (tmp_path / "a.csv").write_text("n,text\n1,some words\n")
-    entry = replace(CORPORA.get("lee"), column="text", clean=str.upper)
-    monkeypatch.setattr(type(entry), "fetch", lambda self, **ways: tmp_path / "a.csv")
+    entry = CorpusEntry(
+        name="some",
+        summary="",
+        license="",
+        origin=Installed(lambda: tmp_path / "a.csv", "some 1.0"),
+        column="text",
+        clean=str.upper,
+    )
     records = corpus._open_catalogued(entry, None, True, True)[2]
     assert [row for _, row in records.items] == [("SOME WORDS", {"n": "1"})]

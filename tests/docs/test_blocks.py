@@ -48,6 +48,7 @@ OTHERS = {
     "conda",
     "uv",
     "hf",
+    "layerscope-zoo",
     "source",
     "py",
     "pytest",

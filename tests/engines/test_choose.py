@@ -13,7 +13,8 @@ from layerscope import evaluate, profile
 from layerscope.cli.app import app, load_commands
 from layerscope.core.options import EngineOptions
 from layerscope.engines import LocalEngine, RayEngine, Work, engine_in_use, open_engine
-from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.extras import MissingExtraError
 from tests.engines.works import mapped
 
 

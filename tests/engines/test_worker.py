@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from layerscope.engines.dispatch import Actor, attempt
-from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.extras import MissingExtraError
 from layerscope.version import VERSION
 from tests.engines.works import MapWork
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from layerscope_zoo.packages import Package
 from pair_models import (
     ANTIBODIES_MASKED,
     ANTIBODIES_NEXT,
@@ -28,7 +29,6 @@ import layerscope.catalogue as mechanism
 from layerscope.errors import ModelError
 from layerscope.models import load
 from layerscope.models.settings import quiet
-from layerscope.packages import Package
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ATOMS = ["c", "C", "O", "N", "Cl", "Br", "[N+]", "[O-]", "(", ")", "1", "2", "=", ".", ">>", "%11"]

@@ -223,7 +223,7 @@ def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:
 
 
 def _no_figure(run: Any) -> Any:
-    from layerscope.errors import MissingExtraError
+    from layerscope.extras import MissingExtraError
 
     raise MissingExtraError("a figure", "report")  # most of a study's time, and no number
 

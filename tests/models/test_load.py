@@ -11,13 +11,8 @@ import torch
 import transformers as hf
 
 import layerscope
-from layerscope.errors import (
-    LayerscopeError,
-    MissingExtraError,
-    ModelError,
-    OfflineError,
-    UnknownNameError,
-)
+from layerscope.errors import LayerscopeError, ModelError, OfflineError, UnknownNameError
+from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel, Tokens, load, settings, wrap
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
@@ -225,7 +220,7 @@ def test_incomplete_weights_are_not_left_random(tmp_path: Path) -> None:
             "minilm-l6",
             True,
             OfflineError,
-            r"'minilm-l6' is not in the cache .*layerscope fetch minilm-l6",
+            r"'minilm-l6' is not in the cache .*layerscope-zoo fetch minilm-l6",
         ),
         ("no-such/model-of-ours", True, OfflineError, "not in the local hub cache"),
         ("./no/such/folder", False, ModelError, "no such file or folder"),

@@ -107,7 +107,7 @@ EXTRAS = {
     "gpu": "import torch, layerscope_gpu; assert layerscope_gpu.eigvalsh(torch.eye(2)).tolist() == [1.0, 1.0]",
     "mteb": "from layerscope.evaluation.tasks.info import text_tasks; assert len(text_tasks()) > 100",
     "hub": "import datasets",
-    "peft": "from layerscope.errors import require; require('applying adapters', 'peft', 'peft')",
+    "peft": "from layerscope.extras import require; require('adapters')",
     "device-map": _PROFILE + "metrics='prompt_entropy', device_map='cpu')",
     "vision": (
         "import layerscope; layerscope.profile('vision-ar', 'digits', limit=20, metrics=['prompt_entropy'], progress=False)"

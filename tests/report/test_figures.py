@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.extras import MissingExtraError
 from layerscope.metrics import main_metrics
 from layerscope.profiling import Profile
 from layerscope.report.drawing import save_figure

@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope.errors import InvalidValueError, MissingExtraError, RunFolderError
+from layerscope.errors import InvalidValueError, RunFolderError
+from layerscope.extras import MissingExtraError
 from layerscope.report.contents import gather
 from layerscope.report.page import inert_json, payload
 from layerscope.report.page import page as make_page

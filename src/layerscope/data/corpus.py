@@ -24,6 +24,7 @@ from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, Row, read_file, read_table, table_columns
 from layerscope.data.specs import HubSpec, locate
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError, near_misses, one_line
+from layerscope.extras import check_zoo
 
 if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
@@ -257,25 +258,7 @@ def _open(
 def _open_catalogued(
     entry: catalogue.CorpusEntry, column: str | None, offline: bool, whole: bool
 ) -> tuple[str, str, Records, str | None]:
-    if isinstance(entry.origin, catalogue.HubDataset):
-        records = read_hub(entry.origin.spec, column=column, offline=offline, whole=whole)
-    else:
-        records = read_file(
-            entry.fetch(offline=offline),
-            column=column or entry.column,
-            encoding=entry.encoding,
-            whole=whole,
-        )
-        clean = entry.clean
-        if clean is not None:
-            items, tidy = (
-                records.items,
-                lambda value: clean(value) if isinstance(value, str) else value,
-            )
-            records.items = (
-                (n, Row(tidy(one.text), one.others) if isinstance(one, Row) else tidy(one))
-                for n, one in items
-            )
+    records = entry.records(column, offline=offline, whole=whole)
     records.facts |= {
         "license": entry.license,
         "citation": entry.citation,
@@ -348,6 +331,7 @@ def refuse_missing(data: Any) -> None:
 
 
 def _missing(text: str) -> DataError | UnknownNameError:
+    check_zoo("corpus", text)
     path = Path(text).expanduser()
     names = list(catalogue.CORPORA)
     is_path = path.suffix != "" or os.sep in text or text.startswith("~")

@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from layerscope.core.fingerprints import file_sha256
 from layerscope.core.formatting import format_duration
 from layerscope.data.readers import Records, choose_column
 from layerscope.data.specs import HubSpec
@@ -27,12 +28,11 @@ from layerscope.errors import (
     DataError,
     DownloadError,
     LayerscopeError,
-    MissingExtraError,
     ModelError,
     OfflineError,
     one_line,
 )
-from layerscope.packages import file_sha256
+from layerscope.extras import missing
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATIENCE = 20.0  # seconds without a byte before the hub counts as silent
@@ -430,7 +430,7 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtraError(f"reading the hub dataset {spec}", "hub") from error
+        raise missing("hub datasets") from error
     limit_hub_waits()
     revision = pinned_revision("datasets", spec.repo, spec.revision)
     given = {"revision": revision} if revision else {}

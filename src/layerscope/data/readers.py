@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from layerscope.core.formatting import shorten
 from layerscope.core.json import json_problem
-from layerscope.errors import DataError, near_misses, one_line, require
+from layerscope.errors import DataError, near_misses, one_line
+from layerscope.extras import require
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 CSV_PREVIEW_ROWS = 100
@@ -442,7 +443,7 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
 
 
 def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    require("reading .xlsx files", "excel", "openpyxl")
+    require("xlsx")
     from openpyxl import load_workbook
 
     records.unit = "row"

@@ -14,7 +14,8 @@ from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, ignore_progress
 from layerscope.engines.dispatch import Dispatch, IdleWorkers, Machine, check_request, place
-from layerscope.errors import LayerscopeError, MissingExtraError
+from layerscope.errors import LayerscopeError
+from layerscope.extras import missing
 
 log = logging.getLogger("layerscope")
 
@@ -269,5 +270,5 @@ def require_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise MissingExtraError("the engine 'ray'", "ray") from None
+        raise missing("ray") from None
     return ray

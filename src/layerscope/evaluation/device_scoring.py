@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope.errors import MissingExtraError
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.problems import NotDescribed, Part, Problem, parts_of
 from layerscope.evaluation.run import ItemScores
@@ -39,6 +38,7 @@ from layerscope.evaluation.scoring import (
     undefined,
 )
 from layerscope.evaluation.tasks import TaskSpec, reseed
+from layerscope.extras import missing
 from layerscope.store import checked
 
 try:
@@ -46,7 +46,7 @@ try:
     from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
     from layerscope_gpu.scoring.regression import Classification, classify
 except ImportError:
-    raise MissingExtraError("scoring on a device", "gpu") from None
+    raise missing("device scoring") from None
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
 _HOST_BYTES, _MOST_BYTES = (

@@ -24,7 +24,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
-from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.errors import UnknownNameError
 from layerscope.evaluation.loop import TURNS, Loop, Scorers
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
@@ -37,6 +37,7 @@ from layerscope.evaluation.scoring import (
     task_files,
 )
 from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.spectra import faster

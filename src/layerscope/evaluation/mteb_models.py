@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.errors import MissingExtraError
+from layerscope.extras import missing
 
 try:
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder
 except ImportError:
-    raise MissingExtraError("scoring layers on tasks", "mteb") from None
+    raise missing("mteb") from None
 
 
 def model_meta(

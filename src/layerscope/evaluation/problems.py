@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.errors import MissingExtraError
+from layerscope.extras import missing
 
 try:
     from layerscope_gpu.scoring.kmeans import Clustering
     from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
     from layerscope_gpu.scoring.regression import Classification
 except ImportError:
-    raise MissingExtraError("scoring on a device", "gpu") from None
+    raise missing("device scoring") from None
 
 
 Problem = Classification | Clustering | Pairs | Ranking

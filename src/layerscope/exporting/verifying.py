@@ -20,11 +20,12 @@ from layerscope.capture import Batch, expand_sites
 from layerscope.capture.pooling import Pooler
 from layerscope.core.heads import Head
 from layerscope.core.readout import Readout
-from layerscope.errors import ExportError, MissingExtraError
+from layerscope.errors import ExportError
 from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import reload_child
 from layerscope.exporting.cutting import capture_states
 from layerscope.exporting.draft import Draft
+from layerscope.extras import missing
 from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
 
@@ -57,7 +58,7 @@ def require_sentence_transformers() -> None:
     from importlib.util import find_spec
 
     if find_spec("sentence_transformers") is None:
-        raise MissingExtraError("exporting a model", "export")
+        raise missing("export")
 
 
 def verify(drafts: Sequence[Draft]) -> list[Verification]:

@@ -28,11 +28,11 @@ from layerscope.errors import (
     InvalidValueError,
     LayerscopeError,
     NonFiniteStatesError,
-    require,
 )
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
+from layerscope.extras import require
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs, too_little
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.cost import ReadingCost, estimate_reading
@@ -181,7 +181,7 @@ def improve(
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
     train = train if isinstance(train, Mapping) else bool(train)
     if train is not False:
-        require("train=", "train", "datasets", "accelerate", "sentence_transformers")
+        require("train")
         check_settings(train if isinstance(train, Mapping) else {})
     if queries is not None or pairs is not None:
         check_search(

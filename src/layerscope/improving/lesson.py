@@ -33,8 +33,9 @@ from torch import Tensor, nn
 from layerscope.core.files import sha256_of
 from layerscope.core.heads import unit
 from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.exporting.formats.sentence_transformers import load_folder, modules_of
+from layerscope.extras import missing
 from layerscope.models.settings import quiet
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.store import atomic
@@ -329,7 +330,7 @@ class Lesson:
                 SentenceTransformerTrainingArguments,
             )
         except ImportError as error:
-            raise MissingExtraError("training a student", "train") from error
+            raise missing("train") from error
         plan, (student, texts, target) = self.update(), self._open()
         student.save_pretrained = partial(
             student.save_pretrained, create_model_card=False

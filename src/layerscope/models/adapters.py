@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerscope.core.files import exists
+from layerscope.core.fingerprints import file_sha256
 from layerscope.errors import ModelError
 from layerscope.models.source import hub_snapshot
-from layerscope.packages import file_sha256
 
 _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."

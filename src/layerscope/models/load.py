@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerscope.errors import ModelError, require
+from layerscope.errors import ModelError
+from layerscope.extras import require
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
-from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import FAMILIES, declared_family, family_for
 from layerscope.models.images import (
     ImageModel,
@@ -81,10 +81,10 @@ def load(
     if device_map is not None:
         if device is not None:
             raise ModelError("give either device or device_map, not both.")
-        require("spreading a model over devices (device_map)", "device-map", "accelerate")
+        require("device map")
     target = None if device_map is not None else pick_device(device)
     if adapters:
-        require("applying adapters", "peft", "peft")
+        require("adapters")
     located = [adapting.locate(adapter, offline) for adapter in adapters]
     source = resolve(
         spec,
@@ -94,7 +94,7 @@ def load(
         trust_remote_code=trust_remote_code,
     )
     if source.gguf is not None:
-        require_gguf()
+        require("gguf")
     files = {path: file_state(path) for path in source.weights}
 
     options: dict[str, Any] = {"dtype": precision, "trust_remote_code": trust_remote_code}

@@ -18,6 +18,7 @@ from torch import nn
 
 from layerscope.catalogue import MODEL_FORMS
 from layerscope.core.files import exists, is_plain_name
+from layerscope.core.fingerprints import file_sha256
 from layerscope.core.json import read_json
 from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.data.hub import (
@@ -27,12 +28,21 @@ from layerscope.data.hub import (
     pin,
     pinned_revision,
 )
-from layerscope.errors import ModelError, OfflineError, UnknownNameError, one_line
-from layerscope.models.catalogue import catalogue, check_zoo
+from layerscope.errors import (
+    DownloadError,
+    ModelError,
+    OfflineError,
+    UnknownNameError,
+    one_line,
+)
+from layerscope.extras import check_zoo, zoo_hint
+from layerscope.models.catalogue import catalogue
 from layerscope.models.families import declared_family
-from layerscope.packages import file_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
+
+HUB_IDS = {"minilm-l6": "sentence-transformers/all-MiniLM-L6-v2"}
+"""Where the hub has the same weights as a short name that no installed package registers."""
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 _FETCHED: dict[
@@ -126,6 +136,11 @@ def resolve(
             allow_pickle,
             trust_remote_code,
         )
+    if text in HUB_IDS:
+        try:
+            return resolve(HUB_IDS[text], offline, revision=revision)
+        except (OfflineError, DownloadError) as error:
+            raise type(error)(f"{error} {zoo_hint(text)}") from error
     match = _hub_id(spec)
     if revision and match["revision"] and revision != match["revision"]:
         raise ModelError(
@@ -155,13 +170,13 @@ def resolve(
 def check_name(spec: str | Path) -> None:
     """An error if a name can be no model's: no catalogue name, nothing on this machine, no hub id.
     Nothing is downloaded."""
-    if str(spec) not in catalogue() and not exists(spec):
+    if str(spec) not in (*catalogue(), *HUB_IDS) and not exists(spec):
         _hub_id(spec)
 
 
 def _hub_id(spec: str | Path) -> re.Match[str]:
     text = str(spec)
-    check_zoo(text)
+    check_zoo("model", text)
     match = _HUB_ID.fullmatch(text)
     if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
         if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
@@ -365,8 +380,10 @@ def pin_branches(models: Iterable[tuple[Any, str | None]]) -> None:
 
     limit_hub_waits()
     for model, wanted in models:
-        match = None if not isinstance(model, str) or exists(model) else _HUB_ID.fullmatch(model)
-        if match is None or model in catalogue():
+        if not isinstance(model, str) or model in catalogue() or exists(model):
+            continue
+        match = _HUB_ID.fullmatch(HUB_IDS.get(model, model))
+        if match is None:
             continue
         revision = wanted or match["revision"]
         if pinned_revision("models", match["repo"], revision) == revision:

@@ -11,7 +11,8 @@ import numpy as np
 
 from layerscope.core.charts import Figure, Style
 from layerscope.core.statistics import INTERVAL
-from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.errors import UnknownNameError
+from layerscope.extras import missing
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("drawing figures", "report") from None
+        raise missing("figures") from None
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

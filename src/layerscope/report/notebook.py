@@ -20,7 +20,7 @@ import pandas as pd
 
 from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.errors import MissingExtraError
+from layerscope.extras import MissingExtraError
 from layerscope.maps import LayerMap
 from layerscope.report.choosing import chosen_row, grid_figure
 from layerscope.report.drawing import new_figure

@@ -13,7 +13,8 @@ from types import ModuleType
 
 import torch
 
-from layerscope.errors import LayerscopeError, require
+from layerscope.errors import LayerscopeError
+from layerscope.extras import require
 from layerscope.version import install_package
 
 INTERFACE = 3
@@ -33,7 +34,7 @@ def on(device: torch.device) -> ModuleType | None:
 def require_scoring() -> None:
     """An error unless its arithmetic, which scores on a device, is there; it fits this version, or
     that is an error too."""
-    require("scoring on a device", "gpu", "layerscope_gpu.scoring")
+    require("device scoring")
     _package()
 
 

@@ -202,7 +202,7 @@ def test_fashion_mnist_offline_without_a_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
-    with pytest.raises(OfflineError, match="layerscope fetch fashion-mnist"):
+    with pytest.raises(OfflineError, match="layerscope-zoo fetch fashion-mnist"):
         load_images("fashion-mnist", offline=True)
 
 

@@ -50,7 +50,7 @@ def test_offline_lists_every_missing_task_at_once(made_up: Path) -> None:
     assert "3 of 4" in text
     assert str(made_up / "STS13") in text
     assert "BIOSSES" in text
-    assert "layerscope fetch SmsSpam" in text
+    assert "layerscope-zoo fetch SmsSpam" in text
     assert "STS12:" not in text
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from layerscope.catalogue import Entry
 from layerscope.data.items import duplicate_warnings
-from layerscope.errors import DataError, MissingExtraError
+from layerscope.errors import DataError
+from layerscope.extras import MissingExtraError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

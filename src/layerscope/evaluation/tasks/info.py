@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from layerscope.errors import DataError, MissingExtraError
+from layerscope.errors import DataError
+from layerscope.extras import missing
 
 MONOLINGUAL = ("default",)
 """The one subset of a task whose dataset has no languages to choose from."""
@@ -96,7 +97,7 @@ def text_tasks() -> dict[str, Any]:
     try:
         from mteb.get_tasks import TASK_LIST
     except ImportError as error:
-        raise MissingExtraError("scoring labeled tasks", "mteb") from error
+        raise missing("mteb") from error
     return {
         cls.metadata.name: cls for cls in TASK_LIST if list(cls.metadata.modalities) == ["text"]
     }

@@ -20,6 +20,7 @@ from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec, check_sample
+from layerscope.extras import check_zoo, fetch_command
 
 PRESETS = ("paper", "small")
 
@@ -97,7 +98,7 @@ def _located(
     """The spec of one task, or the places that were searched where its data cannot be found."""
     if name in catalogue.TASKS:
         if offline and not catalogue.TASKS.is_cached(name):
-            return None, f"not in {catalogue.TASKS.get(name).path}; run `layerscope fetch {name}`"
+            return None, f"not in {catalogue.TASKS.get(name).path}; run {fetch_command(name)}"
         return TaskSpec(name, "package", None, sample, seed, offline), ""
     folder = _folder(name, data_dir)
     known = is_mteb_task(name)
@@ -105,6 +106,7 @@ def _located(
         task_info(name) if known else (own_task_info(name, folder) if folder is not None else None)
     )
     if info is None:
+        check_zoo("task", name)
         raise _unknown(name, data_dir)
     if folder is not None and find_files(folder, info) is not None:
         return TaskSpec(name, "local", str(folder), sample, seed, offline), ""

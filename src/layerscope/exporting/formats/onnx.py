@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from layerscope.core.formatting import describe_size
 from layerscope.core.heads import Head
-from layerscope.errors import ExportError, MissingExtraError
+from layerscope.errors import ExportError
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.verifying import cosine_distances
+from layerscope.extras import require
 from layerscope.models.settings import quiet
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["sentence_embedding", "token_embeddings"]
@@ -228,10 +229,7 @@ class OnnxFormat(ExportFormat):
 
     def check(self) -> None:
         """The libraries must be installed."""
-        from importlib.util import find_spec
-
-        if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
-            raise MissingExtraError("an ONNX graph", "onnx")
+        require("onnx")
 
     def write(self, draft: Draft) -> dict[str, Any]:
         """The graph, and what was measured of it."""

@@ -20,8 +20,9 @@ from layerscope.core.files import is_plain_name
 from layerscope.core.heads import Head
 from layerscope.core.json import read_json
 from layerscope.core.poolings import POOLINGS
-from layerscope.errors import ExportError, LayerscopeError, MissingExtraError, one_line
+from layerscope.errors import ExportError, LayerscopeError, one_line
 from layerscope.exporting.draft import Draft, ExportFormat, Side
+from layerscope.extras import missing
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
@@ -243,7 +244,7 @@ def load_folder(folder: Path) -> Any:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise MissingExtraError("encoding with an exported folder", "export") from None
+        raise missing("encoding") from None
     found = modules_of(folder)
     for place, kind in found:
         _check_module(place, kind.rpartition(".")[2])

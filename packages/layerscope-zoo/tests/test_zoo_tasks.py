@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layerscope_zoo.origins import Published
+from layerscope_zoo.tasks import hash_split
 from sklearn.feature_extraction.text import TfidfVectorizer
+from tests.evaluation.tasks.support import score
 
-from layerscope.catalogue import Published
 from layerscope.errors import OfflineError, UnknownNameError
 from layerscope.evaluation.tasks import TASKS, TaskSpec, resolve_tasks
-from layerscope.evaluation.tasks.catalogue import hash_split
-from tests.evaluation.tasks.support import score
 
 
 def test_every_entry_is_complete() -> None:
@@ -43,9 +43,9 @@ def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
 
 def test_without_network_nothing_is_fetched() -> None:
     assert not TASKS.is_cached("SmsSpam")
-    with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
+    with pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
         TASKS.fetch("SmsSpam", offline=True)
-    with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
+    with pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
         TaskSpec("SmsSpam", "package", offline=True).load()
     with pytest.raises(UnknownNameError, match="Did you mean 'SmsSpam'"):
         TASKS.fetch("SmsSpan")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layerscope_zoo.fashion_mnist import FASHION_MNIST, read_idx
+from layerscope_zoo.origins import File, Published
+from layerscope_zoo.packages import Package, extract_members, fetch_package
 
-from layerscope.catalogue import File, Published
 from layerscope.data.images.imageset import ImageSetEntry
-from layerscope.data.images.sets import FASHION_MNIST, read_idx
 from layerscope.errors import DataError, DownloadError
-from layerscope.packages import Package, extract_members, fetch_package
 
 INSIDE = "usr/share/datasets/fashion-mnist"
 

@@ -1,0 +1,97 @@
+"""Which extra a feature needs, and the sentences that tell the user to install it.
+
+The names of layerscope's other packages stand in this file alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Literal
+
+from layerscope.errors import LayerscopeError
+from layerscope.version import install_command, install_package
+
+PACKAGES = {name: f"layerscope-{name}" for name in ("gpu", "media", "paper", "zoo")}
+"""The extras that are packages of this repository."""
+
+FEATURES = {
+    "adapters": ("applying adapters", "peft", ("peft",)),
+    "device map": ("spreading a model over devices (device_map)", "device-map", ("accelerate",)),
+    "device scoring": ("scoring on a device", "gpu", ("layerscope_gpu.scoring",)),
+    "encoding": ("encoding with an exported folder", "export", ("sentence_transformers",)),
+    "export": ("exporting a model", "export", ("sentence_transformers",)),
+    "figures": ("drawing figures", "report", ("matplotlib",)),
+    "gguf": ("reading GGUF weights", "gguf", ("accelerate", "gguf")),
+    "hub datasets": ("reading datasets of the hub", "hub", ("datasets",)),
+    "mteb": ("scoring labeled tasks", "mteb", ("mteb",)),
+    "onnx": ("an ONNX graph", "onnx", ("onnx", "onnxruntime", "onnxscript")),
+    "ray": ("the engine 'ray'", "ray", ("ray",)),
+    "train": ("train=", "train", ("datasets", "accelerate", "sentence_transformers")),
+    "xlsx": ("reading .xlsx files", "excel", ("openpyxl",)),
+}
+"""What needs an extra: how an error calls it, the extra, and the modules that the extra brings."""
+
+ZOO_NAMES = {
+    "model": (
+        "smollm2-135m",
+        "gemma3-270m",
+        "minilm-l6",
+        "controlled-ar",
+        "controlled-mlm",
+        "controlled-mamba",
+        "vision-supervised",
+        "vision-mae",
+        "vision-ar",
+        "mobile-sam",
+    ),
+    "corpus": ("lee", "movie-reviews", "wikitext"),
+    "task": ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions"),
+}
+"""What the extra `zoo` registers, by kind."""
+
+
+class MissingExtraError(LayerscopeError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra `{extra}`, which is not installed or too old. "
+            f"Install it with: {how_to_install(extra)}"
+        )
+        self.extra = extra
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra, for the way layerscope was installed itself."""
+    return install_package(PACKAGES[extra]) if extra in PACKAGES else install_command(extra)
+
+
+def missing(feature: str) -> MissingExtraError:
+    """Return the error for a feature whose extra is not installed."""
+    what, extra, _ = FEATURES[feature]
+    return MissingExtraError(what, extra)
+
+
+def require(feature: str) -> None:
+    """Raise `MissingExtraError` unless all modules that a feature needs can be imported."""
+    try:
+        for module in FEATURES[feature][2]:
+            import_module(module)
+    except ImportError:
+        raise missing(feature) from None
+
+
+def check_zoo(kind: Literal["model", "corpus", "task"], name: str) -> None:
+    """Raise `MissingExtraError` if the name, which is not registered, is one of the extra `zoo`."""
+    if name in ZOO_NAMES[kind]:
+        raise MissingExtraError(f"the {kind} {name!r}", "zoo")
+
+
+def zoo_hint(name: str) -> str:
+    """Return the sentence that says how a model of the hub can be had without the hub."""
+    return f"Without the hub, {name} comes with the extra `zoo`: {how_to_install('zoo')}"
+
+
+def fetch_command(*names: str) -> str:
+    """Return the command that downloads what the extra `zoo` registers under these names."""
+    return f"`{PACKAGES['zoo']} fetch {' '.join(names)}`"
