@@ -23,22 +23,6 @@ def test_the_same_views_in_the_same_order(workers: int) -> None:
         assert pool.make([]) == []
 
 
-def test_a_worker_that_dies_costs_nothing() -> None:
-    with ViewPool(ViewRequest(2, 0), 2) as pool:
-        for child in pool.pool.children:
-            child.kill()
-            child.wait()
-        assert pool.make(TEXTS) == make_views(TEXTS, 2, seed=0)
-
-
-def test_no_process_outlives_the_pool() -> None:
-    with ViewPool(ViewRequest(2, 0), 2) as pool:
-        children = list(pool.pool.children)
-        assert len(children) == 2
-        pool.close()  # and again when the block ends
-    assert all(child.poll() is not None for child in children)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_token_ids_are_those_of_the_model(workers: int) -> None:
     model, texts = tiny_model("bert"), [text.replace("\ud800", "") for text in TEXTS]
@@ -48,20 +32,6 @@ def test_token_ids_are_those_of_the_model(workers: int) -> None:
     backend = model.tokenizer.backend_tokenizer.to_str()
     with ViewPool(ViewRequest(3, 5, tokenizer=backend, max_length=7), workers) as pool:
         assert [row.tolist() for row in pool.make_ids(texts)] == wanted
-        for child in pool.pool.children:
-            child.kill()
-            child.wait()
-        assert [row.tolist() for row in pool.make_ids(texts)] == wanted
-
-
-def test_a_worker_that_cannot_be_started_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: object) -> None:
-        raise OSError("too many processes")
-
-    monkeypatch.setattr("layerscope.data.workers.Nursery", fails)
-    with ViewPool(ViewRequest(2, 0), 3) as pool:
-        assert pool.pool.children == []
-        assert pool.make(TEXTS) == make_views(TEXTS, 2, seed=0)
 
 
 def test_a_tokenizer_may_come_after_the_workers() -> None:

@@ -365,7 +365,6 @@ class ViewPool(AbstractContextManager["ViewPool"]):
             request,
             count if request.augmenter == "builtin" else 0,
             quiet,
-            ["tokenizers"],
         )
 
     @property

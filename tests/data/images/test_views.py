@@ -52,16 +52,6 @@ def test_processes_give_what_this_one_gives() -> None:
         )
 
 
-def test_a_worker_that_is_gone_is_replaced_by_this_process() -> None:
-    with PixelReader(PLAIN, workers=2) as reader:
-        reader.read(IMAGES, [0])
-        assert reader._pool is not None
-        for child in reader._pool.children:
-            child.kill()
-            child.wait()
-        assert reader.read(IMAGES, range(6))[5].shape == (3, 16, 16)
-
-
 def test_an_image_that_breaks_later_is_an_error_of_ours() -> None:
     broken = ImageSet.of([b"nothing"])
     with (
