@@ -20,13 +20,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scoring_shapes import READOUTS
 
 import layerscope
 from layerscope import Evaluation
 from layerscope.core.statistics import Z95, spearman
-from layerscope.evaluation.walk import Means
+from layerscope.evaluation.job import EvaluationJob
 from layerscope.store import checked
+
+READOUTS = [
+    f"plain/{pooling}/{norm}"
+    for pooling in ("mean", "wmean", "last")
+    for norm in ("applied", "raw")
+]
 
 
 def seconds_of(run: Evaluation) -> dict[str, float]:
@@ -96,7 +101,7 @@ def main() -> None:
             "scoring_workers": args.scoring_workers,
         }
         if args.in_turn:
-            Means.apart = property(lambda self: False)  # type: ignore[assignment, method-assign]
+            EvaluationJob.apart = property(lambda self: False)  # type: ignore[assignment, method-assign]
         runs = []
         for scoring, readouts in [("device", READOUTS), ("mteb", READOUTS[:1])][
             : 1 if args.no_mteb else 2
@@ -115,12 +120,8 @@ def main() -> None:
             print(
                 f"{scoring}: {len(run.scores)} scores in {whole:.1f} s: {waited}; scores alone {sum(each.values()):.1f} s"
             )
-            print(
-                f"  said before: {run.manifest.get('estimate')}; failed: {run.failed}", flush=True
-            )
-            facts = {
-                name: run.manifest.get(name) for name in ("counts", "estimate", "scoring", "failed")
-            }
+            print(f"  failed: {run.failed}", flush=True)
+            facts = {name: run.manifest.get(name) for name in ("counts", "scoring", "failed")}
             found[scoring] = {"seconds": whole, "waited": waited, "scores": each, **facts}
             runs.append(run)
         table = pd.DataFrame() if args.no_mteb else beside(runs[0].scores, runs[1].scores)

@@ -18,6 +18,7 @@ on seven tasks, of which Banking77 is one; the other domains had no part in it.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import statistics
@@ -29,10 +30,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from compare import DOMAINS, rows_of
 
 import layerscope
 from layerscope.core.heads import unit
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models.source import resolve
 
@@ -42,6 +43,22 @@ ONCE = ("SmolLM2, model2vec", "SmolLM2, both directions")
 """Ways that are measured in the first domain only."""
 Rows = list[tuple[str, str]]
 Encode = Callable[[list[str]], np.ndarray]
+
+
+DOMAINS = ("Banking77Classification", "MassiveScenarioClassification", "TrecQuestions")
+
+
+def rows_of(task: str, split: str, data_dir: Path) -> list[tuple[str, str]]:
+    """Distinct texts and their labels."""
+    if task in TASKS:
+        rows: list[Any] = list(TASKS.get(task).splits()[split])
+    else:
+        with gzip.open(data_dir / task / f"{split}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+    texts = {
+        row["text"]: str(row.get("label_text", row["label"])) for row in rows if row["text"].strip()
+    }
+    return list(texts.items())
 
 
 @dataclass

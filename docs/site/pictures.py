@@ -17,10 +17,6 @@ SCRIPTS = {
     "draw_architecture.py": ["architecture.png"],
     "draw_improve.py": ["improve.png", "improve-phone.png"],
     "draw_map.py": ["map.png"],
-    "draw_scaling.py": [
-        f"scaling-{axis}.png"
-        for axis in ("prompts", "tokens", "width", "blocks", "views", "workers")
-    ],
 }
 
 

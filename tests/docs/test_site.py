@@ -4,7 +4,6 @@ every command."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 from pathlib import Path
@@ -148,11 +147,7 @@ def test_every_picture_is_shown_and_has_a_source() -> None:
 
 def test_pictures_that_the_build_draws_are_drawn_as_their_list_says() -> None:
     made = load("pictures")
-    drawn = {
-        *(name for names in made.SCRIPTS.values() for name in names),
-        *made.COMMANDS,
-        *made.STUDIES,
-    }
+    drawn = {name for names in made.SCRIPTS.values() for name in names}
     assert drawn <= {path.name for path in (DOCS / "images").glob("*.png")}
     told = dict(
         line.split(": ", 1)
@@ -169,48 +164,3 @@ def test_a_script_draws_where_it_is_told_to(
     monkeypatch.setattr(made, "SCRIPTS", {"draw_improve.py": ["improve.png"]})
     assert [path.name for path in made.draw(tmp_path / "images")] == ["improve.png"]
     assert (tmp_path / "images" / "improve.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_cost_is_drawn_from_the_results_alone(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("draw_scaling", DOCS / "draw_scaling.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script
-    spec.loader.exec_module(script)
-    middle = {
-        "device": "cuda",
-        "prompts": 1000,
-        "tokens": 128,
-        "width": 1024,
-        "blocks": 12,
-        "views": 0,
-    }
-    varied = {
-        "prompts": [100, 1000],
-        "million": [10, 40],
-        "width": [256, 512],
-        "blocks": [3, 6],
-        "views": [0, 2, 8],
-    }
-    sizes = [
-        (axis, {"prompts" if axis == "million" else axis: n})
-        for axis, some in varied.items()
-        for n in some
-    ]
-    sizes += [("tokens", {"tokens": n, "prompts": 4096 // n}) for n in (32, 64)]
-    lines: list[dict[str, Any]] = [{"machine": "NVIDIA X", "on": "cuda"}]
-    for axis, size in sizes:
-        point = script.Point.of({**middle, **size})
-        work = script.cost_model.products(point)
-        lines.append(
-            {"axis": axis, **middle, **size, "profile_s": 3e-15 * work, "bare_s": 2e-15 * work}
-        )
-    lines += [
-        {"workers": n, "prompts": 9, "seconds": 8 / max(n, 1), "texts_per_s": n + 1, "all_s": 9}
-        for n in (0, 1, 2)
-    ]
-    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    made = load("pictures").SCRIPTS["draw_scaling.py"]
-    assert [path.name for path in script.draw(tmp_path, tmp_path)] == made
-    assert all((tmp_path / name).read_bytes()[:4] == b"\x89PNG" for name in made)
