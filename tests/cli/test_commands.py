@@ -14,7 +14,6 @@ from layerscope.metrics import metrics
 from layerscope.report import contents
 from layerscope.store import atomic
 from tests.cli.support import Cli, assert_refused
-from tests.report.synthetic import synthetic_run
 
 
 def test_version_and_help(cli: Cli) -> None:
@@ -101,27 +100,6 @@ def test_limits_are_told(
         raise OSError(errno.EFBIG, "File too large")
 
 
-def test_verify(cli: Cli, tmp_path: Path) -> None:
-    synthetic_run().save(tmp_path / "run")
-    ended = cli("verify", tmp_path / "run")
-    assert (ended.code, ended.out) == (0, "3 files: 3 ok\n")
-    file = tmp_path / "run" / "profile.parquet"
-    raw = bytearray(file.read_bytes())
-    raw[100] ^= 1
-    file.write_bytes(raw)
-    ended = cli("verify", tmp_path / "run")
-    assert ended.code == 2
-    assert ended.out.startswith(f"damaged  {file}: its checksum")
-    assert "3 files: 2 ok, 1 damaged" in ended.out
-    told = json.loads(cli("verify", tmp_path / "run", "--json").out)
-    assert told["damaged"] == [{"path": str(file), "reason": "its checksum does not match"}]
-    assert cli("verify", "store").out == "0 files: none\n"
-    file.write_bytes(bytes(raw[:100]) + bytes([raw[100] ^ 1]) + bytes(raw[101:]))
-    assert cli("verify", tmp_path / "run").code == 0
-    assert_refused(cli("verify", tmp_path / "nothing"), "is not a folder")
-    assert_refused(cli("verify", tmp_path / "cache"), "is not a folder")
-
-
 @pytest.mark.parametrize("word", ["tune", "auto", "optimize"])
 def test_what_people_type_who_want_better_embeddings(cli: Cli, word: str) -> None:
     ended = cli(word, "gpt2")
@@ -136,7 +114,6 @@ def test_a_missing_file_is_told_before_a_model_is_fetched(
         raise AssertionError("a model was asked for")
 
     monkeypatch.setattr("layerscope.profiling.job.kind_read_by", fetched)
-    monkeypatch.setattr("layerscope.profiling.job.identify_files", fetched)
     monkeypatch.setattr("layerscope.probing.job.kind_read_by", fetched)
     assert_refused(cli("profile", "org/model", "--data", "reviews.csv"), "no file 'reviews.csv'")
     assert_refused(cli("probe", "org/model", "--data", "reviews.csv"), "no file 'reviews.csv'")

@@ -163,26 +163,20 @@ def test_offline_names_what_is_missing_before_the_model_is_loaded(
     assert "Traceback" not in told.err
 
 
-def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
-    empty = cli("store")
-    assert empty.code == 0
-    assert "0 bytes in all" in empty.out
+def test_stored_vectors_are_pruned(
+    cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path
+) -> None:
+    empty = cli("doctor", "--prune", "2GB")
+    assert (empty.code, empty.out) == (0, "removed 0 bytes of vectors; 0 bytes are left\n")
     told = cli(
         "evaluate", model_folder, "-t", "Pairs", "--data-dir", tasks, "--layers", "-1", "--readouts", "plain,echo/mean",
         "--scoring-workers", "0", "-q",
     )  # fmt: skip
     assert told.code == 0
-    told = cli("store")
-    lines = told.out.splitlines()
-    assert len([line for line in lines if "24 texts" in " ".join(line.split())]) == 2
-    assert "'{text}'" in told.out
-    assert "LlamaModel" in told.out
-    told = cli("store", "--older-than", "1")
-    assert "removed 0 sets" in told.out
+    assert cli("doctor", "--prune", "2GB").out.startswith("removed 0 bytes")
     assert len(list((tmp_path / "cache" / "embeddings").glob("??/*"))) == 2
-    told = cli("store", "--prune", "0MB")
-    assert "removed 2 sets" in told.out
-    assert "texts" not in told.out
+    told = cli("doctor", "--prune", "0MB")
+    assert told.out.endswith("0 bytes are left\n")
     assert list((tmp_path / "cache" / "embeddings").glob("??/*")) == []
-    assert_refused(cli("store", "--prune", "all"), "a size is a number", "'all'")
-    assert cli("store", "--prune", "9" * 400).code == 0
+    assert_refused(cli("doctor", "--prune", "all"), "a size is a number", "'all'")
+    assert cli("doctor", "--prune", "9" * 400).code == 0

@@ -70,9 +70,3 @@ def test_mistakes(cli: Cli, vit: Path) -> None:
         cli("profile", vit, "-d", "digits", "--tokens", "patch", "-o", "x"),
         "Did you mean 'patches'",
     )
-
-
-def test_image_sets_are_listed(cli: Cli) -> None:
-    ended = cli("images")
-    assert "digits" in ended.out
-    assert "fashion-mnist" in ended.out

@@ -200,7 +200,9 @@ def test_a_user_without_a_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(
         Path, "expanduser", lambda path: no_home() if str(path).startswith("~") else path
     )
-    assert_refused(cli("store"), "no home folder", "export LAYERSCOPE_CACHE=FOLDER")
+    assert_refused(
+        cli("doctor", "--prune", "2GB"), "no home folder", "export LAYERSCOPE_CACHE=FOLDER"
+    )
     ended = cli("doctor")
     assert ended.code == 2
     assert "this user has no home folder" in " ".join(ended.out.split())

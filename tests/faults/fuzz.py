@@ -198,8 +198,8 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         ],
         "embed stopped": [["embed", model, "--data", texts, "--out", file, *read]],
         "run": [
-            ["report", file, "--out", f"{place}.html"], ["verify", file],
-            ["verify", file, "--json"], ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
+            ["report", file, "--out", f"{place}.html"],
+            ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
             ["correlate", file, str(scene.runs["evaluation"])],
             ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", "Pythia-14m", "--run", file],
             ["atlas", "show", "Pythia-14m", "--run", file, "--out", f"{place}.svg"],

@@ -44,11 +44,8 @@ STORY = {
     "Keep": (
         "models",
         "corpora",
-        "images",
         "metrics",
-        "store",
         "verify",
-        "bench",
         "doctor",
     ),
 }
@@ -63,6 +60,7 @@ USUALLY_MEANT = {
     "profile": ("run", "measure", "analyze", "metric"),
     "report": ("html", "page", "plot", "open"),
     "evaluate": ("eval", "score", "mteb"),
+    "doctor": ("store", "cache", "prune"),
 }
 
 

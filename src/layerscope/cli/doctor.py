@@ -19,6 +19,7 @@ from layerscope.cache import cache_dir
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.formatting import describe_size
+from layerscope.core.options import parse_size
 from layerscope.version import VERSION, install_command, install_package
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -53,9 +54,19 @@ class Finding:
 
 
 @command("doctor", "layerscope doctor")
-def doctor_command(output: shared.Listing) -> None:
+def doctor_command(
+    output: shared.Listing,
+    prune: str | None = typer.Option(
+        None,
+        "--prune",
+        help="Remove stored vectors, the least recently used first, until this much is left: 2GB.",
+    ),
+) -> None:
     """Check versions, extras, the device and its eigen-solver, and the caches: a text that can go
     into a bug report."""
+    if prune is not None:
+        _prune(prune, output)
+        return
     findings = list(examine())
     problems = [finding for finding in findings if finding.status == PROBLEM]
     works = {finding.name for finding in findings if finding.status == OK}
@@ -66,6 +77,19 @@ def doctor_command(output: shared.Listing) -> None:
     output.show(value, lambda: _print(findings), then=problems[0].mend if problems else first)
     if problems:
         raise typer.Exit(2)
+
+
+def _prune(size: str, output: shared.Listing) -> None:
+    """Make room in the store of vectors."""
+    from layerscope.store.embeddings import EmbeddingStore
+
+    store = EmbeddingStore(cache_dir() / "embeddings", None)
+    leftovers = store.remove_leftovers()
+    removed = store.prune(parse_size(size))
+    freed = leftovers + sum(space.bytes for space in removed)
+    left = store.size()
+    text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
+    output.show({"removed": freed, "left": left}, lambda: print(text))
 
 
 def examine() -> Iterator[Finding]:
@@ -191,7 +215,7 @@ def _cache(name: str, folder: Path) -> Finding:
     with tempfile.TemporaryFile(dir=place):
         free = shutil.disk_usage(place).free
     if free < _LITTLE:
-        return Finding(name, NOTE, f"{describe_size(free)} free", "layerscope store --prune 1GB")
+        return Finding(name, NOTE, f"{describe_size(free)} free", "layerscope doctor --prune 1GB")
     return Finding(name, OK, f"can be written, {describe_size(free)} free")
 
 

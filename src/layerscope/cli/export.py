@@ -19,7 +19,7 @@ from layerscope.cli.shared import (
     parse_list,
 )
 from layerscope.core.runs import MARKER
-from layerscope.errors import LayerscopeError, one_line
+from layerscope.errors import LayerscopeError, one_line, printable
 
 
 @command("select", "layerscope select runs/scores")
@@ -229,3 +229,29 @@ def _layer(text: str | None) -> int | None:
         raise LayerscopeError(
             f"--layer takes a whole number, or auto with --choice, not {text!r}."
         ) from None
+
+
+@command("verify", "layerscope verify exports/small")
+def verify_command(
+    output: shared.Listing,
+    folder: Path = typer.Argument(..., help="Exported folder."),
+) -> None:
+    """Compare every file of an exported folder with its checksum. Exit code 2: something is
+    damaged."""
+    from layerscope.store.records import check_files
+
+    if not (folder / MARKER).is_file():
+        raise LayerscopeError(f"{folder} is not an export: there is no {MARKER} in it.")
+    checks = list(check_files(folder))
+    damaged = [(path, problem) for path, problem in checks if problem]
+
+    def printed() -> None:
+        for path, problem in damaged:
+            print(printable(f"damaged  {path}: {problem}"))
+        print(f"{len(checks)} files: {len(checks) - len(damaged)} ok, {len(damaged)} damaged")
+
+    listed = [{"path": path, "reason": problem} for path, problem in damaged]
+    then = "run the command that wrote it again, with --overwrite" if damaged else ""
+    output.show({"files": len(checks), "damaged": listed}, printed, then=then)
+    if damaged:
+        raise typer.Exit(2)

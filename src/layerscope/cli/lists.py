@@ -1,4 +1,4 @@
-"""`layerscope models`, `corpora`, `images` and `metrics`: what can be named."""
+"""`layerscope models`, `corpora` and `metrics`: what can be named."""
 
 from __future__ import annotations
 
@@ -75,21 +75,6 @@ def corpora_command(output: shared.Listing) -> None:
     also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."
     told = ((entry.name, _here(entry), entry.summary) for entry in entries)
     output.show(rows, lambda: _print(told, also), then="layerscope profile MODEL --data NAME")
-
-
-@command("images", "layerscope images")
-def images_command(output: shared.Listing) -> None:
-    """List the image sets of the catalogue, and which are cached."""
-    from layerscope.data.images.sets import IMAGE_SETS
-
-    entries = IMAGE_SETS.all().values()
-    rows = [
-        {"name": e.name, "images": e.summary, "license": e.license, "cached": e.is_cached()}
-        for e in entries
-    ]
-    also = "Also: a folder of class folders, a .parquet file with a column of images, or a hub dataset org/name[:config][/split]."
-    told = ((entry.name, f"{entry.license} · {_here(entry)}", entry.summary) for entry in entries)
-    output.show(rows, lambda: _print(told, also), then="layerscope probe MODEL --data NAME")
 
 
 @command("metrics", "layerscope metrics")

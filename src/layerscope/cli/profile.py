@@ -112,7 +112,7 @@ def profile_command(
     model: str = shared.MODEL,
     data: str = shared.data_option(
         "lee",
-        f"{shared.DATA_HELP} For an image model: an image set (`layerscope images`), a folder of class folders, .parquet.",
+        f"{shared.DATA_HELP} For an image model: an image set, a folder of class folders, .parquet.",
     ),
     task: str | None = option(
         None,

@@ -13,9 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import shutil
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -108,24 +106,17 @@ class EmbeddingStore:
         """All spaces, least recently used first."""
         return self._infos(_count_texts)
 
-    def prune(
-        self, keep_bytes: int | None = None, older_than: float | None = None
-    ) -> list[SpaceInfo]:
-        """Remove whole spaces, least recently used first, and say which.
-
-        Only spaces go that were not used for `older_than` seconds, and only until the store is
-        `keep_bytes` small.
-        """
-        excess: float = math.inf if keep_bytes is None else self.size() - keep_bytes
-        before = math.inf if older_than is None else time.time() - older_than
+    def prune(self, keep_bytes: int) -> list[SpaceInfo]:
+        """Remove whole spaces, the least recently used first, until the store is `keep_bytes`
+        small. Returns those that were removed."""
+        excess = self.size() - keep_bytes
         removed = []
         for info in self.spaces():
             if excess <= 0:
                 break
-            if info.last_used <= before:
-                self._remove(info)
-                removed.append(info)
-                excess -= info.bytes
+            self._remove(info)
+            removed.append(info)
+            excess -= info.bytes
         return removed
 
     def verify(self) -> Iterator[tuple[Path, str]]:
@@ -173,7 +164,7 @@ class EmbeddingStore:
                 f"{describe_size(self.size_limit)}, and of the {describe_size(total)} that it holds "
                 f"{describe_size(current.bytes)} belong to this very model and template. "
                 "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store "
-                "(`layerscope store --prune 2GB`). What is stored already is kept and will be reused."
+                "(`layerscope doctor --prune 2GB`). What is stored already is kept and will be reused."
             )
 
     def grew(self, count: int) -> None:
