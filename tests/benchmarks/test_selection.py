@@ -100,7 +100,7 @@ def test_the_benchmark_table(models: tuple[Judged, ...]) -> None:
     cases = compare(models)
     table = summarize(cases, FAMILIES).set_index("rule")
     ours = table.loc["evidence"]
-    # the figures of docs/label-free.md
+    # the figures of benchmarks/results/selection.txt
     assert ours["mean"] == pytest.approx(0.474, abs=0.005)
     assert ours["worst"] == pytest.approx(0.07, abs=0.02)
     assert [round(float(ours[f]), 2) for f in FAMILIES] == [0.41, 0.06, 0.76, 0.66]

@@ -34,7 +34,6 @@ OTHERWISE = {
     "improve.md#What is tried": "tokens of prompts, a setting",
     "paper.md#On the published numbers": "`layerscope-paper reproduce`; packages/layerscope-paper/tests/test_paper_page.py reads each claim against it",
     "objective.md#Does the objective make the valley?": "`benchmarks/seeds_table.py` makes them of seeds/controlled.csv",
-    "what-we-took-out.md#What we took out, and why": "decisions; what measured them went with the code",
 }
 """Tables whose numbers come from elsewhere, by page and section."""
 PROSE = {
@@ -52,7 +51,6 @@ PROSE = {
     "improve.md#Heads": ["heads.md"],
     "improve-results.md#How well it works": [],
     "improve-results.md#A blind test": [],
-    "improve-results.md#Other tasks": [],
     "paper.md#What the paper found, what it means": ["factorial.md"],
     "paper.md#Claim by claim": ["metric_conventions.txt"],
     "paper.md#On real pairs, and beyond the paper": ["pairs.md", "robustness.md"],
@@ -62,12 +60,9 @@ PROSE = {
     "evaluation.md#The store": ["scoring.md"],
     "few-labels.md#Choosing a layer and readout with a few labels": ["few_labels.md"],
     "long-documents.md#Long documents": ["improve.txt"],
-    "label-free.md#Choosing a layer without labels": ["selection.txt"],
-    "label-free.md#Where it fails": ["selection.txt"],
     "metrics.md#Uncertainty": ["simulated-intervals.csv"],
     "scaling.md#Cost and scale": ["scaling/tables.md"],
     "scaling.md#CPUs": ["scaling/tables.md"],
-    "scaling.md#Memory": ["scaling/tables.md"],
     "selection.md#Which layer to read": ["selection.txt"],
     "alpha.md#alpha: entropy as a function of its order": ["studies/alpha.txt"],
     "compare.md#compare: any models against a base": ["studies/compare.txt"],
@@ -84,16 +79,11 @@ PROSE = {
     "sublayers.md#sublayers: which step of a block compresses": ["studies/sublayers.txt"],
     "theory.md#Results": ["studies/theory.txt"],
     "training.md#What it costs, and what it leaves alone": ["studies/training.txt"],
-    "reliability.md#How layerscope ensures it": ["studies/checksums.txt"],
 }
 """Files of benchmarks/results that hold the numbers of a section beside those that it names."""
 STATED = {
     "atlas.md#Two conventions for a score": ("60", "a setting"),
     "clusters.md#Starting a cluster": ("0.5", "a setting"),
-    "comparison.md#The same texts, other tools": (
-        "83.2 83.7",
-        "published: `layerscope-paper published`",
-    ),
     "conventions.md#Views": ("30", "a setting"),
     "correlation.md#What chance is": ("0.82", "what was simulated"),
     "correlation.md#Over tasks and over models": (
@@ -101,17 +91,7 @@ STATED = {
         "packages/layerscope-paper/tests/test_correlation_pooled.py simulates them",
     ),
     "correlation.md#What each column is": ("0.05", "a level"),
-    "few-labels.md#What it does": ("0.5", "a setting"),
-    "improve-results.md#Other tasks": (
-        "71.4 93.8 93.9",
-        "measured before outputs were kept; the page says so",
-    ),
     "integrations.md#Use the exported folder elsewhere": ("6.2", "a version"),
-    "label-free.md#How the rule works": ("0.3", "a setting"),
-    "label-free.md#How well label-free rules do": (
-        "+11.6 15.0 16.9",
-        "differences, computed below",
-    ),
     "metrics.md#What is measured": ("0.1", "a setting"),
     "metrics.md#Effective rank and entropy rank are not the same, and Theorem 1 is reversed": (
         "1.65 1.89",
@@ -119,9 +99,6 @@ STATED = {
     ),
     "probing.md#Memory, and resuming a run": ("60", "a setting"),
     "files.md#The profile's table": ("0.4", "an example"),
-    "scaling-how.md#Precision on a GPU": ("10", "what tests hold it to"),
-    "scaling-how.md#Memory": ("0.45", "a setting"),
-    "selection.md#Ties": ("0.025", "a setting"),
     "alpha.md#alpha: entropy as a function of its order": ("0.05", "a setting"),
     "objective.md#Does the objective make the valley?": ("8.7", "how much text there is"),
     "objective.md#What came out": ("5", "what counts as a valley"),

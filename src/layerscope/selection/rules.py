@@ -5,7 +5,7 @@ Other packages add theirs through the entry points `layerscope.rules`, each a `R
 Ours, `evidence`: whether prompt entropy has a valley decides which of the atlas's depth curves
 applies; weak evidence abstains. Models whose prompt entropy has a valley hold their best vectors
 late (about 80 % depth), models without one early. The curves, how they carry over to families that
-were left out, and what that does not cover are in docs/label-free.md.
+were left out, and what that does not cover are in docs/selection.md.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _lowest(metric: str) -> Rule:
             np.nan_to_num(curve.low, nan=np.inf)
             <= np.nan_to_num(curve.high[layer], nan=curve.value[layer])
         )
-        warning = "on the published results this rule loses to the last layer on some families: docs/label-free.md has the table."
+        warning = "on the published results this rule loses to the last layer on some families: benchmarks/results/selection.txt has the table."
         return Choice(
             layer,
             reason=f"{metric} is lowest there.",
