@@ -11,22 +11,20 @@ INSTALL := $(BIN)/pip install -q --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test slow docs docs-site tutorials release release-check integrations faults audit nightly paper lint format bench simulate clean
+.PHONY: help setup browser demo test test-packages slow docs docs-site tutorials release release-check integrations faults audit nightly paper lint format bench simulate clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-ZOO := packages/layerscope-zoo
-GPU := packages/layerscope-gpu
-PAPER := packages/layerscope-paper
+PACKAGES := $(wildcard packages/layerscope-*)
 
-$(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml $(GPU)/pyproject.toml $(PAPER)/pyproject.toml
+$(STAMP): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
 	$(INSTALL) -c constraints.txt --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(INSTALL) ./packages/pytrec-eval-pure
 	$(INSTALL) -c constraints.txt -e '.[dev]'
 	@# the packages beside layerscope
-	$(INSTALL) --no-deps -e ./$(ZOO) -e ./$(GPU) -e ./$(PAPER)
+	$(INSTALL) --no-deps $(PACKAGES:%=-e ./%)
 	@touch $@
 
 setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need
@@ -39,15 +37,18 @@ browser: ## Debian's chromium for the report's tests, where it can be had
 demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, and write a report to open
 	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
 
-test: $(STAMP) browser ## lint, type-check and run all tests but the slow ones
+# Types are checked while the tests run, which often wait for other processes.
+test: $(STAMP) browser ## lint, type-check and run the core's tests, and of every package those that show that the core serves it
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@# types are checked while the tests run, which often wait for other processes
 	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup -m "not slow"; tests=$$?; \
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup -m "not slow and (contract or not package)"; tests=$$?; \
 	wait $$types; typed=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : typed))
 
-slow: $(STAMP) browser ## the tests that take longest: killed clusters, whole tasks on real models, every example of the documentation
+test-packages: $(STAMP) ## all tests of the packages, of the benchmarks and of the examples, but the slow ones
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile -m "package and not slow"
+
+slow: $(STAMP) browser ## the tests that take longest: clusters, the report in a browser, faults, whole tasks on real models, every example of the documentation
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup -m slow
 
 # The site has an environment of its own: its tools are no business of layerscope's users.
@@ -93,7 +94,7 @@ audit: $(STAMP) ## known vulnerabilities of the pinned packages; needs the advis
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
 	$(BIN)/python tests/packaging/audit.py $(AUDIT)/bin/pip-audit
 
-nightly: test slow faults audit integrations bench simulate paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, other programs, benchmarks, the paper on small models
+nightly: test test-packages slow faults audit integrations bench simulate paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, other programs, benchmarks, the paper on small models
 nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small

@@ -461,7 +461,7 @@ def evaluate_smollm2(work: Path, found: Recorder) -> None:
     )
     record_evaluation(found, run)
     found.decision("select", layerscope.select(run))
-    found.decision("select cheaper", layerscope.select(run, max_blocks=15))
+    found.decision("select cheaper", layerscope.select(run, max_blocks=0.5))
 
 
 @row
