@@ -22,7 +22,6 @@ from typing import Any, Self, TypeVar
 
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.runs import read_back
-from layerscope.data.hub import pinned
 from layerscope.engines import (
     Engine,
     ModelRecipe,
@@ -46,8 +45,8 @@ class Command:
     """One call of a command: how its models are loaded, and where they run.
 
     Making it checks the options and takes them out of `options`; what is left there is an error
-    unless `takes_more`, which names the parameters of the `function` too. Inside `with` the hub's
-    branches are pinned, `engine` is open within its bound of memory, and `bar` shows progress.
+    unless `takes_more`, which names the parameters of the `function` too. Inside `with` the
+    `engine` is open within its bound of memory, and `bar` shows progress.
     """
 
     engine: Engine
@@ -79,7 +78,6 @@ class Command:
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
-            self.pins = opened.enter_context(pinned())
             self.engine = opened.enter_context(engine_in_use(self.where))
             self.bar = opened.enter_context(self._show(self._progress))
             self._opened = opened.pop_all()

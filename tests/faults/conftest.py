@@ -9,8 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope.data import hub as client
-from layerscope.models import source
 from tests.faults.hub import Hub, Repository, serve
 from tests.tiny import build_tiny
 
@@ -110,8 +108,6 @@ def hub(
             (datasets.config, "HF_DATASETS_CACHE", cache / "datasets"),
             (datasets.config, "HF_CACHE_HOME", str(cache)),
             (datasets.config, "HF_HUB_OFFLINE", False),
-            (client, "_PATIENCE", 0.5),
-            (source, "_FETCHED", {}),
         ):
             monkeypatch.setattr(place, name, value, raising=False)
         utils.close_session()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import secrets
@@ -213,10 +214,9 @@ def _closed_to_others(started_here: bool) -> Iterator[None]:
 
 def _read_authentication_again() -> None:
     """Make Ray read its authentication settings from the environment again: it keeps the first."""
-    from ray._raylet import AuthenticationTokenLoader, Config
-
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _job_config() -> Any:
@@ -225,9 +225,11 @@ def _job_config() -> Any:
     Ray puts the current folder first on the path of all workers, so that a `numpy.py` beside the
     data would be run there. Ray has no setting for this, so its method is extended.
     """
-    from ray.job_config import JobConfig
+    job_config: Any = importlib.import_module("ray.job_config")
 
-    class SamePath(JobConfig):  # type: ignore[misc]
+    class SamePath(job_config.JobConfig):
+        _py_driver_sys_path: list[str]
+
         def _get_proto_job_config(self) -> Any:
             folders = {os.path.abspath(folder) for folder in sys.path}
             self._py_driver_sys_path = [

@@ -15,7 +15,7 @@ from typing import Any
 from layerscope.core.formatting import describe_size
 from layerscope.core.json import read_json
 from layerscope.core.runs import MANIFEST, MARKER
-from layerscope.data.hub import hub_problem, limit_hub_waits
+from layerscope.data.hub import hub_problem, quiet_bars
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line
 from layerscope.store import atomic, checked
 from layerscope.store.records import FILES, check_files
@@ -99,7 +99,7 @@ def push(parcel: Parcel) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    limit_hub_waits()
+    quiet_bars()
     api, repo, gone = HfApi(library_name="layerscope"), parcel.repo, set[str]()
     check_token()
     try:

@@ -3,7 +3,6 @@ and which weights these are."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,13 +20,7 @@ from layerscope.core.files import exists, is_plain_name
 from layerscope.core.fingerprints import file_sha256
 from layerscope.core.json import read_json
 from layerscope.core.runs import MANIFEST, MARKER
-from layerscope.data.hub import (
-    fetch_published,
-    hub_explained,
-    limit_hub_waits,
-    pin,
-    pinned_revision,
-)
+from layerscope.data.hub import hub_explained
 from layerscope.errors import (
     DownloadError,
     ModelError,
@@ -45,9 +38,6 @@ HUB_IDS = {"minilm-l6": "sentence-transformers/all-MiniLM-L6-v2"}
 """Where the hub has the same weights as a short name that no installed package registers."""
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
-_FETCHED: dict[
-    tuple[str, str | None, tuple[str, ...]], Path
-] = {}  # by repository, commit and patterns
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -330,70 +320,23 @@ _NOT = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*", "*.fp16.*", "*.onnx"]
 def hub_snapshot(
     repo: str, revision: str | None, offline: bool, *, pickles: bool = False, code: bool = False
 ) -> tuple[Path, str]:
-    """The local folder of a hub repository and its commit; only looked up, not downloaded, when
-    `offline`.
-
-    Within a run a branch is asked for once (`layerscope.data.hub.pinned`).
-    """
-    folder = _snapshot(
-        repo, pinned_revision("models", repo, revision), offline, pickles=pickles, code=code
-    )
-    if not offline:
-        pin("models", repo, revision, folder.name)
-    return folder, folder.name
-
-
-def _snapshot(repo: str, revision: str | None, offline: bool, *, pickles: bool, code: bool) -> Path:
+    """Return the local folder of a hub repository and its commit; nothing is downloaded when
+    `offline`."""
     from huggingface_hub import snapshot_download
 
     patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
-    known = _FETCHED.get((repo, revision, tuple(patterns)))
-    if (
-        known is not None and known.is_dir()
-    ):  # a commit that this process has fetched and checked: it cannot change
-        return known
-    limit_hub_waits()
-
-    given: Any = {
-        "revision": revision,
-        "local_files_only": offline,
-        "allow_patterns": patterns,
-        "ignore_patterns": _NOT,
-    }
-    with hub_explained(
-        "model", repo, revision, f"{repo}@{revision}" if revision else repo, offline
-    ):
-        folder = fetch_published(
-            lambda: Path(snapshot_download(repo, **given)), lambda found: found, repo, offline
+    shown = f"{repo}@{revision}" if revision else repo
+    with hub_explained("model", repo, revision, shown, offline):
+        folder = Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                local_files_only=offline,
+                allow_patterns=patterns,
+                ignore_patterns=_NOT,
+            )
         )
-    _FETCHED[repo, folder.name, tuple(patterns)] = folder
-    return folder
-
-
-def pin_branches(models: Iterable[tuple[Any, str | None]]) -> None:
-    """Ask the hub for the commits of these models (each with its revision), for workers in other
-    processes to read.
-
-    What cannot be asked for is left to them: their error says more.
-    """
-    from huggingface_hub import HfApi
-
-    limit_hub_waits()
-    for model, wanted in models:
-        if not isinstance(model, str) or model in catalogue() or exists(model):
-            continue
-        match = _HUB_ID.fullmatch(HUB_IDS.get(model, model))
-        if match is None:
-            continue
-        revision = wanted or match["revision"]
-        if pinned_revision("models", match["repo"], revision) == revision:
-            with contextlib.suppress(Exception):
-                pin(
-                    "models",
-                    match["repo"],
-                    revision,
-                    HfApi().model_info(match["repo"], revision=revision).sha,
-                )
+    return folder, folder.name
 
 
 def _explain_other_weights(repo: str, commit: str) -> None:

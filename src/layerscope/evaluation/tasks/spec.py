@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.core.files import sha256_of
-from layerscope.data.hub import (
-    HubBusyError,
-    hub_offline,
-    hub_problem,
-    limit_hub_waits,
-    load_published,
-)
+from layerscope.data.hub import hub_offline, hub_problem, quiet_bars
 from layerscope.errors import (
     DataError,
     DownloadError,
@@ -311,17 +305,13 @@ class TaskSpec:
 
     def _load_hub(self) -> Any:
         task = new_task(task_info(self.name))
-        limit_hub_waits()
+        quiet_bars()
         with hub_offline(self.offline):
             try:
-                load_published(
-                    lambda: _loaded_anew(task), str(task.metadata.dataset.get("path")), self.offline
-                )
-            except (
-                Exception
-            ) as error:  # errors of many kinds: the hub's, the network's and the dataset builders'
-                if isinstance(error, LayerscopeError) and not isinstance(error, HubBusyError):
-                    raise
+                task.load_data()
+            except LayerscopeError:
+                raise
+            except Exception as error:  # the hub's, the network's and the datasets' builders'
                 raise self._explained(task, error) from error
         for subset in task.hf_subsets:
             missing = set(task.eval_splits) - set(task.dataset.get(subset, task.dataset))
@@ -344,9 +334,3 @@ class TaskSpec:
         if problem is not None:
             return DownloadError(f"{text}: {problem}. Or {advice}.")
         return DownloadError(f"{text}: {reason}. Check the network, or {advice}.")
-
-
-def _loaded_anew(task: Any) -> Any:
-    task.data_loaded = False
-    task.load_data()
-    return task.dataset

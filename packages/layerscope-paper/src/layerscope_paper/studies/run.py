@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from layerscope.core.charts import Figure
 from layerscope.core.conventions import SEVERAL, Reading
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
-from layerscope.data.hub import pinned
 from layerscope.engines import Engine
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError
 from layerscope.extras import MissingExtraError
@@ -180,11 +179,7 @@ def study(
         def compute(session: Session) -> StudyRun:
             request.work = folder.path / WORK
             request.work.mkdir(parents=True, exist_ok=True)
-            commits = (session.earlier or {}).get("commits")
-            known = commits if isinstance(commits, dict) else {}
-            return _measure(
-                chosen, request, command.bar, known, lambda now: session.note(commits=now)
-            )
+            return _measure(chosen, request, command.bar)
 
         settings: dict[str, Any] = {"overwrite": overwrite, "owned": [WORK], "study": chosen.name}
         return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
@@ -222,14 +217,10 @@ def _measure(
     chosen: Study,
     request: Request,
     bar: Progress,
-    commits: dict[str, str] | None = None,
-    note: Callable[[dict[str, str]], None] | None = None,
 ) -> StudyRun:
-    """Run it. A study that is resumed reads the hub's branches at the `commits` that it began with,
-    wherever they are now."""
+    """Run a study."""
     clock, corpus = time.perf_counter(), request.texts
-    with pinned(commits, note) as pins:
-        result = chosen.run(request, bar)
+    result = chosen.run(request, bar)
     common: dict[str, Any] = {"seed": request.seed}
     if chosen.texts:
         reading = Reading(request.final_norm, request.max_length, SEVERAL).as_conventions()
@@ -249,6 +240,5 @@ def _measure(
         warnings=result.warnings,
         environment=environment(),
         seconds=round(time.perf_counter() - clock, 3),
-        commits=pins.commits,
     )
     return StudyRun(result.table, manifest)

@@ -18,11 +18,10 @@ from layerscope.core.formatting import format_duration
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.data import Corpus
-from layerscope.data.hub import Pins, hub_offline, pinned
+from layerscope.data.hub import hub_offline
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work, ignore_progress
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.models.source import pin_branches
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, StoredRun, atomic
 from layerscope_paper.sweeps.plan import SweepPlan, read_plan
@@ -159,36 +158,23 @@ def sweep(
                 f"{folder} is a file; a sweep needs a folder. Choose another out=."
             )
         place = RunFolder(folder)
-        with pinned(_commits_before(place, overwrite)) as pins:
-            corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
-            _check_settings(plan.steps)
-            if dry_run:
-                finished = {
-                    s.name: StepResult("complete", 0.0)
-                    for s in plan.steps
-                    if s.is_complete(folder / s.name)
-                }
-                manifest = _manifest(plan, finished, "running", pins)
-                return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
-            with place.lock(_MARK), command:
-                results = _run(plan, corpora, folder, command, on_step, pins)
-                table = _table(
-                    [step for step in plan.steps if results[step.name].status == "complete"], folder
-                )
-                manifest = _manifest(plan, results, "complete", pins)
-                return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
-
-
-def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
-    """The commits at which this sweep read the hub before, where it is resumed: all of its steps
-    read the same."""
-    if overwrite:
-        return {}
-    try:
-        known = (place.manifest() or {}).get("commits")
-    except RunFolderError:  # damaged: it is written again
-        return {}
-    return known if isinstance(known, dict) else {}
+        corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
+        _check_settings(plan.steps)
+        if dry_run:
+            finished = {
+                s.name: StepResult("complete", 0.0)
+                for s in plan.steps
+                if s.is_complete(folder / s.name)
+            }
+            manifest = _manifest(plan, finished, "running")
+            return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
+        with place.lock(_MARK), command:
+            results = _run(plan, corpora, folder, command, on_step)
+            table = _table(
+                [step for step in plan.steps if results[step.name].status == "complete"], folder
+            )
+            manifest = _manifest(plan, results, "complete")
+            return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
 
 
 def _run(
@@ -197,18 +183,12 @@ def _run(
     folder: Path,
     command: Command,
     on_step: Callable[[dict[str, Any]], None] | None,
-    pins: Pins,
 ) -> dict[str, StepResult]:
     engine, bar = command.engine, command.bar
     memory = max((step.memory for step in plan.steps), default=0)
     work = StepWork(folder, corpora, memory, alone=not engine.remote)
     order, advance = list(plan.steps), ignore_progress
     if engine.remote:
-        if not plan.offline:
-            pin_branches(
-                (spec.model, spec.options.get("revision")) for step in order for spec in step.models
-            )
-        work.commits = dict(pins.commits)
         order.sort(
             key=lambda step: -step.memory
         )  # the largest first, so that no worker is left with one at the end
@@ -221,7 +201,7 @@ def _run(
         if result.files is not None:
             write_sent_files(folder / order[i].name, result)
         results[order[i].name] = result
-        RunFolder(folder).write_manifest(_manifest(plan, results, "running", pins))
+        RunFolder(folder).write_manifest(_manifest(plan, results, "running"))
         if on_step is not None:
             on_step(_row(order[i], result))
     return results
@@ -282,7 +262,6 @@ class StepWork(Work[Step, StepResult]):
             alone,
         )
         self.progress: _StepProgress | None = None
-        self.commits: dict[str, str] = {}  # of the hub's branches, for workers in other processes
         self.mark = f"{self.out} {time.time_ns()}"
         atomic.write_text(self.out / _MARK, self.mark)
 
@@ -296,10 +275,7 @@ class StepWork(Work[Step, StepResult]):
             self.progress.next(item.name)
         start = time.perf_counter()
         try:
-            with pinned(self.commits):
-                run = item.run(
-                    folder, self.corpora, alone=self.alone, progress=self.progress or False
-                )
+            run = item.run(folder, self.corpora, alone=self.alone, progress=self.progress or False)
         except Exception as error:  # whatever it is, the other steps are worth having
             reason = " ".join(str(error).split()) or "no reason given"
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
@@ -351,12 +327,10 @@ def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
 
 
-def _manifest(
-    plan: SweepPlan, results: Mapping[str, StepResult], status: str, pins: Pins
-) -> dict[str, Any]:
+def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str) -> dict[str, Any]:
     jobs = [_row(step, results.get(step.name)) for step in plan.steps]
     facts = {"status": status, "name": plan.name, "about": plan.about}
-    return make_manifest(Sweep.kind, **facts, warnings=[], commits=pins.commits, jobs=jobs)
+    return make_manifest(Sweep.kind, **facts, warnings=[], jobs=jobs)
 
 
 def _row(step: Step, result: StepResult | None) -> dict[str, Any]:
