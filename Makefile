@@ -114,7 +114,7 @@ bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against t
 	$(BIN)/python benchmarks/all.py
 
 simulate: $(STAMP) ## the statistics on data whose truth is known: bias, coverage, false positives, power
-	for part in picking correlation intervals; do $(BIN)/python benchmarks/simulate.py $$part || exit 1; done
+	for part in picking intervals; do $(BIN)/python benchmarks/simulate.py $$part || exit 1; done
 
 clean: ## remove .venv and what the demo wrote
 	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT) $(INTEGRATIONS) $(DEMO_OUT) build

@@ -704,15 +704,18 @@ def presets(work: Path, found: Recorder) -> None:
     import layerscope
 
     model = tiny(work, "llama")
-    for preset in ("default", "paper", "released"):
+    try:
+        from layerscope_paper.presets import PRESETS
+    except ImportError:
+        PRESETS = {name: {"preset": name} for name in ("default", "paper", "released")}
+    for preset, settings in PRESETS.items():
         run = layerscope.profile(
             model,
             make_texts(8),
-            preset=preset,
-            augmenter="builtin",
             max_length=32,
             permutations=3,
             progress=False,
+            **{**settings, "augmenter": "builtin"},
         )
         record_profile(found, run, preset)
 

@@ -4,7 +4,6 @@ and after.
     python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
     python benchmarks/simulate.py picking --cells flat,200,1,6 --trials 12000 --seed 9 --out more.csv      # one row of it
     python benchmarks/simulate.py improving [--trials 4000]     # the interval of what `improve`'s judge says
-    python benchmarks/simulate.py correlation [--trials 1000]    # the null of `correlate`
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
 Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of version 0.2, kept here
@@ -26,7 +25,6 @@ from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.picking import pick
 from layerscope.core.statistics import Z95
 from layerscope.metrics import get_metric, interval
-from layerscope_paper.correlation import maths
 
 RESULTS = Path(__file__).parent / "results"
 LAYERS = 13
@@ -141,55 +139,6 @@ def improving(trials: int) -> Iterator[dict[str, object]]:
             }  # fmt: skip
 
 
-def curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
-    """A curve over n layers that has nothing to do with any other of its kind but its shape."""
-    depth, place = np.linspace(0, 1, n), np.arange(n)
-    if kind == "walk":
-        return rng.standard_normal(n).cumsum()
-    smooth = np.exp(-0.5 * (np.subtract.outer(place, place) / (n / 8)) ** 2) + 1e-6 * np.eye(n)
-    smooth = np.linalg.cholesky(smooth) @ rng.standard_normal(n)
-    if kind == "smooth":
-        return smooth
-    dip = np.exp(-0.5 * ((depth - rng.uniform(0.4, 0.6)) / rng.uniform(0.15, 0.25)) ** 2)
-    return -rng.uniform(1, 3) * dip + 0.4 * smooth + rng.uniform(1, 3) * (depth == 1)
-
-
-def line_only(y: np.ndarray, count: int, seed: int) -> dict[str, np.ndarray]:
-    """Version 0.2's surrogates: they kept the line from the first layer to the last."""
-    return {
-        k: draw(y[None], count, np.random.default_rng([seed, i]))[:, 0]
-        for i, (k, draw) in enumerate(maths.NULLS.items())
-    }
-
-
-def correlation(trials: int) -> Iterator[dict[str, object]]:
-    """How often unrelated curves are called related at p ≤ 0.05, and related ones (y + 0.3 × an
-    unrelated one) are found."""
-    for n in (13, 25):
-        for kind in ("walk", "smooth", "valley and last layer apart"):
-            rng, found = np.random.default_rng(n), {}  # type: ignore[var-annotated]
-            for trial in range(trials):
-                x, y = curve(rng, kind, n), curve(rng, kind, n)
-                mixed = y / y.std() + 0.3 * x / x.std()
-                for rule, draw in (("before", line_only), ("after", maths.surrogate_curves)):
-                    drawn = draw(y, 99, trial)
-                    for measure in ("spearman", "dcor"):
-                        values = [maths.association(measure, one, y) for one in (x, mixed)]
-                        nulls = {
-                            k: maths.null_values(measure, np.stack([x, mixed]), c)
-                            for k, c in drawn.items()
-                        }
-                        p = [
-                            chance.p <= 0.05
-                            for chance in maths.compare_with(measure, values, nulls)
-                        ]
-                        found.setdefault((rule, measure), []).append(p)
-            for (rule, measure), p in found.items():
-                wrong, right = np.mean(p, axis=0)
-                yield {"layers": n, "curves": kind, "rule": rule, "measure": measure, "trials": trials,
-                       "false_positives": float(wrong), "power": float(right)}  # fmt: skip
-
-
 SPECTRAL = (
     "dataset_entropy",
     "effective_rank",
@@ -246,7 +195,6 @@ def intervals(trials: int) -> Iterator[dict[str, object]]:
 PARTS = {
     "picking": (picking, 4000),
     "improving": (improving, 4000),
-    "correlation": (correlation, 1000),
     "intervals": (intervals, 300),
 }
 

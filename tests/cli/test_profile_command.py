@@ -71,11 +71,11 @@ def test_tables_for_people_and_files(
     ] == (0, "")
 
 
-def test_the_default_folder_says_the_presets_final_norm(
+def test_the_default_folder_says_the_final_norm(
     cli: Cli, model_folder: Path, data: Path, tmp_path: Path
 ) -> None:
     assert (
-        cli("profile", model_folder, "--data", data, *ENTROPY, "--preset", "paper", "-q").code == 0
+        cli("profile", model_folder, "--data", data, *ENTROPY, "--final-norm", "hf", "-q").code == 0
     )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-llama--texts.txt--hf"]
 
@@ -167,7 +167,6 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
         ("--sites", "blok.*", ["unknown site 'blok.*'", "Did you mean 'block.*'"]),
         ("--sites", "block.9", ["this model has 3 blocks, block.0 to block.2"]),
         ("--family", "lama", ["unknown model family 'lama'", "Did you mean 'llama'"]),
-        ("--preset", "papr", ["unknown preset 'papr'", "Did you mean 'paper'"]),
         ("--final-norm", "row", ["unknown --final-norm 'row'", "Did you mean 'raw'"]),
         ("--dtype", "bfloat", ["unknown dtype 'bfloat'", "Did you mean 'bfloat16'"]),
         ("--device", "cdua", ["unknown device 'cdua'", "Did you mean 'cuda'"]),

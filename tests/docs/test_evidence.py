@@ -10,6 +10,7 @@ are left out: they say what was known when they were made.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,10 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("packages/*/docs/**/*.md")),
 ]
-CITED = re.compile(r"benchmarks/(?:results/)?[\w.-]+(?:/[\w.-]+)*")
+RESULTS = ("benchmarks/results", "packages/layerscope-paper/results")
+CITED = re.compile(
+    r"(?:benchmarks/(?:results/)?|packages/layerscope-paper/results/|(?:\.\./)+results/)[\w.-]+(?:/[\w.-]+)*"
+)
 MEASURED = re.compile(
     r"(?<!arXiv )(?<![\w.,:])[+−-]?(?:\d[\d,]*\.\d+|\d+(?= ?%))(?!\w|\.\d)"
 )  # such as 64.3, −0.72 or 47 %
@@ -33,7 +37,7 @@ MANY = 800  # numbers of a file: among more, any number is found
 OTHERWISE = {
     "improve.md#What is tried": "tokens of prompts, a setting",
     "paper.md#On the published numbers": "`layerscope-paper reproduce`; packages/layerscope-paper/tests/test_paper_page.py reads each claim against it",
-    "objective.md#Does the objective make the valley?": "`benchmarks/seeds_table.py` makes them of seeds/controlled.csv",
+    "objective.md#Does the objective make the valley?": "means of seeds/controlled.csv",
 }
 """Tables whose numbers come from elsewhere, by page and section."""
 PROSE = {
@@ -138,12 +142,22 @@ def prose(text: str) -> str:
 
 
 def cited(text: str) -> set[str]:
-    """Files and folders of benchmarks that a text names."""
+    """Files and folders of benchmarks and of results that a text names."""
     return {
-        name.rstrip(".")
+        re.sub(r"^(\.\./)+", "packages/layerscope-paper/", name.rstrip("."))
         for name in CITED.findall(text)
-        if name.rstrip("./") != "benchmarks/results"
+        if name.rstrip("./") not in RESULTS
     }
+
+
+def results_of(names: Iterable[str]) -> set[str]:
+    """Those of some files that hold results, and few enough numbers."""
+    return {name for name in names if name.startswith(RESULTS) and len(held(name)) <= MANY}
+
+
+def place_of(name: str) -> str:
+    """Where a file of results lies, by its name in a folder of results."""
+    return next(f"{folder}/{name}" for folder in RESULTS if (ROOT / folder / name).exists())
 
 
 def number(text: str) -> float:
@@ -199,11 +213,7 @@ def test_every_table_names_the_file_that_holds_its_numbers(page: Path) -> None:
         measured = [table for table in tables(text) if len(MEASURED.findall(table)) >= ENOUGH]
         if not measured or f"{page.name}#{heading}" in OTHERWISE:
             continue
-        files = {
-            name
-            for name in cited(text)
-            if name.startswith("benchmarks/results/") and len(held(name)) <= MANY
-        }
+        files = results_of(cited(text))
         assert files, (
             f"section {heading!r} has a table of numbers and names no file of benchmarks/results"
         )
@@ -229,12 +239,8 @@ def test_numbers_in_prose_are_in_a_file_of_results(page: Path) -> None:
         )
         if not MEASURED.search(said):
             continue
-        files = {
-            name
-            for name in cited(text)
-            if name.startswith("benchmarks/results/") and len(held(name)) <= MANY
-        }
-        files |= {f"benchmarks/results/{name}" for name in PROSE.get(place, ())}
+        files = results_of(cited(text))
+        files |= {place_of(name) for name in PROSE.get(place, ())}
         assert files, (
             f"{place} has numbers ({MEASURED.findall(said)}) and names no file of benchmarks/results"
         )
@@ -244,7 +250,7 @@ def test_numbers_in_prose_are_in_a_file_of_results(page: Path) -> None:
 
 
 def test_differences_between_layers_are_those_of_the_stored_scores() -> None:
-    table = pd.read_csv(ROOT / "benchmarks/results/factorial-mteb.csv")
+    table = pd.read_csv(ROOT / place_of("factorial-mteb.csv"))
     plain = table[(table["task"] == "STSBenchmark") & (table["readout"] == "mean")]
     large, small = (
         plain[plain["model"] == name].set_index("layer")["score"]
@@ -273,10 +279,7 @@ def test_what_is_excused_is_there() -> None:
         if n not in MEASURED.findall(text[place])
     ]
     assert not [
-        name
-        for names in PROSE.values()
-        for name in names
-        if len(held(f"benchmarks/results/{name}")) > MANY
+        name for names in PROSE.values() for name in names if len(held(place_of(name))) > MANY
     ]
 
 
@@ -287,9 +290,10 @@ def test_a_number_is_looked_for_at_its_precision() -> None:
     assert missing("| 123456.7 | 98765.4 % |", files) == ["123456.7", "98765.4"]
 
 
-def test_every_result_says_where_it_comes_from() -> None:
+@pytest.mark.parametrize("place", RESULTS)
+def test_every_result_says_where_it_comes_from(place: str) -> None:
     """By its own words, or in the index: a command, a date and a commit."""
-    folder = ROOT / "benchmarks" / "results"
+    folder = ROOT / place
     index = (folder / "README.md").read_text()
     rows = [line.split("|")[1:5] for line in index.splitlines() if line.startswith("| `")]
     told = {name for files, *_ in rows for name in re.findall("`(.+?)`", files)}

@@ -157,7 +157,6 @@ def test_the_manifest_holds_every_convention(run: Profile, texts: list[str]) -> 
         "precision",
         "intervals",
         "sites",
-        "preset",
         "augmenter",
     } <= conventions.keys()
     assert (conventions["max_length"], conventions["views"], conventions["seed"]) == (32, 2, 4)

@@ -90,7 +90,6 @@ def synthetic_run(
         "views": 4,
         "augmenter": "builtin",
         "seed": 0,
-        "preset": "default",
         "pooling": "mean",
         "intervals": "95 %: bootstrap over prompts",
         "metrics": {"alpha": 1.0, "rows": "centered-unit"},

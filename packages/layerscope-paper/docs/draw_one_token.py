@@ -1,7 +1,7 @@
 """Measure and draw docs/images/study-one-token.png: two models, each read with and without a
 begin-of-text token.
 
-    python packages/layerscope-paper/docs/draw_one_token.py measure     # writes benchmarks/results/one_token.csv; a few minutes
+    python packages/layerscope-paper/docs/draw_one_token.py measure     # writes packages/layerscope-paper/results/one_token.csv; a few minutes
     python packages/layerscope-paper/docs/draw_one_token.py
 
 gemma3-270m asks for its license: LAYERSCOPE_ACCEPT_LICENSE=gemma3-270m.
@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parents[2] / "benchmarks/results/one_token.csv"
+RESULTS = HERE.parents[2] / "packages/layerscope-paper/results/one_token.csv"
 TOKENS = 32
 TEXTS = 100
 PREDICTED = 20

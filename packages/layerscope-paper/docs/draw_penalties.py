@@ -1,4 +1,4 @@
-"""Draw docs/images/study-penalties.png from benchmarks/results/interventions.
+"""Draw docs/images/study-penalties.png from packages/layerscope-paper/results/interventions.
 
 python packages/layerscope-paper/docs/draw_penalties.py [FOLDER]
 """
@@ -14,7 +14,7 @@ import pandas as pd
 from layerscope.report.drawing import COLORS, new_figure, style_axis
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parents[2] / "benchmarks/results/interventions"
+RESULTS = HERE.parents[2] / "packages/layerscope-paper/results/interventions"
 COLOR = {
     "none": "#000000", "compress": COLORS[0], "compress-strong": COLORS[0], "spread": COLORS[1], "spread-strong": COLORS[1],
     "decorrelate": COLORS[2],

@@ -14,6 +14,7 @@ from layerscope_paper.atlas import probe_accuracies
 from layerscope_paper.atlas.overlay import load_overlay
 from layerscope_paper.atlas.reproduce.fig14 import accuracies
 from layerscope_paper.atlas.summary import charts, show
+from layerscope_paper.presets import PRESETS
 
 METRICS = ["prompt_entropy", "dataset_entropy", "infonce"]
 
@@ -54,7 +55,7 @@ def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path)
         tiny_image_model("vit"),
         pictures(6),
         out=folder,
-        preset="released",
+        **PRESETS["released"],
         tokens="all",
         metrics=METRICS,
         views=2,

@@ -26,6 +26,7 @@ from layerscope_paper.atlas.overlay import (
 )
 from layerscope_paper.atlas.queries import select_scores
 from layerscope_paper.atlas.summary import charts, compare, show
+from layerscope_paper.presets import PRESETS
 
 METRICS = ["prompt_entropy", "curvature", "dataset_entropy"]
 
@@ -37,7 +38,7 @@ def released(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
         tiny_model("gpt_neox"),
         Corpus.of(texts, name="lee"),
         out=folder,
-        preset="released",
+        **PRESETS["released"],
         metrics=METRICS,
         max_length=24,
     )

@@ -334,7 +334,10 @@ def test_curvature_is_judged_under_both_conventions() -> None:
 
 def test_the_signed_angle_is_estimated_closely() -> None:
     rows = csv.DictReader(
-        (Path(__file__).parents[3] / "benchmarks/results/curvature_conventions.csv").open()
+        (
+            Path(__file__).parents[3]
+            / "packages/layerscope-paper/results/curvature_conventions.csv"
+        ).open()
     )
     bent = [(float(row["signed"]), float(row["absolute"])) for row in rows]
     assert len(bent) > 60

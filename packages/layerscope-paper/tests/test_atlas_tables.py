@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.atlas_tables import TABLES, build
 from tests.shared import shared_folder
 
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope_paper import atlas
+from layerscope_paper.atlas.build import TABLES, build
 from layerscope_paper.atlas.tables import DATA
 
 

@@ -14,6 +14,7 @@ from layerscope.data import Corpus
 from layerscope.profiling import profile
 from layerscope_paper.atlas.reproduce import correlations
 from layerscope_paper.correlation import correlate
+from layerscope_paper.presets import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def run(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
         model,
         Corpus.of(texts),
         out=folder,
-        preset="released",
+        **PRESETS["released"],
         metrics=["prompt_entropy", "curvature"],
         max_length=24,
     )

@@ -16,7 +16,7 @@ import pytest
 from layerscope_paper.atlas.reproduce import Row, items, reproduce
 
 PACKAGE = Path(__file__).parents[1]
-PAGE, RESULTS = PACKAGE / "docs" / "paper.md", PACKAGE.parents[1] / "benchmarks" / "results"
+PAGE, RESULTS = PACKAGE / "docs" / "paper.md", PACKAGE / "results"
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 NUMBER = re.compile(r"(?<![\w.])[+−-]?\d[\d,]*(?:\.\d+)?")
 

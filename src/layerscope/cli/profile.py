@@ -96,11 +96,6 @@ class ProfileSettings(shared.CommandOptions):
     )
     texts: bool = shared.TEXTS
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
-    preset: str = option(
-        "default",
-        panel=METRICS,
-        help="Conventions: default, paper (as printed) or released (the authors' code).",
-    )
 
 
 @command("profile", "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile")
@@ -129,14 +124,14 @@ def profile_command(
     It takes one pass, and one more per augmented view. Run the same command again to resume.
     """
     from layerscope.errors import LayerscopeError
-    from layerscope.profiling import PRESETS, profile
+    from layerscope.profiling import profile
 
     given = settings.given()
     if task is not None and (data != "lee" or {"split", "column", "text_filter"} & set(given)):
         raise LayerscopeError(
             "--task takes the task's own texts: leave out --data, --split, --column and --text-filter."
         )
-    norm = settings.final_norm or PRESETS.get(settings.preset, {}).get("final_norm", "applied")
+    norm = settings.final_norm or "applied"
     folder = out or default_folder(model, task or data, norm, limit=settings.limit)
     items: Any = data
     if task is not None:

@@ -18,8 +18,7 @@ ENTROPIES = ("exact", "approximate")
 class Options:
     """Settings of the metrics; the defaults are layerscope's.
 
-    The last five reproduce conventions of the paper's released code (preset `released`); see
-    docs/conventions.md.
+    The last five are conventions of the released code of *Layer by Layer* (Skean et al., 2025).
     """
 
     alpha: float = 1.0

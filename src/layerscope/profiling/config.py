@@ -1,4 +1,4 @@
-"""What a profile measures and under which conventions; presets are sets of conventions."""
+"""What a profile measures and under which conventions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class ProfileConfig:
     views: int = 4
     augmenter: str = "builtin"
     seed: int = 0
-    preset: str = "default"
     options: Options = field(default_factory=Options)
     tokens: str | None = (
         None  # of an image: `patches`, or `all` with class and register tokens; None for texts
@@ -82,26 +81,6 @@ class ProfileConfig:
         )  # another version may measure something else
 
 
-# What each preset changes. `paper`: formulas as printed. `released`: habits of the authors' code,
-# for parity with the published numbers (docs/conventions.md says what each one does to them).
-PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "paper": {"final_norm": "hf", "views": 16, "rows": "raw", "pooled_rows": "raw"},
-    "released": {
-        "final_norm": "hf",
-        "views": 16,
-        "augmenter": "nlpaug",
-        "view_rows": "centered-unit",
-        "lidar_rows": "centered-unit",
-        "clamp_gram": True,
-        "curvature_absolute": True,
-        "infonce_one_way": True,
-        "dime_feature_side": True,
-        "group": 64,
-    },
-}
-
-
 def make_config(
     *,
     metrics: MetricName | Sequence[MetricName] | None = None,
@@ -111,16 +90,12 @@ def make_config(
     views: int | None = None,
     augmenter: str | None = None,
     seed: int = 0,
-    preset: str = "default",
     tokens: str | None = None,
     image_pooling: str | None = None,
     kind: str = "texts",
     **options: Any,
 ) -> ProfileConfig:
-    """A checked configuration for items of a kind: a preset, changed by whatever is given (None
-    keeps the preset's)."""
-    if preset not in PRESETS:
-        raise UnknownNameError("preset", preset, PRESETS)
+    """A checked configuration for items of a kind: the defaults, changed by whatever is given."""
     known = get_kind(kind)
     asked = {
         "max_length": max_length,
@@ -131,15 +106,13 @@ def make_config(
     reading = {
         name: value for name, value in known.reading_settings(asked).items() if value is not None
     }
-    if PRESETS[preset].get("augmenter", known.augmenters[0]) not in known.augmenters:
-        reading["augmenter"] = known.augmenters[0]  # the preset's makes views of other items
     given = {
         "final_norm": final_norm,
         "views": views,
         "augmenter": reading.pop("augmenter", None),
         **options,
     }
-    merged = {**PRESETS[preset], **{k: v for k, v in given.items() if v is not None}}
+    merged = {k: v for k, v in given.items() if v is not None}
     own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}
     unknown = [k for k in merged if k not in Options.__dataclass_fields__]
     if unknown:
@@ -158,7 +131,6 @@ def make_config(
         metrics=tuple(expand_names(metrics)),
         sites=tuple(sites) if sites else DEFAULT_SITES,
         seed=seed,
-        preset=preset,
         options=replace(Options(seed=seed), **merged),
         **reading,
         **own,

@@ -104,7 +104,6 @@ def profile(
     max_length: int | None = None,
     views: int | None = None,
     seed: int = 0,
-    preset: str = "default",
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -151,7 +150,7 @@ def profile(
     asked = command.Command("profile", options, **ways, takes_more=True)
     reading = take_options(DataOptions, data_options, options)
     settings = dict(
-        metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed, preset=preset,
+        metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed,
         **options,
     )  # fmt: skip
     config = make_config(**settings)
@@ -319,7 +318,6 @@ class Job(ProfileTask):
                 "views": config.n_views,
                 "augmenter": config.augmenter if config.n_views else None,
                 "seed": config.seed,
-                "preset": config.preset,
                 "precision": _precision(devices, config.options),
                 "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
                 "metrics": dict(vars(config.options)),

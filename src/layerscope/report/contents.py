@@ -150,7 +150,7 @@ def _label(
                     "longest text",
                     "rows",
                     "α",
-                    "preset",
+                    "other options",
                     "tasks",
                     "views",
                 )

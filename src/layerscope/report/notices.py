@@ -20,7 +20,7 @@ _COMPARED = {
     "α": "entropies of different order cannot be compared",
     "views": "InfoNCE, LiDAR and DiME depend on the views",
     "pooling": "the pooled vectors are not comparable",
-    "preset": "the metrics are defined differently",
+    "other options": "the metrics are defined differently",
     "layerscope": "other versions may compute differently",
 }
 _COMPARED_SCORES = {

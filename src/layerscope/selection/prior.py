@@ -139,8 +139,7 @@ def best_layer(shares: np.ndarray) -> int:
 
 @lru_cache(maxsize=1)
 def shipped_prior() -> Prior:
-    """The prior that comes with the package, fitted on every family of the atlas (`python
-    benchmarks/fit_depth_curves.py`)."""
+    """The prior that comes with the package, fitted on the published scores of four families."""
     stored = json.loads(
         resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8")
     )

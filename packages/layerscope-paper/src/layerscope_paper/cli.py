@@ -309,6 +309,27 @@ def sweep(
         raise typer.Exit(2)
 
 
+@app.command()
+def theorems(
+    matrices: int = typer.Option(10_000, help="Random cases per statement."),
+    seed: int = typer.Option(0, help="Seed of the cases."),
+    as_json: bool = JSON,
+) -> None:
+    """Try to break Lemma 1, Theorems 1, 5, 6 and 7, Appendix B and Proposition 1."""
+    from layerscope_paper.studies.run import study as run_study
+    from layerscope_paper.terminal import print_rows
+    from layerscope_paper.theorems.appendix_b import rows
+
+    run = run_study("theory", seed=seed, matrices=matrices, progress=False if as_json else None)
+    appendix = rows()
+
+    def print_both() -> None:
+        print("\n".join(run.verdict))
+        print_rows(appendix)
+
+    _show(as_json, {**run.summary(), "appendix": [row.as_dict() for row in appendix]}, print_both)
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 

@@ -179,7 +179,7 @@ def print_overlay(overlay: Overlay, console: Console) -> None:
         console.print(f"  [dim]note {escape(note)}[/]")
     if overlay.differs and not overlay.metrics.size and not overlay.scores.size:
         console.print(
-            "  `layerscope profile MODEL --preset released` makes metrics that compare with the published ones.",
+            "  a profile with the preset `released` (docs/conventions.md) makes metrics that compare with the published ones.",
             style="dim",
         )
 
@@ -188,40 +188,37 @@ def print_item(item: Item, rows: Sequence[Row], console: Console | None = None) 
     """One table or figure of the paper: printed and recomputed, with verdicts."""
     console = console or Console()
     console.print(f"\n[bold]{escape(item.title)}[/]\nThe paper: {escape(item.claim)}\n")
+    print_rows(rows, console)
+
+
+def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
+    """Printed and recomputed numbers by convention, and how many have each verdict."""
+    console = console or Console()
+    notes = ["note"] if console.width >= 120 else []  # else a note stands below what it is about
     for convention in dict.fromkeys(row.convention for row in rows):
-        mine = [row for row in rows if row.convention == convention]
         console.print(f"convention {escape(convention)}")
-        wide = console.width >= 120
-        words = ["model", "what", *(["note"] if wide else [])]
-        table = numeric_table(
-            "model",
-            "what",
-            "printed",
-            "ours",
-            "tasks",
-            "verdict",
-            *(["note"] if wide else []),
-            words=words,
-        )
-        for row in mine:
+        columns = ["model", "what", "printed", "ours", "tasks", "verdict", *notes]
+        table = numeric_table(*columns, words=["model", "what", *notes])
+        for row in (row for row in rows if row.convention == convention):
             note = f"[dim]{escape(row.note)}[/]"
-            printed = "–" if row.printed is None else f"{row.printed:.1f}"
-            ours = (
-                "–"
-                if row.ours is None
-                else f"{row.ours:.2f}"
-                if abs(row.ours) < 1000
-                else f"{row.ours:.0f}"
-            )
-            verdict = f"[{_COLORS[row.verdict]}]{row.verdict}[/]"
-            what = (
-                escape(row.column) if wide else f"{escape(row.column)}\n{note}"
-            )  # in a narrow terminal the note stands below
-            cells = [escape(row.model), what, printed, ours, str(row.tasks or "–"), verdict]
-            table.add_row(*cells, *([note] if wide else []))
+            cells = [
+                escape(row.model),
+                escape(row.column) + ("" if notes else f"\n{note}"),
+                "–" if row.printed is None else f"{row.printed:.1f}",
+                _number(row.ours),
+                str(row.tasks or "–"),
+                f"[{_COLORS[row.verdict]}]{row.verdict}[/]",
+            ]
+            table.add_row(*cells, *([note] if notes else []))
         console.print(table)
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in _COLORS}
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in counts.items() if n))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def print_correlations(

@@ -105,7 +105,7 @@ def _entry(
 
 
 def _controlled(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
-    told = f"{summary}; trained by examples/train_controlled_set.py on film reviews"
+    told = f"{summary}; trained on film reviews"
     return _entry(
         f"controlled-{kind}",
         f"controlled/{kind}",

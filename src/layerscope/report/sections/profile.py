@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import (
+    Options,
     get_metric,
     main_metrics,
     metric_title,
@@ -51,7 +53,7 @@ def from_run(run: Profile) -> Curves:
         "α": c["metrics"]["alpha"],
         "pooling": c.get("pooling"),
         "views": f"{c['views']}, {c['augmenter']}" if c.get("views") else "none",
-        "preset": c.get("preset"),
+        "other options": _other_options(c["metrics"]),
         "seed": c["seed"],
         "intervals": c.get("intervals"),
         "weights": weights_text(model),
@@ -63,6 +65,13 @@ def from_run(run: Profile) -> Curves:
 
 
 SECTION = Section("profile", from_run)
+
+
+def _other_options(metrics: dict[str, Any]) -> str | None:
+    """The metrics' options that are not the defaults, without those that have a row of their own."""
+    usual = {**asdict(Options()), **{name: metrics.get(name) for name in ("rows", "alpha", "seed")}}
+    changed = [f"{k}={v}" for k, v in metrics.items() if k in usual and v != usual[k]]
+    return ", ".join(changed) or None
 
 
 def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
@@ -267,7 +276,7 @@ def _headline(run: Profile) -> str:
         f"\n[bold]{escape(str(model['name']))}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family, "
         f"{model['dtype']}  ·  [bold]{escape(str(m['corpus']['name']))}[/]  {describe_prompts(m)}\n"
         f"final_norm [bold]{conventions['final_norm']}[/]  ·  rows {conventions['metrics']['rows']}  ·  α = {alpha}  ·  "
-        f"{conventions['views']} views  ·  seed {conventions['seed']}  ·  preset {conventions['preset']}  ·  95 % intervals"
+        f"{conventions['views']} views  ·  seed {conventions['seed']}  ·  95 % intervals"
     )
 
 

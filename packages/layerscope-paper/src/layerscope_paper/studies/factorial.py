@@ -15,6 +15,7 @@ choose.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -462,3 +463,13 @@ def mixed_model(scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 STUDY = Factorial()
+
+
+def summarize_stored(file: str) -> list[str]:
+    """What the study says of scores in a .csv file: model, task, readout, layer, depth, score."""
+    stored = pd.read_csv(file).rename(columns={"readout": "reading", "score": "value"})
+    return summarize(stored.assign(kind="score"), 0)[1]
+
+
+if __name__ == "__main__":  # python -m layerscope_paper.studies.factorial FILE.csv
+    print("\n".join(summarize_stored(sys.argv[1])))

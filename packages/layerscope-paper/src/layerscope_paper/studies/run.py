@@ -154,7 +154,7 @@ def study(
             check_name(spec.model)
     corpus = (
         None
-        if chosen.models[0] == 0 and not given
+        if chosen.models[0] == 0 and chosen.models[1] and not given
         else _read_texts(chosen, data, column, limit, offline)
     )
     request = Request(

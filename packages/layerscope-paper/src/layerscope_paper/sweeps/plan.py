@@ -26,6 +26,7 @@ from layerscope.metrics import Options
 from layerscope.models import load
 from layerscope.probing.job import probe
 from layerscope.profiling import profile
+from layerscope_paper.presets import get_preset
 from layerscope_paper.studies.base import STUDIES
 from layerscope_paper.studies.shared.models import Spec, read_spec, read_specs
 from layerscope_paper.sweeps.steps import PlannedCorpus, Step
@@ -490,9 +491,17 @@ def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:
     function = {"profile": profile, "evaluate": evaluate, "probe": probe}[kind]
     valid = _parameters(function, _WITHOUT.get(kind, _SET_HERE))
     more = (
-        [*Options.__dataclass_fields__, "tokens", "image_pooling"] if kind == "profile" else []
+        [*Options.__dataclass_fields__, "tokens", "image_pooling", "preset"]
+        if kind == "profile"
+        else []
     )  # given as flat keywords
-    return _settings(given, where, sorted({*valid, *more, "batch_size"}))
+    settings = _settings(given, where, sorted({*valid, *more, "batch_size"}))
+    if "preset" in settings:
+        preset = get_preset(settings.pop("preset"))
+        if "data" in settings:  # images, whose views are made in another way
+            preset.pop("augmenter", None)
+        settings = {**preset, **settings}
+    return settings
 
 
 def _settings(given: Any, where: str, valid: list[str]) -> dict[str, Any]:

@@ -1,0 +1,197 @@
+"""What the published scores gain over the last layer, model by model, and the depth curves that are
+fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.core.valley import LEAST_SHARE, deepest_share
+from layerscope.errors import LayerscopeError
+from layerscope.selection.prior import DEPTHS, Outcome, Prior, best_layer
+from layerscope_paper import atlas
+from layerscope_paper.atlas.evidence import published_evidence
+
+GROUPS = ("valley", "no_valley")
+QUARTILE = 0.25  # the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
+CLIP = 1.0  # losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
+# Families with scores at the last layer and most others, read by mean pooling. A name stands for
+# all models that begin with it.
+FAMILIES = ("Pythia", "bert", "mamba", "LLM2Vec")
+_LEAST_TASKS = 10
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Gains over the last layer (points) of one model: tasks × layers 0 … n, undefined where a task
+    was not run at a layer."""
+
+    model: str
+    family: str
+    gains: pd.DataFrame
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of the model."""
+        return int(self.gains.columns[-1])
+
+    @property
+    def headroom(self) -> float:
+        """Best layer of each task − last layer, averaged over tasks."""
+        return float(self.gains.max(axis=1).mean())
+
+    def gain(self, layer: int | Mapping[str, int]) -> float:
+        """Mean gain of a layer over the tasks that were run at it, or of a layer per task (tasks it
+        does not name are left out).
+
+        Where fewer than half of the tasks were run at a layer, the nearest layer with more is used
+        (the earlier of two).
+        """
+        return self._judge(layer)[0]
+
+    def share(self, layer: int | Mapping[str, int]) -> float:
+        """The gain as a share of the headroom on the same tasks."""
+        gain, room = self._judge(layer)
+        return gain / room if room > 0 else 0.0
+
+    @cached_property
+    def scored_layers(self) -> list[int]:
+        """Layers at which at least half of the tasks were run."""
+        return [
+            int(k)
+            for k in self.gains.columns
+            if self.gains[k].notna().sum() >= 0.5 * len(self.gains)
+        ]
+
+    def _judge(self, layer: int | Mapping[str, int]) -> tuple[float, float]:
+        """(gain, headroom) on the tasks that the choice is about."""
+        table = self._table
+        if isinstance(layer, int):
+            at = min(self.scored_layers, key=lambda k: (abs(k - layer), k))
+            rows = np.flatnonzero(np.isfinite(table[:, at]))
+            gains = table[rows, at]
+        else:
+            rows = np.array([list(self.gains.index).index(task) for task in layer])
+            gains = table[rows, list(layer.values())]
+        return float(gains.mean()), float(np.nanmax(table[rows], axis=1).mean())
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        return self.gains.to_numpy(dtype=float)
+
+    def curve(self, depths: np.ndarray) -> np.ndarray:
+        """Share of the headroom at some depths, interpolated between the scored layers."""
+        layers = self.scored_layers
+        return np.interp(depths, np.array(layers) / self.n_blocks, [self.share(k) for k in layers])
+
+
+def family_of(model: str) -> str | None:
+    """The family under which a model of the atlas is judged; None where it is not."""
+    return next(
+        (f for f in FAMILIES if model.startswith(f) and not model.startswith("bert_CLS")), None
+    )
+
+
+def judge(model: str, family: str = "") -> Judged | None:
+    """Gains of one model of the atlas; None where the last layer was not scored on enough tasks."""
+    scores = atlas.select_scores(model, "english")
+    blocks = round(float((scores["layer"] / scores["depth"].where(scores["depth"] > 0)).max()))
+    table = 100 * scores.pivot_table(index="task", columns="layer", values="score").reindex(
+        columns=range(blocks + 1)
+    )
+    table = table[table[blocks].notna()]
+    if len(table) < _LEAST_TASKS:
+        return None
+    return Judged(model, family or family_of(model) or model, table.sub(table[blocks], axis=0))
+
+
+@lru_cache(maxsize=1)
+def judged_models() -> tuple[Judged, ...]:
+    """Every model that can be judged."""
+    models = []
+    for name in atlas.models()["model"]:
+        if family_of(str(name)) is None:
+            continue
+        try:
+            judged = judge(str(name))
+        except LayerscopeError:  # a model with metrics but no scores
+            continue
+        if judged is not None:
+            models.append(judged)
+    return tuple(models)
+
+
+def fit(
+    models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes: bool = True
+) -> Prior:
+    """Curves from these models alone; outcomes by leaving out each of their families in turn."""
+    curves: dict[str, dict[str, np.ndarray]] = {group: {} for group in GROUPS}
+    for family in sorted({m.family for m in models}):
+        for group in GROUPS:
+            own = [
+                m
+                for m in models
+                if m.family == family
+                and (depth_of_valley[m.model] >= LEAST_SHARE) == (group == "valley")
+            ]
+            if own:
+                stacked = np.array([np.clip(m.curve(DEPTHS), -CLIP, CLIP) for m in own])
+                curves[group][family] = np.quantile(stacked, QUARTILE, axis=0)
+    prior = Prior(curves)
+    return Prior(curves, tuple(left_out(models, depth_of_valley))) if outcomes else prior
+
+
+def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> list[Outcome]:
+    """What the curves choose and gain on each family when fitted on the others."""
+    results = []
+    for family in sorted({m.family for m in models}):
+        others = [m for m in models if m.family != family]
+        if not others:
+            continue
+        prior = fit(others, depth_of_valley, outcomes=False)
+        for model in (m for m in models if m.family == family):
+            shares = prior.shares(
+                float(depth_of_valley[model.model] >= LEAST_SHARE), model.n_blocks
+            )
+            layer = best_layer(shares)
+            results.append(
+                Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer))
+            )
+    return results
+
+
+def as_dict(prior: Prior) -> dict[str, Any]:
+    """A prior as plain values, which the package holds."""
+    return {
+        "depths": [round(float(d), 4) for d in DEPTHS],
+        "least_depth_of_a_valley": LEAST_SHARE,
+        "curves": {
+            g: {f: [round(float(x), 4) for x in c] for f, c in by.items()}
+            for g, by in prior.curves.items()
+        },
+        "outcomes": [
+            vars(o) | {"predicted_share": round(o.predicted_share, 4), "gain": round(o.gain, 4)}
+            for o in prior.outcomes
+        ],
+    }
+
+
+def valley_depths(models: Sequence[Judged]) -> dict[str, float]:
+    """The relative depth of each model's valley, on wikitext. Scores play no part in it."""
+    depths = {}
+    for model in models:
+        curve = published_evidence(model.model).curve("prompt_entropy")
+        assert curve is not None, f"the atlas has prompt entropy of {model.model} at every layer"
+        depths[model.model] = float(deepest_share(curve.value))
+    return depths
+
+
+def fit_atlas() -> Prior:
+    """The curves of every judged model of the atlas."""
+    models = judged_models()
+    return fit(models, valley_depths(models))
