@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -158,29 +157,6 @@ def test_hooks_go_if_registering_fails(model: LoadedModel) -> None:
     broken = Anatomy("llama", model.anatomy.blocks, None, taps=[{}, {}, {}])
     with pytest.raises(KeyError), Capture(broken, sites, "raw", lambda *_: None):
         pytest.fail("must not be entered")
-
-
-def test_captures_of_other_threads_come_and_go_during_a_pass(model: LoadedModel) -> None:
-    """Torch has a list of hooks before it looks up how each is called: one that goes between is
-    called without the arguments' names."""
-    sites = expand_sites(["embed"], model.anatomy)
-    others: list[int] = []
-    other = Capture(model.anatomy, sites, "raw", lambda index, *_: others.append(index))
-    seen: list[int] = []
-
-    def read(index: int, *_: Tensor) -> None:
-        seen.append(index)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(other.__exit__).result()
-
-    with (
-        Capture(
-            model.anatomy, expand_sites(["embed", "block.0"], model.anatomy), "raw", read
-        ) as capture,
-        other,
-    ):
-        capture.run(lambda: model.forward(some_ids(), torch.ones_like(some_ids())))
-    assert (seen, others) == ([0, 1], [])
 
 
 def test_nothing_stays_alive_after_a_pass(model: LoadedModel) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from torch import nn
@@ -161,18 +159,6 @@ def test_generic_finds_what_the_family_files_declare(name: str) -> None:
         "modernbert",
     )  # declared by a family; of others found by a look at the states
     assert found.identity["bidirectional"] == declared.identity["bidirectional"] == bidirectional
-
-
-def test_generic_looks_at_passes_of_its_own_thread() -> None:
-    module = build_tiny("llama")
-
-    def run_elsewhere(*_: object) -> None:
-        hook.remove()
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(torch.inference_mode()(module), input_ids=some_ids()).result()
-
-    hook = module.layers[1].register_forward_pre_hook(run_elsewhere)
-    assert wrap(module, family="generic").anatomy.final_norm is module.norm
 
 
 class _Toy(nn.Module):

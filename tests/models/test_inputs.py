@@ -1,15 +1,12 @@
-"""Tokens straight from a tokenizer's core are those that the model gives."""
+"""Tokens of texts: cut as the model takes them, and errors of tokenizers in one line."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from layerscope.errors import InvalidValueError, ModelError
-from layerscope.models import LoadedModel, inputs, loaded
+from layerscope.models import LoadedModel, inputs
 from layerscope.models.inputs import tokenizer_explained
-from layerscope.models.loaded import is_plain
 from tests.tiny import tiny_model
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
@@ -23,35 +20,10 @@ def same_tokens(model: LoadedModel, texts: list[str], limit: int) -> None:
 
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
 @pytest.mark.parametrize("limit", [2, 12, 64])
-def test_the_core_gives_the_models_tokens(family: str, limit: int) -> None:
+def test_texts_together_have_the_tokens_of_each_alone(family: str, limit: int) -> None:
     model = tiny_model(family)
     odd = ["", " ", "naïve — 漢字 🙂", "</s> [MASK] <pad>", "x" * 500]
     same_tokens(model, odd + TEXTS, limit)
-    assert is_plain(model._tokenizer)
-
-
-def test_a_tokenizer_with_ways_of_its_own_is_asked_itself() -> None:
-    model = tiny_model("gpt_neox")
-
-    class Shouting(type(model._tokenizer)):  # type: ignore[misc]
-        def _encode_plus(self, text: Any, *given: Any, **named: Any) -> Any:
-            return super()._encode_plus([t.upper() for t in text], *given, **named)
-
-    model._tokenizer.__class__ = Shouting
-    assert not is_plain(model._tokenizer)
-    same_tokens(model, TEXTS, 24)
-
-
-def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gpt_neox")
-
-    class Reversing(type(model._tokenizer)):  # type: ignore[misc]
-        def _encode_plus(self, text: Any, *given: Any, **named: Any) -> Any:
-            return super()._encode_plus([t[::-1] for t in text], *given, **named)
-
-    model._tokenizer.__class__ = Reversing
-    monkeypatch.setattr(loaded, "is_plain", lambda _: True)
-    same_tokens(model, TEXTS, 24)
 
 
 @pytest.mark.parametrize(

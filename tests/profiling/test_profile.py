@@ -4,10 +4,8 @@ too long."""
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -39,32 +37,6 @@ FAST = {"max_length": 32, "views": 2, "permutations": 3}
 @pytest.fixture(scope="module")
 def run(texts: list[str]) -> Profile:
     return profile(tiny_model("llama"), texts, seed=4, **FAST)
-
-
-@pytest.mark.parametrize("wrapped", [True, False], ids=["one model", "one module"])
-def test_threads_that_share_a_model_get_the_tables_of_one_after_the_other(
-    texts: list[str], wrapped: bool
-) -> None:
-    given = tiny_model("llama") if wrapped else build_tiny("llama")
-    corpora = [[f"{text} {i}" for text in texts for i in range(2)][k : 20 - k] for k in range(3)]
-    lengths = (8, 24, 32)
-
-    def table(k: int) -> pd.DataFrame:
-        more = {} if wrapped else {"tokenizer": tiny_tokenizer()}
-        return profile(
-            given,
-            corpora[k],
-            max_length=lengths[k],
-            views=2,
-            permutations=2,
-            progress=False,
-            **more,
-        ).table
-
-    alone = [table(k) for k in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        for k, together in enumerate(pool.map(table, range(3))):
-            pd.testing.assert_frame_equal(together, alone[k])
 
 
 def test_an_approximation_that_is_not_to_be_had_is_said(run: Profile, texts: list[str]) -> None:

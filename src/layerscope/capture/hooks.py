@@ -3,10 +3,8 @@ hook."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, get_args
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,16 +24,6 @@ _RESIDUAL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 OnState = Callable[[int, Tensor, Tensor], None]
 OnRaw = Callable[[int, Tensor, nn.Module], bool]
 
-_locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
-_changing = threading.Lock()
-
-
-def lock_of(thing: Any) -> threading.RLock:
-    """The lock of a block or a tokenizer that several threads may use, whatever wraps it. Its
-    thread may take it again."""
-    with _changing:
-        return _locks.setdefault(thing, threading.RLock())
-
 
 class _PassDone(Exception):
     """Raised inside the last hook: nothing reads what the rest of the forward pass would
@@ -50,10 +38,7 @@ class Capture:
     final norm, `raw` none, `hf` the last layer only (what `output_hidden_states` returns: of most
     image models it is raw there too). Branches and norms inside blocks are always raw. `on_raw(i,
     raw, norm)`, if given, is asked first where a norm is to be applied: True says that it needs no
-    normed state.
-
-    Several threads may read one model: their passes wait for each other, and each capture sees
-    those of its own thread only.
+    normed state. One thread at a time may read a model.
     """
 
     def __init__(
@@ -77,7 +62,7 @@ class Capture:
         self.on_raw = on_raw
         self._handles: list[RemovableHandle] = []
         self._unread: set[int] = set()
-        self._lock, self._thread = lock_of(anatomy.blocks[0]), 0
+        self._is_running = False
 
     def __enter__(self) -> Self:
         try:
@@ -95,13 +80,13 @@ class Capture:
         """Run one forward pass; it ends as soon as every site has been read."""
         self._unread = set(range(len(self.sites)))
         try:
-            with self._lock, torch.inference_mode():
-                self._thread = threading.get_ident()
+            with torch.inference_mode():
+                self._is_running = True
                 forward()
         except _PassDone:
             return
         finally:
-            self._thread = 0
+            self._is_running = False
         missing = ", ".join(self.sites[i].name for i in sorted(self._unread)[:5])
         raise ModelError(
             f"the forward pass never reached {missing}: the {self.anatomy.family} family does not describe this model."
@@ -115,12 +100,11 @@ class Capture:
         tap = _tap(self.anatomy, site)
 
         def read(*found: Any) -> None:
-            if self._thread == threading.get_ident():
+            if self._is_running:
                 states = first_tensor(*found)
                 self._read(index, states if tap.scale is None else states * tap.scale)
 
-        # torch does not give `named` while another thread adds or removes the hook
-        def before(_module: nn.Module, given: Any, named: Any = None) -> None:
+        def before(_module: nn.Module, given: Any, named: Any) -> None:
             read(given, named)
 
         def after(_module: nn.Module, _given: Any, output: Any) -> None:

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
-from layerscope.capture.hooks import lock_of
 from layerscope.data.items import Items
 from layerscope.errors import DataError, InvalidValueError, ModelError
 from layerscope.models import modules
@@ -31,16 +31,7 @@ from layerscope.models.inputs import (
 FileState = tuple[int, int, int]
 
 _IDS_ALONE = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-_TRIED = 4  # texts whose tokens are compared before a faster way is taken
-_FEWEST_FAST = 32  # texts: of fewer, nothing is gained
-# what a tokenizer may do beside its core: one that has its own of these is asked itself
-_AROUND_THE_CORE = (
-    "__call__",
-    "_call_one",
-    "_encode_plus",
-    "_batch_encode_plus",
-    "set_truncation_and_padding",
-)
+_TOKENIZING = threading.Lock()  # texts are read ahead in threads, and a tokenizer serves one
 
 
 def file_state(path: Path) -> FileState | None:
@@ -258,7 +249,7 @@ class LoadedModel:
             raise InvalidValueError(f"max_length must be at least 1, not {longest}.")
         self._refuse_too_short(longest)
         heads, long = cut_by_characters(texts, longest)
-        with lock_of(self._tokenizer), tokenizer_explained(self.name):
+        with _TOKENIZING, tokenizer_explained(self.name):
             encodings = self._encode(heads, longest)
             for i in (i for i in long if not encodings[i].overflowing):
                 encodings[i] = self._encode([texts[i]], longest)[0]
@@ -270,23 +261,7 @@ class LoadedModel:
             return self._encode_slowly(texts, longest)
         cut = {} if longest is None else {"truncation": True, "max_length": longest}
 
-        def ask(some: list[str]) -> list[Any]:
-            return list(tokenizer(some, **cut, **_IDS_ALONE).encodings)
-
-        if longest is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
-            return ask(texts)
-        # Its core alone can leave out offsets, which are not needed. Asking for some sets the
-        # core's truncation, which stays.
-        wanted, encodings = (
-            Tokens(ask(texts[:_TRIED])),
-            tokenizer.backend_tokenizer.encode_batch_fast(texts),
-        )
-        tried = Tokens(encodings[:_TRIED])
-        return (
-            encodings
-            if tried.ids == wanted.ids and tried.truncated == wanted.truncated
-            else ask(texts)
-        )
+        return list(tokenizer(texts, **cut, **_IDS_ALONE).encodings)
 
     def _refuse_too_short(self, longest: int | None) -> None:
         """A tokenizer whose special tokens alone are more than `longest` would not cut at all."""
@@ -309,7 +284,7 @@ class LoadedModel:
             raise ModelError(
                 f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest."
             )
-        with lock_of(self._tokenizer), tokenizer_explained(self.name):
+        with _TOKENIZING, tokenizer_explained(self.name):
             encodings = self._encode(list(texts), None)
         return Tokens(encodings).ids, [
             [(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings
@@ -329,20 +304,6 @@ class LoadedModel:
 
     def _slow_ids(self, texts: Any, **cut: Any) -> Any:
         return self._tokenizer(texts, **cut, **_IDS_ALONE)["input_ids"]
-
-
-def is_plain(tokenizer: Any) -> bool:
-    """Whether the tokenizer only wraps its fast core, without changing input or output."""
-    from transformers import PreTrainedTokenizerFast as Plain
-
-    def own(name: str) -> bool:
-        return getattr(type(tokenizer), name, None) is not getattr(
-            Plain, name, None
-        ) or name in vars(tokenizer)
-
-    return hasattr(tokenizer.backend_tokenizer, "encode_batch_fast") and not any(
-        own(name) for name in _AROUND_THE_CORE
-    )
 
 
 def width_of(module: nn.Module) -> int:

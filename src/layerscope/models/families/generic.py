@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -134,7 +133,6 @@ class _Watch:
     order: list[int] = field(default_factory=list)
     last: Any = None
     norms: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    thread: int = field(default_factory=get_ident)  # others may run the model meanwhile
 
     def run(self, module: nn.Module) -> Any:
         handles = [
@@ -152,13 +150,11 @@ class _Watch:
                 handle.remove()
 
     def _block(self, number: int, _block: nn.Module, _args: Any, output: Any) -> None:
-        if get_ident() == self.thread:
-            self.order.append(number)
-            self.last = modules.first(output)
+        self.order.append(number)
+        self.last = modules.first(output)
 
     def _norm(self, name: str, _norm: nn.Module, args: Any, output: Any) -> None:
-        if get_ident() == self.thread:
-            self.norms[name] = (args[0] if args else None, output)
+        self.norms[name] = (args[0] if args else None, output)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from layerscope.capture import Batch, expand_sites
-from layerscope.capture.hooks import first_tensor, lock_of
+from layerscope.capture.hooks import first_tensor
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.forward import read_states
 from layerscope.metrics.tokens.norms import token_norms
@@ -145,13 +145,11 @@ class SinkEdit:
         direction[free] = random.standard_normal(len(free))
         self._direction = torch.from_numpy(direction / max(float(np.linalg.norm(direction)), 1e-30))
         self._features = torch.tensor(sink.features)
-        self._lock = lock_of(model.anatomy.blocks[0])
         self._elsewhere = torch.from_numpy(random.permutation(free)[: len(sink.features)])
 
     def __enter__(self) -> Self:
         if self.edit == NONE:
             return self
-        self._lock.acquire()  # other threads' passes wait until the model is as it was
         self._handles.append(
             self.model.module.register_forward_pre_hook(self._begin, with_kwargs=True)
         )
@@ -170,10 +168,8 @@ class SinkEdit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._handles:
-            while self._handles:
-                self._handles.pop().remove()
-            self._lock.release()
+        while self._handles:
+            self._handles.pop().remove()
 
     def _begin(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
         mask = kwargs.get("attention_mask")
