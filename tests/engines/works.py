@@ -52,14 +52,6 @@ def process_of(_item: int) -> int:
     return os.getpid()
 
 
-class Slow(MapWork):
-    """Items that take longer than a worker may be silent: it answers meanwhile."""
-
-    def run(self, item: int, prepared: Any, advance: Any, common: Any) -> int:
-        time.sleep(4)
-        return int(super().run(item, prepared, advance, common))
-
-
 def visible_gpus(_item: int) -> str | None:
     """What CUDA shows to a worker."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -78,8 +70,6 @@ def meet(folder: Path) -> tuple[int, list[Any], str | None]:
 
 class Deadly(MapWork):
     """Kills its worker on 3, and says so in the end."""
-
-    under_way = 2  # so that another item is lost with it
 
     def run(self, item: int, prepared: Any, advance: Any, common: Any) -> int:
         if item == 3:

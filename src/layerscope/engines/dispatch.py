@@ -1,5 +1,4 @@
-"""Work on a cluster: how many workers there are, who does which item, and what happens when a
-worker dies."""
+"""Work on a cluster: how many workers there are, and who does which item."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerscope import errors
@@ -52,64 +51,79 @@ def attempt(function: Callable[..., Any], *given: Any) -> ItemOutcome:
         return ItemOutcome(reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
+@dataclass(frozen=True)
+class Job:
+    """A piece of work as workers get it: `work` is its reference in Ray's store."""
+
+    work: Any
+    number: int
+    threads: int
+    version: str = VERSION
+
+
 class Actor:
     """A worker. It does one piece of work after the other.
 
-    Two items at most are inside at a time: one is run, the next is prepared meanwhile."""
+    Two items at most are inside at a time: one is run, the next is prepared meanwhile. Ray starts a
+    worker that died again; it then opens its work again with the first item.
+    """
 
     def __init__(self, hide_gpus: bool = False) -> None:
         if hide_gpus:  # Ray leaves all of a machine's GPUs visible to a worker that asked for none
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         self.work: Any = None
         self.number = -1  # of the work
-        self.changing = threading.Lock()  # calls may overtake each other
-        self.busy = threading.Lock()
+        self.facts: dict[str, Any] = {}
+        self.opening = threading.Lock()
         self.preparing = threading.Lock()  # a tokenizer serves one thread at a time
+        self.busy = threading.Lock()
 
-    def open(self, work: Any, number: int, version: str, threads: int) -> ItemOutcome:
-        """Get ready for a piece of work; the answer says where this worker is."""
-        with self.changing:
-            if number < self.number:  # of a piece of work that ended before this call was heard
-                return ItemOutcome(reason="there is a later piece of work")
-            outcome = attempt(self._open, work, number, version, threads)
+    def open(self, job: Job) -> ItemOutcome:
+        """Get ready for a piece of work; the result says where this worker is."""
+        outcome = attempt(self._open, job)
         return (
             outcome
             if outcome.reason is None
             else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
         )
 
-    def _open(self, work: Any, number: int, version: str, threads: int) -> dict[str, Any]:
+    def _open(self, job: Job) -> dict[str, Any]:
+        import ray
         import torch
 
-        if version != VERSION:
-            raise LayerscopeError(
-                f"the worker has layerscope {VERSION}, the run {version}. Install the same on every machine."
-            )
-        torch.set_num_threads(threads)
-        self._drop()
-        self.work, self.number = work, number
-        common = work.open()
-        facts = {
-            "pid": os.getpid(),
-            "torch": torch.__version__,
-            "device": work.device,
-            "common": common,
-        }
-        return {**_location(), "cuda": torch.cuda.is_available(), **facts}
-
-    def answer(self) -> None:
-        """Whoever answers is neither stopped nor out of reach, however long its items take."""
+        with self.opening:
+            if self.number == job.number:
+                return self.facts
+            if job.version != VERSION:
+                raise LayerscopeError(
+                    f"the worker has layerscope {VERSION}, the run {job.version}. Install the same on every machine."
+                )
+            torch.set_num_threads(job.threads)
+            self._drop()
+            self.work = ray.get(job.work)
+            common = self.work.open()
+            self.facts = {
+                **_location(),
+                "pid": os.getpid(),
+                "torch": torch.__version__,
+                "cuda": torch.cuda.is_available(),
+                "device": self.work.device,
+                "common": common,
+            }
+            self.number = job.number
+            return self.facts
 
     def release(self, number: int) -> None:
         """Let go of a piece of work and of the memory that it took, unless there is another
         already."""
-        with self.changing:
+        with self.opening:
             if self.number == number:
                 self._drop()
 
     def _drop(self) -> None:
         import torch
 
+        self.number = -1
         if self.work is not None:
             attempt(self.work.close)
             self.work = None
@@ -117,15 +131,12 @@ class Actor:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def run(self, number: int, item: Any, common: Any) -> ItemOutcome:
-        """The outcome of an item of a piece of work: its result, and how many units it was."""
-        if number != self.number:
-            return ItemOutcome(
-                reason=f"this worker has another piece of work ({self.number}, not {number})"
-            )
-        return attempt(self._run, item, common)
+    def run(self, job: Job, item: Any, common: Any) -> ItemOutcome:
+        """Return the outcome of an item: its result, and how many units it was."""
+        return attempt(self._run, job, item, common)
 
-    def _run(self, item: Any, common: Any) -> tuple[Any, int]:
+    def _run(self, job: Job, item: Any, common: Any) -> tuple[Any, int]:
+        self._open(job)
         units: list[int] = []
         with self.preparing:
             prepared = self.work.prepare(item)
@@ -238,20 +249,6 @@ def check_request(workers: int | None, gpus: float | None) -> None:
         )
 
 
-@dataclass(eq=False)
-class Member:
-    """One worker: its actor, the answer to `open` while that is awaited, and the items it has, by
-    their references."""
-
-    actor: Any
-    opening: Any
-    where: str = "a worker that was still starting"
-    pid: int | None = None
-    items: dict[Any, int] = field(default_factory=dict)
-    asked: Any = None  # whether it still answers
-    silent: float = 0.0  # seconds since it last did
-
-
 _NUMBERS = itertools.count()
 Shape = tuple[
     float, float, int
@@ -277,7 +274,11 @@ class IdleWorkers(list[tuple[Shape, Any]]):
 
 
 class Dispatch:
-    """Runs one piece of work on a cluster, from the first item to the last."""
+    """Runs one piece of work on a cluster, from the first item to the last.
+
+    Ray starts workers again that died. The items that were with one are given to the next that is
+    free, at most `attempts` times each.
+    """
 
     def __init__(
         self,
@@ -288,113 +289,77 @@ class Dispatch:
         advance: Advance,
         attempts: int,
         start_timeout: float,
-        answer_timeout: float,
         idle: IdleWorkers,
     ) -> None:
-        self.ray, self.work, self.items, self.placement, self.advance = (
-            ray,
-            work,
-            items,
-            placement,
-            advance,
-        )
-        self.number = next(_NUMBERS)
+        self.ray, self.work, self.items, self.advance = ray, work, items, advance
+        self.placement, self.attempts, self.start_timeout = placement, attempts, start_timeout
         self.idle, self.shape = idle, (placement.cpus, placement.gpus, max(2, work.under_way))
-        self.attempts, self.start_timeout, self.answer_timeout = (
-            attempts,
-            start_timeout,
-            answer_timeout,
-        )
-        self.members: list[Member] = []
+        self.job = Job(ray.put(work), next(_NUMBERS), placement.threads)
+        self.opening: dict[Any, Any] = {}  # workers by the references of their answers to `open`
+        self.running: dict[Any, tuple[Any, int]] = {}  # workers and items, likewise
+        self.pids: dict[Any, int] = {}  # of the workers that are open
         self.waiting = deque(range(len(items)))
         self.tried: Counter[int] = Counter()
-        self.suspects: set[int] = set()
-        self.given_up: list[tuple[int, Any]] = []
-        self.finished = 0
-        self.deaths = 0  # since the last result: a cluster on which nothing survives is given up
+        self.common: Any = None
         self.facts: dict[str, Any] = {
             "nodes": set(),
             "replaced": 0,
             "torch": set(),
             "devices": set(),
         }
-        self.common: Any = None
-        self.heard = self.listened = time.monotonic()
+        self.heard = time.monotonic()
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """(number of an item, its result), as they are done."""
-        self.sent = self.ray.put(self.work)  # once; every worker reads it from there
         self.idle.trim(self.ray, self.shape, self.placement.workers)
+        done = 0
         try:
             for _ in range(self.placement.workers):
-                self._start()
-            while self.finished < len(self.items):
+                self._open(self.idle.pop(0)[1] if self.idle else self._new_actor())
+            while done < len(self.items):
                 self._assign()
                 for reference in self._ready():
-                    result = self._receive(reference)
-                    if result is not None:
-                        self.finished += 1
+                    for result in self._receive(reference):
+                        done += 1
                         yield result
-                while self.given_up:
-                    self.finished += 1
-                    yield self.given_up.pop()
         finally:
-            self._end()
-
-    def _start(self) -> None:
-        actor = self.idle.pop(0)[1] if self.idle else self._new_actor()
-        self.members.append(
-            Member(
-                actor, actor.open.remote(self.sent, self.number, VERSION, self.placement.threads)
-            )
-        )
+            self._end(complete=done == len(self.items))
 
     def _new_actor(self) -> Any:
         cpus, gpus, items = self.shape
         options = {
             "num_cpus": cpus,
             "num_gpus": gpus,
-            "max_concurrency": items + 1,
-            "max_restarts": 0,
-        }  # one more to answer
+            "max_concurrency": items,
+            "max_restarts": -1,
+        }
         return (
             self.ray.remote(Actor)
             .options(**options, scheduling_strategy="SPREAD")
             .remote(hide_gpus=not gpus)
         )
 
+    def _open(self, actor: Any) -> None:
+        # it waits for a worker that is being started again, and for room for it
+        opened = actor.open.options(max_task_retries=-1).remote(self.job)
+        self.opening[opened] = actor
+
     def _assign(self) -> None:
         """Give items to the workers that have the fewest: so that near the end no item waits behind
         another."""
         for count in range(self.work.under_way):
-            for member in self.members:
-                if member.opening is None and len(member.items) == count and self.waiting:
-                    self._give_item(member)
-
-    def _give_item(self, member: Member) -> None:
-        """Give a worker the next item. An item whose worker died is run alone: if the next one dies
-        too, the item is to blame."""
-        if self.suspects.intersection(member.items.values()):
-            return
-        index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
-        if index is not None:
-            self.waiting.remove(index)
-            member.silent = member.silent if member.items else 0.0
-            member.items[member.actor.run.remote(self.number, self.items[index], self.common)] = (
-                index
-            )
+            for actor in self.pids:
+                held = sum(other is actor for other, _ in self.running.values())
+                if held == count and self.waiting:
+                    index = self.waiting.popleft()
+                    given = actor.run.remote(self.job, self.items[index], self.common)
+                    self.running[given] = (actor, index)
 
     def _ready(self) -> list[Any]:
-        every = [m.opening for m in self.members if m.opening is not None]
-        every += [reference for member in self.members for reference in member.items]
-        ready, _ = self.ray.wait(every, num_returns=1, timeout=_POLL_S)
-        self._listen()
-        if ready:
+        ready, _ = self.ray.wait([*self.opening, *self.running], num_returns=1, timeout=_POLL_S)
+        if ready or self.running:
             self.heard = time.monotonic()
-        elif (
-            not any(m.items for m in self.members)
-            and time.monotonic() - self.heard > self.start_timeout
-        ):
+        elif time.monotonic() - self.heard > self.start_timeout:
             place, free = self.placement, self.ray.available_resources()
             raise LayerscopeError(
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
@@ -403,60 +368,49 @@ class Dispatch:
             )
         return list(ready)
 
-    def _listen(self) -> None:
-        """Replace a worker that has items but no longer answers: a stopped one would be waited for
-        forever."""
-        now = time.monotonic()
-        # time in which this process itself was stopped, or busy with a result, does not count as
-        # silence
-        passed, self.listened = min(now - self.listened, 2 * _POLL_S), now
-        for member in [member for member in self.members if member.items]:
-            member.silent += passed
-            if member.asked is not None and self.ray.wait([member.asked], timeout=0)[0]:
-                member.asked, member.silent = None, 0.0
-            elif member.asked is None and member.silent > self.answer_timeout / 10:
-                member.asked = member.actor.answer.remote()
-            elif member.silent > self.answer_timeout:
-                self._replace_worker(
-                    member,
-                    f"it was stopped or is out of reach, without an answer for {member.silent:.0f} s",
-                )
-
-    def _receive(self, reference: Any) -> tuple[int, Any] | None:
-        member = next(
-            (m for m in self.members if reference in m.items or reference is m.opening), None
-        )
-        if member is None:  # its worker was found dead a moment ago
-            return None
+    def _receive(self, reference: Any) -> Iterator[tuple[int, Any]]:
+        """Take the answer of a worker; yields the results that are known by it."""
         try:
             outcome: ItemOutcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            self._replace_worker(member, _first_line(error))
-            return None
+            outcome = ItemOutcome(reason=f"its worker died: {_first_line(error)}")
+            if reference in self.opening:
+                raise LayerscopeError(f"a worker could not start: {_first_line(error)}") from error
+            self._died(self.running[reference][0], outcome.reason)
         if outcome.refused:
             raise outcome.error()
-        if reference is member.opening:
-            self._opened(member, outcome)
-            return None
-        index, member.silent = member.items.pop(reference), 0.0
-        self.suspects.discard(index)
-        if outcome.reason is not None:
-            log.debug("%s", outcome.trace)
-            self._retry(index, f"{outcome.reason} (on {member.where})")
-            return None
-        self.deaths = 0
-        result, units = outcome.result
-        if units:
-            self.advance(units)
-        return index, result
-
-    def _opened(self, member: Member, outcome: ItemOutcome) -> None:
-        if outcome.reason is not None:
-            log.debug("%s", outcome.trace)
-            self._replace_worker(member, outcome.reason)
+        if reference in self.opening:
+            self._opened(self.opening.pop(reference), outcome)
             return
-        facts, member.opening = outcome.result, None
-        member.pid, member.where = facts["pid"], f"{facts['node']}, process {facts['pid']}"
+        _, index = self.running.pop(reference)
+        if outcome.reason is None:
+            result, units = outcome.result
+            if units:
+                self.advance(units)
+            yield index, result
+            return
+        log.debug("%s", outcome.trace)
+        self.tried[index] += 1
+        if self.tried[index] < self.attempts:
+            self.waiting.appendleft(index)
+            return
+        reason = f"failed {self.attempts} times, the last time: {outcome.reason}"
+        yield index, self.work.give_up(self.items[index], reason)
+
+    def _died(self, actor: Any, reason: str | None) -> None:
+        """Open a worker again that Ray starts again, as soon as there is room for it."""
+        if self.pids.pop(actor, None) is None:
+            return  # another of its items told
+        log.warning("a worker died: %s. It is started again.", reason)
+        self.facts["replaced"] += 1
+        self._open(actor)
+
+    def _opened(self, actor: Any, outcome: ItemOutcome) -> None:
+        if outcome.reason is not None:
+            log.debug("%s", outcome.trace)
+            raise LayerscopeError(f"a worker could not start: {outcome.reason}")
+        facts = outcome.result
+        self.pids[actor] = facts["pid"]
         self.common = facts["common"] if self.common is None else self.common
         self.facts["nodes"].add(facts["node"])
         self.facts["torch"].add(facts["torch"])
@@ -471,42 +425,15 @@ class Dispatch:
                 facts["torch"],
             )
 
-    def _replace_worker(self, member: Member, reason: str) -> None:
-        """Replace a worker that died. Its items go back to the front of the queue."""
-        self.members.remove(member)
-        self.ray.kill(member.actor)  # it may be out of reach rather than dead
-        self.deaths += 1
-        if self.deaths > 3 * self.placement.workers + self.attempts:
-            raise LayerscopeError(
-                f"{self.deaths} workers died one after the other without finishing anything, the last: {reason}"
-            )
-        log.warning("a worker died (%s): %s. Another takes its place.", member.where, reason)
-        self.facts["replaced"] += 1
-        self.suspects.update(member.items.values())
-        for index in reversed(member.items.values()):
-            self._retry(index, f"its worker died: {reason} ({member.where})")
-        self._start()
-
-    def _retry(self, index: int, reason: str) -> None:
-        self.tried[index] += 1
-        if self.tried[index] < self.attempts:
-            self.waiting.appendleft(index)
-            return
-        result = self.work.give_up(
-            self.items[index], f"failed {self.attempts} times, the last time: {reason}"
-        )
-        self.given_up.append((index, result))
-        self.deaths = 0
-
-    def _end(self) -> None:
-        complete = self.finished == len(self.items)
-        for member in self.members:
-            if not member.items and (member.opening is None or complete):
-                member.actor.release.remote(self.number)
-                self.idle.append((self.shape, member.actor))
+    def _end(self, complete: bool) -> None:
+        """Keep the workers that have nothing left to do for the next piece of work."""
+        busy = [actor for actor, _ in self.running.values()]
+        for actor in [*self.pids, *self.opening.values()]:
+            if complete or (actor in self.pids and actor not in busy):
+                actor.release.remote(self.job.number)
+                self.idle.append((self.shape, actor))
             else:
-                self.ray.kill(member.actor)
-        self.members.clear()
+                self.ray.kill(actor)
         for name in ("nodes", "torch", "devices"):
             self.facts[name] = sorted(self.facts[name])
 

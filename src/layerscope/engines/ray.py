@@ -26,10 +26,10 @@ class RayEngine(Engine):
 
     `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it,
     `RAY_ADDRESS` is used, or a cluster is started here and stopped at the end: it listens on the
-    loopback address only and needs a token that only its own processes have. An item that fails or loses its worker is tried `attempts` times; a worker
-    that gives no sign of life for `answer_timeout` seconds is replaced. The engine connects when
-    there is something to do. Its workers stay until it is closed, so that the next piece of work
-    need not start them again.
+    loopback address only and needs a token that only its own processes have. An item that fails or
+    loses its worker is tried `attempts` times; Ray starts a worker that died again. The engine
+    connects when there is something to do. Its workers stay until it is closed, so that the next
+    piece of work need not start them again.
 
         with RayEngine(workers=4, gpus_per_worker=1) as engine:
             layerscope.profile("smollm2-135m", "lee", engine=engine)
@@ -46,16 +46,11 @@ class RayEngine(Engine):
         *,
         attempts: int = 4,
         start_timeout: float = 600.0,
-        answer_timeout: float = 300.0,
     ) -> None:
         require_ray()
         check_request(workers, gpus_per_worker)
         self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
-        self.attempts, self.start_timeout, self.answer_timeout = (
-            attempts,
-            start_timeout,
-            answer_timeout,
-        )
+        self.attempts, self.start_timeout = attempts, start_timeout
         self._connected_here = False
         self._idle = IdleWorkers()
         self._restore_output: Callable[[], object] = lambda: None
@@ -89,7 +84,7 @@ class RayEngine(Engine):
                     placement.workers,
                 ),
             )
-        limits = (self.attempts, self.start_timeout, self.answer_timeout)
+        limits = (self.attempts, self.start_timeout)
         self.current = dispatch = Dispatch(
             ray, work, items, placement, advance, *limits, self._idle
         )
