@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerscope import errors
 from layerscope.engines.base import Advance, Work
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.version import VERSION
@@ -26,16 +25,16 @@ class ItemOutcome:
     """What a worker answers: `result`, unless there is a `reason`. An exception itself may not
     survive the way.
 
-    `refused` names the error's class where trying again would change nothing."""
+    `refused` is the error's class where trying again would change nothing."""
 
     result: Any = None
     reason: str | None = None
-    refused: str | None = None
+    refused: type[LayerscopeError] | None = None
     trace: str = ""
 
     def error(self) -> LayerscopeError:
         """A refusal as the error that it was."""
-        kind = getattr(errors, self.refused or "", LayerscopeError)
+        kind = self.refused or LayerscopeError
         error: LayerscopeError = kind.__new__(kind)  # some take more than their message
         Exception.__init__(error, self.reason)
         return error
@@ -46,7 +45,7 @@ def attempt(function: Callable[..., Any], *given: Any) -> ItemOutcome:
     try:
         return ItemOutcome(function(*given))
     except LayerscopeError as error:
-        return ItemOutcome(reason=str(error), refused=type(error).__name__)
+        return ItemOutcome(reason=str(error), refused=type(error))
     except Exception as error:
         return ItemOutcome(reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
