@@ -6,7 +6,6 @@ The names of layerscope's other packages stand in this file alone.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Literal
 
 from layerscope.errors import LayerscopeError
 from layerscope.version import install_command, install_package
@@ -45,6 +44,7 @@ ZOO_NAMES = {
         "mobile-sam",
     ),
     "corpus": ("lee", "movie-reviews", "wikitext"),
+    "export format": ("gguf",),
     "task": ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions"),
 }
 """What the extra `zoo` registers, by kind."""
@@ -81,9 +81,9 @@ def require(feature: str) -> None:
         raise missing(feature) from None
 
 
-def check_zoo(kind: Literal["model", "corpus", "task"], name: str) -> None:
+def check_zoo(kind: str, name: str) -> None:
     """Raise `MissingExtraError` if the name, which is not registered, is one of the extra `zoo`."""
-    if name in ZOO_NAMES[kind]:
+    if name in ZOO_NAMES.get(kind, ()):
         raise MissingExtraError(f"the {kind} {name!r}", "zoo")
 
 

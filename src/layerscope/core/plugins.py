@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.extras import check_zoo
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -140,6 +141,7 @@ class Registry(Generic[T]):
             return known[name]
         if name in self._broken:
             raise PluginError(self._broken[name])
+        check_zoo(self.kind, name)
         raise UnknownNameError(self.kind, name, known, self.hint)
 
 
