@@ -4,6 +4,7 @@ import in a circle."""
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -131,3 +132,13 @@ def test_no_file_needs_a_posix_module_to_be_imported() -> None:
                 if module.split(".")[0] in _POSIX_ALONE
             ]
     assert found == []
+
+
+def test_companion_packages_are_named_in_one_file() -> None:
+    """The core finds them by their entry points; `extras.py` says how they are installed."""
+    naming = {
+        module.relative_to(_HOME).as_posix()
+        for module in _modules().values()
+        if re.search(r"layerscope[-_](gpu|media|paper|zoo)", module.read_text(encoding="utf-8"))
+    }
+    assert naming <= {"extras.py"}

@@ -13,10 +13,12 @@ from layerscope.version import install_command, install_package
 PACKAGES = {name: f"layerscope-{name}" for name in ("gpu", "media", "paper", "zoo")}
 """The extras that are packages of this repository."""
 
+FASTER = f"faster with {PACKAGES['gpu']}"
+
 FEATURES = {
     "adapters": ("applying adapters", "peft", ("peft",)),
     "device map": ("spreading a model over devices (device_map)", "device-map", ("accelerate",)),
-    "device scoring": ("scoring on a device", "gpu", ("layerscope_gpu.scoring",)),
+    "device scoring": ("scoring on a device", "gpu", ()),
     "encoding": ("encoding with an exported folder", "export", ("sentence_transformers",)),
     "export": ("exporting a model", "export", ("sentence_transformers",)),
     "figures": ("drawing figures", "report", ("matplotlib",)),
@@ -64,6 +66,23 @@ class MissingExtraError(LayerscopeError):
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra, for the way layerscope was installed itself."""
     return install_package(PACKAGES[extra]) if extra in PACKAGES else install_command(extra)
+
+
+def no_accelerator() -> str:
+    """Return the warning for a GPU without the package of kernels."""
+    return (
+        f"{PACKAGES['gpu']} is not installed: torch.linalg.eigvalsh takes the place of its kernels, which is "
+        f"50 to 300 times slower for small matrices. {how_to_install('gpu')}"
+    )
+
+
+def other_interface(offered: int, called: int) -> str:
+    """Return the error for an accelerator whose interface is not the one that is called."""
+    which = PACKAGES["gpu"] if offered < called else "layerscope"
+    return (
+        f"{PACKAGES['gpu']} offers the interface {offered}, and this layerscope calls {called}: {which} is too old. "
+        f"{install_package(which)}"
+    )
 
 
 def missing(feature: str) -> MissingExtraError:

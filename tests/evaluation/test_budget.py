@@ -10,7 +10,7 @@ import pytest
 from layerscope import evaluate
 from layerscope.core.readout import all_readouts
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.device_scoring import DeviceScoring
+from layerscope_gpu.mteb_tasks.scorer import DeviceScoring
 from tests.evaluation.support import watch, write_tasks
 from tests.tiny import tiny_model
 

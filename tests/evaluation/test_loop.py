@@ -22,13 +22,13 @@ from layerscope.core.readout import Readout
 from layerscope.engines import LocalEngine
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
 from layerscope.evaluation import plan, pool, scoring
-from layerscope.evaluation.device_scoring import DeviceScoring
 from layerscope.evaluation.encode import ChunkWork, EncodePass, TextEncoder
 from layerscope.evaluation.job import EvaluationJob
 from layerscope.evaluation.loop import Loop, Scorers
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.scoring import ScoringContext
 from layerscope.store import checked
+from layerscope_gpu.mteb_tasks.scorer import DeviceScoring
 from tests.evaluation.support import TASKS, watch, write_tasks
 from tests.tiny import tiny_model
 

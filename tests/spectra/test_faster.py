@@ -18,9 +18,9 @@ THERE = torch.device("cuda", 0)
 
 @pytest.fixture(autouse=True)
 def forget():
-    faster._package.cache_clear()
+    faster.installed.cache_clear()
     yield
-    faster._package.cache_clear()
+    faster.installed.cache_clear()
 
 
 @pytest.fixture

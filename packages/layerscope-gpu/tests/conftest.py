@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import few_experiments
+
+__all__ = ["few_experiments"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -111,7 +111,7 @@ class Capture:
             read(output)
 
         for hook in (before, after):
-            setattr(hook, "only_reads", True)  # noqa: B010 - what comes after may rely on the states (`layerscope_gpu.passes.blocks`)
+            setattr(hook, "only_reads", True)  # noqa: B010 - what comes after may rely on the states (kernels do)
         if tap.side == "input":
             return tap.module.register_forward_pre_hook(before, with_kwargs=True)
         return tap.module.register_forward_hook(after)

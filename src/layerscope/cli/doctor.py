@@ -20,7 +20,8 @@ from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.formatting import describe_size
 from layerscope.core.options import parse_size
-from layerscope.version import VERSION, install_command, install_package
+from layerscope.extras import FASTER, how_to_install
+from layerscope.version import VERSION
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
@@ -137,7 +138,7 @@ def _extra(name: str) -> Finding:
     lacking = [module for module in modules if importlib.util.find_spec(module) is None]
     if lacking:
         text = f"not installed ({', '.join(lacking)}); needed for {purpose}"
-        return Finding(f"extra {name}", NOTE, text, install_command(name))
+        return Finding(f"extra {name}", NOTE, text, how_to_install(name))
     return Finding(f"extra {name}", OK, purpose)
 
 
@@ -197,8 +198,8 @@ def _solver() -> Finding:
         return Finding(
             "eigen-solver",
             NOTE,
-            f"{text}; faster with layerscope-gpu",
-            install_package("layerscope-gpu"),
+            f"{text}; {FASTER}",
+            how_to_install("gpu"),
         )
     return Finding("eigen-solver", OK, text)
 

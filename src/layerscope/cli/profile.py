@@ -77,7 +77,7 @@ class ProfileSettings(shared.CommandOptions):
     entropy: str | None = option(
         None,
         panel=METRICS,
-        help="exact, or approximate for prompts of at least 256 tokens (on a GPU, with layerscope-gpu).",
+        help="exact, or approximate for prompts of at least 256 tokens (on a GPU, with the extra `gpu`).",
     )
     views: int | None = option(
         None, panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)"

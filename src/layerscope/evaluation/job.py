@@ -28,6 +28,7 @@ from layerscope.errors import UnknownNameError
 from layerscope.evaluation.loop import TURNS, Loop, Scorers
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
+from layerscope.evaluation.scorers import find_scorer
 from layerscope.evaluation.scoring import (
     clear_caches,
     collect,
@@ -40,7 +41,6 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.spectra import faster
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
@@ -113,7 +113,7 @@ def evaluate(
     if scoring not in (None, *SCORINGS):
         raise UnknownNameError("scoring", str(scoring), SCORINGS)
     if scoring == "device":
-        faster.require_scoring()
+        find_scorer()
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(
@@ -202,12 +202,8 @@ class EvaluationJob:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
         scorer, texts_of = None, encoded_texts
         if plan.scoring == "device":
-            from layerscope.evaluation.device_scoring import DeviceScoring, described_texts
-
-            scorer, texts_of = (
-                DeviceScoring(plan.model.device, self.scoring_workers),
-                described_texts,
-            )
+            kind = find_scorer()
+            scorer, texts_of = kind(plan.model.device, self.scoring_workers), kind.texts_of
         texts, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
         turns = plan.turns(texts, self.store.size_limit)
         notes = [_in_turns(turns, self.store.size_limit)] if turns[0].own else []
@@ -262,9 +258,9 @@ def _in_turns(turns: Sequence[Turn], store_size: int | None) -> str:
 
 
 def _scores_there() -> bool:
-    """Whether a device can score: the arithmetic is layerscope-gpu's."""
+    """Return whether an installed package scores on a device."""
     try:
-        faster.require_scoring()
+        find_scorer()
     except MissingExtraError:
         return False
     return True

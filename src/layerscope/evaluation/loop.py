@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -33,6 +33,7 @@ from layerscope.evaluation.encode import (
 )
 from layerscope.evaluation.plan import EvaluationPlan, Texts, Turn
 from layerscope.evaluation.pool import ScoringPool
+from layerscope.evaluation.scorers import Scorer
 from layerscope.evaluation.scoring import (
     ScoreJob,
     ScoringContext,
@@ -42,9 +43,6 @@ from layerscope.evaluation.scoring import (
 )
 from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
-
-if TYPE_CHECKING:
-    from layerscope.evaluation.device_scoring import DeviceScoring
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ class Scorers(AbstractContextManager["Scorers"]):
     With `apart` they go on while this process does other things.
     """
 
-    def __init__(self, workers: int, device: DeviceScoring | None, apart: bool) -> None:
+    def __init__(self, workers: int, device: Scorer | None, apart: bool) -> None:
         self.pool, self.device = ScoringPool(workers if device is None else 0), device
         self.apart = apart and (device is not None or workers > 0)
         self._thread = ThreadPoolExecutor(1)

@@ -77,7 +77,7 @@ class LiDAR(Metric[ViewRows]):
     )
 
     def prepare(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
-        """With layerscope-gpu, all data and folds together in float32; in float64 where its
+        """With the extra `gpu`, all data and folds together in float32; in float64 where its
         rounding could show."""
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
         there = [data for data in there if ("lidar queued", self.options) not in data._memo]

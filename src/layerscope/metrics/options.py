@@ -23,7 +23,7 @@ class Options:
 
     alpha: float = 1.0
     entropy: Literal["exact", "approximate"] = (
-        "exact"  # with layerscope-gpu, of prompts of 256 tokens and more, at α = 1
+        "exact"  # with the extra `gpu`, of prompts of 256 tokens and more, at α = 1
     )
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
     pooled_rows: RowPreparation = (

@@ -65,7 +65,7 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
     if task.config.options.entropy == "approximate" and (
         task.device.type != "cuda" or faster.on(task.device) is None
     ):
-        out.append("entropies are exact: entropy=approximate takes a GPU and layerscope-gpu.")
+        out.append("entropies are exact: entropy=approximate takes a GPU and the extra `gpu`.")
     n, views = plan.n_prompts, task.config.n_views
     if "lidar" in task.config.metrics and n * (views - 1) < task.model.width:
         out.append(

@@ -1,5 +1,5 @@
-"""Is there something faster? The one place that knows whether layerscope-gpu, a package of CUDA
-kernels, is there and fits.
+"""The one place that knows whether a package of CUDA kernels is installed (entry point
+`layerscope.accelerators`) and fits.
 
 Everything works without it, through torch's own operators. With it, callers ask here for the device
 that their tensors are on, and each of its functions says where it cannot do what is asked.
@@ -13,46 +13,35 @@ from types import ModuleType
 
 import torch
 
+from layerscope.core.plugins import entry_points
 from layerscope.errors import LayerscopeError
-from layerscope.extras import require
-from layerscope.version import install_package
+from layerscope.extras import no_accelerator, other_interface
 
+GROUP = "layerscope.accelerators"
 INTERFACE = 3
-"""What is called here of layerscope-gpu; the package says which it offers."""
+"""What is called here of the package; the package says which it offers."""
 
 
 def on(device: torch.device) -> ModuleType | None:
-    """The package `layerscope_gpu` for tensors on a GPU, where it is installed; None on other
+    """The package of kernels for tensors on a GPU, where it is installed; None on other
     devices and without it.
 
     >>> on(torch.device("cpu")) is None
     True
     """
-    return _package() if device.type == "cuda" else None
-
-
-def require_scoring() -> None:
-    """An error unless its arithmetic, which scores on a device, is there; it fits this version, or
-    that is an error too."""
-    require("device scoring")
-    _package()
+    return installed() if device.type == "cuda" else None
 
 
 @cache
-def _package() -> ModuleType | None:
-    try:
-        import layerscope_gpu
-    except ImportError:
-        warnings.warn(
-            "layerscope-gpu is not installed: torch.linalg.eigvalsh takes the place of its kernels, which is 50 to 300 times "
-            f"slower for small matrices. {install_package('layerscope-gpu')}",
-            stacklevel=2,
-        )
-        return None
-    if (offered := getattr(layerscope_gpu, "INTERFACE", 1)) != INTERFACE:
-        which = "layerscope-gpu" if offered < INTERFACE else "layerscope"
-        raise LayerscopeError(
-            f"layerscope-gpu offers the interface {offered}, and this layerscope calls {INTERFACE}: {which} is too old. "
-            f"{install_package(which)}"
-        )
-    return layerscope_gpu
+def installed() -> ModuleType | None:
+    """The installed accelerator; None where there is none, which is told once."""
+    for point in entry_points(GROUP):
+        try:
+            package: ModuleType = point.load()
+        except ImportError:
+            continue
+        if (offered := getattr(package, "INTERFACE", 1)) != INTERFACE:
+            raise LayerscopeError(other_interface(offered, INTERFACE))
+        return package
+    warnings.warn(no_accelerator(), stacklevel=2)
+    return None

@@ -140,7 +140,7 @@ def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: floa
 
 
 def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tuple[Tensor, Tensor]:
-    """Without layerscope-gpu; on a CPU eigenvectors cost about two solutions without them: t (K +
+    """Without the extra `gpu`; on a CPU eigenvectors cost about two solutions without them: t (K +
     t)⁻¹ = Q t/(λ + t) Qᵀ."""
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp(min=0)

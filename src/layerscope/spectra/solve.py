@@ -2,7 +2,7 @@
 
 On the CPU, LAPACK threads inside one small matrix slow each other down: a batch is split over
 workers that use one thread each (2 x faster at n = 128 on two cores). On CUDA: the solvers of
-layerscope-gpu where it is installed, else torch's own call; a run's manifest names the solver.
+the extra `gpu` where it is installed, else torch's own call; a run's manifest names the solver.
 """
 
 from __future__ import annotations

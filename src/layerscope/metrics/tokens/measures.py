@@ -6,7 +6,7 @@ column, re-centering is subtracting row means of G, and inner products of differ
 four entries. So one product and one batched eigen-solve serve all four.
 
 Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are
-used. On a GPU with layerscope-gpu these are two D×D products each: a kernel prepares the rows with
+used. On a GPU with the extra `gpu` these are two D×D products each: a kernel prepares the rows with
 the sink token kept and dropped, and their T×T Gram matrices are never formed.
 """
 

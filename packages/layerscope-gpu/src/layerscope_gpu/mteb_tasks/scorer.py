@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from layerscope.evaluation.pool import ScoringPool
-from layerscope.evaluation.problems import NotDescribed, Part, Problem, parts_of
 from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.scoring import (
     ScoreJob,
@@ -38,15 +37,11 @@ from layerscope.evaluation.scoring import (
     undefined,
 )
 from layerscope.evaluation.tasks import TaskSpec, reseed
-from layerscope.extras import missing
 from layerscope.store import checked
-
-try:
-    from layerscope_gpu.scoring.kmeans import Clustering, cluster
-    from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
-    from layerscope_gpu.scoring.regression import Classification, classify
-except ImportError:
-    raise missing("device scoring") from None
+from layerscope_gpu.mteb_tasks.problems import NotDescribed, Part, Problem, parts_of
+from layerscope_gpu.scoring.kmeans import Clustering, cluster
+from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
+from layerscope_gpu.scoring.regression import Classification, classify
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
 _HOST_BYTES, _MOST_BYTES = (
@@ -55,23 +50,6 @@ _HOST_BYTES, _MOST_BYTES = (
 )  # vectors that are scored together, on a CPU and on a GPU at most
 _READ_BYTES = 2**32  # of vectors on their way from the disk
 _READERS, _WRITERS = 4, 8
-
-
-def described_texts(task: Any) -> list[str]:
-    """Every text that a task encodes, in mteb's order, by the task's description: nothing is
-    fitted. Without one, by mteb."""
-    known: dict[str, int] = {}
-    reseed(task)
-    try:
-        parts_of(
-            task,
-            lambda texts: np.array(
-                [known.setdefault(text, len(known)) for text in texts], dtype=np.int64
-            ),
-        )
-    except NotDescribed:
-        return encoded_texts(task)
-    return list(known)
 
 
 @dataclass
@@ -85,6 +63,23 @@ class DeviceScoring:
     stopped: threading.Event = field(
         default_factory=threading.Event
     )  # by another thread: no more is begun
+
+    @staticmethod
+    def texts_of(task: Any) -> list[str]:
+        """Every text that a task encodes, in mteb's order, by the task's description: nothing is
+        fitted. Without one, by mteb."""
+        known: dict[str, int] = {}
+        reseed(task)
+        try:
+            parts_of(
+                task,
+                lambda texts: np.array(
+                    [known.setdefault(text, len(known)) for text in texts], dtype=np.int64
+                ),
+            )
+        except NotDescribed:
+            return encoded_texts(task)
+        return list(known)
 
     def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         """Results of jobs as they are done."""

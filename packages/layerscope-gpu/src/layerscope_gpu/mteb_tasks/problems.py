@@ -14,15 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.extras import missing
-
-try:
-    from layerscope_gpu.scoring.kmeans import Clustering
-    from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
-    from layerscope_gpu.scoring.regression import Classification
-except ImportError:
-    raise missing("device scoring") from None
-
+from layerscope_gpu.scoring.kmeans import Clustering
+from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
+from layerscope_gpu.scoring.regression import Classification
 
 Problem = Classification | Clustering | Pairs | Ranking
 Rows = Callable[[Sequence[str]], np.ndarray]

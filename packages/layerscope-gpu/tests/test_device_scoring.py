@@ -13,19 +13,20 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTaskClustering, AbsTaskRetrieval
+from tests.evaluation.support import TASKS, write_tasks
+from tests.tiny import tiny_model
 from threadpoolctl import threadpool_limits
 
 from layerscope import evaluate
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation import device_scoring, scoring
-from layerscope.evaluation.device_scoring import described_texts, score_problem
+from layerscope.evaluation import scoring
 from layerscope.evaluation.mteb_models import LayerView, model_meta
-from layerscope.evaluation.problems import NotDescribed, parts_of
 from layerscope.evaluation.scoring import encoded_texts
 from layerscope.evaluation.tasks import reseed, resolve_tasks
 from layerscope.evaluation.tasks.info import task_class
-from tests.evaluation.support import TASKS, write_tasks
-from tests.tiny import tiny_model
+from layerscope_gpu.mteb_tasks import scorer as device_scoring
+from layerscope_gpu.mteb_tasks.problems import NotDescribed, parts_of
+from layerscope_gpu.mteb_tasks.scorer import DeviceScoring, score_problem
 
 pytestmark = [pytest.mark.usefixtures("few_experiments"), pytest.mark.filterwarnings("ignore")]
 
@@ -38,6 +39,7 @@ def one_fit_thread() -> Iterator[None]:
         yield
 
 
+@pytest.mark.contract
 def test_every_type_of_task_is_scored_as_by_mteb(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "data_dir": write_tasks(tmp_path / "data", pairs=40, texts=36), "store": tmp_path / "store", "layers": [0, 2, -1],
@@ -227,7 +229,7 @@ def test_a_task_that_fails_does_not_end_the_run_and_a_resumed_one_knows_who_scor
 def test_texts_by_description_are_those_that_mteb_encodes_in_its_order(tmp_path: Path) -> None:
     for spec in resolve_tasks(TASKS, data_dir=write_tasks(tmp_path, pairs=40, texts=36)):
         by_mteb, ours = spec.load(), spec.load()
-        assert described_texts(ours) == encoded_texts(by_mteb)
+        assert DeviceScoring.texts_of(ours) == encoded_texts(by_mteb)
         assert spec.facts(ours) == spec.facts(by_mteb)
 
     class Own(AbsTaskRetrieval):
@@ -238,7 +240,7 @@ def test_texts_by_description_are_those_that_mteb_encodes_in_its_order(tmp_path:
 
     own, plain = Own(), ranked_task(False, True)
     own.dataset, own.data_loaded = plain.dataset, True
-    assert described_texts(own) == encoded_texts(plain)  # with steps of its own: by mteb
+    assert DeviceScoring.texts_of(own) == encoded_texts(plain)  # with steps of its own: by mteb
 
 
 def test_a_readout_that_is_the_same_for_all_texts_is_told_from_one_that_differs_late() -> None:

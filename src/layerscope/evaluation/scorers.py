@@ -1,0 +1,57 @@
+"""Scoring of whole tasks on a device, which another package offers with an entry point of the group
+`layerscope.scorers`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from layerscope.core.plugins import entry_points
+from layerscope.extras import missing
+from layerscope.spectra import faster
+
+if TYPE_CHECKING:
+    import torch
+
+    from layerscope.evaluation.scoring import ScoreJob, ScoringContext
+
+GROUP = "layerscope.scorers"
+
+
+class Scorer(Protocol):
+    """Scores all layers and readouts of a task together; it is made from a device and a number of
+    processes for what it leaves to mteb."""
+
+    device: torch.device
+    stopped: threading.Event
+    """Set by another thread: no more tasks are begun."""
+
+    def __init__(self, device: torch.device, workers: int) -> None: ...
+
+    @staticmethod
+    def texts_of(task: Any) -> list[str]:
+        """Return every text that a loaded task encodes, in mteb's order."""
+
+    def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+        """Yield the results of jobs as they are done."""
+
+    def memory(self, vectors: int) -> int:
+        """Return about how many bytes of this machine's memory scores take at a time, by the bytes
+        of a task's vectors at one layer."""
+
+    def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what the manifest tells, from all results."""
+
+
+def find_scorer() -> type[Scorer]:
+    """Return the installed scorer; an error that names the extra where there is none, or where it
+    does not fit this version."""
+    for point in entry_points(GROUP):
+        try:
+            scorer: type[Scorer] = point.load()
+        except ImportError:
+            continue
+        faster.installed()
+        return scorer
+    raise missing("device scoring")
