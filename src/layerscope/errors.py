@@ -7,7 +7,9 @@ traceback and exits non-zero. Its text says what was given, what is valid and wh
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Container, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 _HARMFUL = {
@@ -107,46 +109,21 @@ class InvalidValueError(LayerscopeError, ValueError):
 
 
 def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """The names that somebody who wrote `given` may have meant, nearest first: a slip of the pen,
-    or a part of the name.
+    """Return the names that somebody who wrote `given` may have meant: the most similar first, then
+    those of which it is a part.
 
     >>> near_misses("max_len", ["max_length", "model"]), near_misses("version", ["verify"]), near_misses("plian", ["plain"])
     (['max_length'], [], ['plain'])
     """
     asked = given.lower()
-    found = []
-    for name in names:
-        told = name.lower()
-        slips = _slips(asked, told, max(1, (len(asked) + 1) // 3))
-        begins = len(asked) >= 3 and (
-            told.startswith(asked) or asked in told.replace("_", "-").replace("/", "-").split("-")
-        )
-        if slips is not None or begins:
-            found.append(
-                (
-                    len(asked) if slips is None else slips,
-                    sorted(asked) != sorted(told),
-                    len(told),
-                    name,
-                )
-            )
-    return [one[-1] for one in sorted(found)[:most]]
-
-
-def _slips(one: str, other: str, most: int) -> int | None:
-    """Letters put in, left out, changed or swapped that make one text the other; None where they
-    are more than `most`."""
-    if abs(len(one) - len(other)) > most:
-        return None
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
-        last, before, row = before, row, [i]
-        for j, b in enumerate(other, 1):
-            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b)))
-            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
-                row[j] = min(row[j], last[j - 2] + 1)
-    return row[-1] if row[-1] <= most else None
+    known = {name.lower(): name for name in sorted(names, reverse=True)}
+    close = get_close_matches(asked, known, most, cutoff=0.7)
+    parts = [
+        name
+        for name in sorted(known, key=len)
+        if len(asked) >= 3 and (name.startswith(asked) or asked in re.split("[-_/]", name))
+    ]
+    return [known[name] for name in dict.fromkeys([*close, *parts])][:most]
 
 
 class UnknownNameError(InvalidValueError):

@@ -350,7 +350,6 @@ def test_a_choice_from_a_stranger(tmp_path: Path) -> None:
         ("max_len", ["max_length", "model"], ["max_length"]),
         ("promt_entropy", ["prompt_entropy"], ["prompt_entropy"]),
         ("rank", ["effective_rank", "lidar"], ["effective_rank"]),
-        ("x", ["y"], ["y"]),
     ],
 )
 def test_near_misses_are_real(given: str, names: list[str], meant: list[str]) -> None:

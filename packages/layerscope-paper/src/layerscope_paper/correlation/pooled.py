@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.statistics import Array, holm, min_p, student_cdf
+from layerscope.core.statistics import Array, student_cdf
 from layerscope_paper.correlation import maths
+from layerscope_paper.correlation.adjust import holm, min_p
 
 FEWEST_TASKS = 2
 FEWEST_FAMILIES = 3  # a t-test over two has one degree of freedom

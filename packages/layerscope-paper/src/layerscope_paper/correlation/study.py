@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import false_discovery_control
 
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
-from layerscope.core.statistics import INTERVAL, benjamini_hochberg
+from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError
 from layerscope_paper.correlation import maths, pooled
@@ -344,7 +345,7 @@ def correlate(
     )
     return Correlations(
         layers.join(beside, on=["metric", "measure"]),
-        pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), benjamini_hochberg),
+        pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), false_discovery_control),
         job.undefined,
         {**facts, **settings},
         pooled.over_tasks(job.pools),

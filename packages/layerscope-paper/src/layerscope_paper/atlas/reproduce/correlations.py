@@ -14,7 +14,7 @@ from functools import lru_cache
 import pandas as pd
 
 from layerscope.core.charts import Chart
-from layerscope.core.statistics import INTERVAL, Interval, holm
+from layerscope.core.statistics import INTERVAL, Interval
 from layerscope_paper.atlas.queries import correlation_tables
 from layerscope_paper.atlas.reproduce.base import (
     ABSOLUTE,
@@ -25,6 +25,7 @@ from layerscope_paper.atlas.reproduce.base import (
     named,
 )
 from layerscope_paper.correlation import Correlations, correlate, over_models
+from layerscope_paper.correlation.adjust import holm
 from layerscope_paper.correlation.charts import correlation_chart
 from layerscope_paper.correlation.maths import RELATED
 
