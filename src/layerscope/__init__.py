@@ -16,7 +16,6 @@ from layerscope.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from layerscope import metrics, training
-    from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
     from layerscope.core.runs import AnyRun, load_run
     from layerscope.data import Corpus, load_corpus
     from layerscope.data.images import ImageSet, load_images
@@ -40,8 +39,6 @@ __all__ = [
     "Choice",
     "Comparison",
     "Corpus",
-    "DataOptions",
-    "EngineOptions",
     "Evaluation",
     "Exported",
     "ImageSet",
@@ -49,7 +46,6 @@ __all__ = [
     "LayerscopeError",
     "LoadedModel",
     "ModelComparison",
-    "ModelOptions",
     "ProbeRun",
     "Profile",
     "__version__",
@@ -77,7 +73,6 @@ __all__ = [
 
 # Where the public names live. One that is not here is a module of the package.
 _HOMES = {
-    "core.options": ("DataOptions", "EngineOptions", "ModelOptions"),
     "core.runs": ("AnyRun", "load_run"),
     "data": ("Corpus", "load_corpus"),
     "data.images": ("ImageSet", "load_images"),

@@ -2,7 +2,7 @@
 
 A command says what is asked, opens itself, and computes or reads back a run:
 
-    command = Command("profile", options, model_options=model_options, engine=engine, offline=offline, progress=progress)
+    command = Command("profile", options, engine=engine, offline=offline, progress=progress)
     with command:
         model = command.load(given, tokenizer)
         return run_in(folder, Profile, config, lambda session: …)
@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from layerscope.core.options import EngineOptions, ModelOptions, take_options
+from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.runs import read_back
 from layerscope.engines import (
     Engine,
@@ -59,7 +59,6 @@ class Command:
         name: str,
         options: dict[str, Any],
         *,
-        model_options: Any = None,
         engine: Any = "local",
         offline: bool = False,
         progress: Any = None,
@@ -67,8 +66,9 @@ class Command:
         function: Callable[..., Any] | None = None,
         show: Callable[..., Any] = progress_bar,
     ) -> None:
-        self.loading = take_options(ModelOptions, model_options, options).given()
-        self.where = take_options(EngineOptions, engine, options)
+        self.loading = ModelOptions.take(options).given()
+        options["engine"] = engine
+        self.where = EngineOptions.take(options)
         if options and not takes_more:
             own = () if function is None else inspect.signature(function).parameters
             valid = {*ModelOptions.names(), *EngineOptions.names(), *own} - {"options"}

@@ -122,7 +122,7 @@ OTHER_NAMES: dict[tuple[str, str], str | None] = {
 def test_every_option_has_its_twin_in_python(name: str) -> None:
     function = SAME[name]
     known = set(inspect.signature(function).parameters)
-    if "model_options" in known:
+    if "options" in known:
         known |= {"adapter", *ModelOptions.names()}
     if "engine" in known:
         known |= set(EngineOptions.names())

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope import command
 from layerscope.profiling import Profile
+from layerscope.profiling.job import Job
 from tests.cli.support import Cli, assert_refused
 from tests.forking import run_python
 
@@ -132,15 +132,12 @@ def test_the_same_command_again_returns_at_once(
     words = ("profile", model_folder, "-d", data, *ENTROPY, "-o", "run", "--json")
     first = cli(*words)
     assert first.code == 0, first.err
-    monkeypatch.setattr(
-        command, "open_model", lambda *_, **__: pytest.fail("the model was loaded again")
-    )
+    monkeypatch.setattr(Job, "run", lambda *_, **__: pytest.fail("measured again"))
     assert cli(*words) == first
     assert cli(*words, "--batch-size", "3", "--device", "cpu") == first  # these decide no number
-    with pytest.raises(pytest.fail.Exception, match="loaded again"):
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
         cli(*words, "--overwrite")
-    with pytest.raises(pytest.fail.Exception, match="loaded again"):
-        cli(*words, "--seed", "1")
+    assert_refused(cli(*words, "--seed", "1"), "run holds another run", "seed: 0 there, 1 here")
 
 
 def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data: Path) -> None:
@@ -256,12 +253,9 @@ def test_short_and_long_texts_are_told(cli: Cli, model_folder: Path, tmp_path: P
     assert "NaN" not in ended.out
 
 
-def test_offline_with_an_empty_cache(
-    cli: Cli, model_folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "open_model", lambda *_, **__: pytest.fail("loaded"))
+def test_offline_with_an_empty_cache(cli: Cli, model_folder: Path, data: Path) -> None:
     assert_refused(
-        cli("profile", "smollm2-135m", "--offline"),
+        cli("profile", "smollm2-135m", "-d", data, "--offline"),
         "model 'smollm2-135m' is not in the cache",
         "layerscope-zoo fetch smollm2-135m",
     )

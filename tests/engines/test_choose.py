@@ -114,9 +114,7 @@ def test_without_the_package_the_extra_is_named(
         evaluate("no-such-model", "small", out="nowhere", engine="ray")
 
 
-@pytest.mark.parametrize(
-    "command", [["profile", "smollm2-135m"], ["evaluate", "smollm2-135m"], ["sweep", "f.yaml"]]
-)
+@pytest.mark.parametrize("command", [["profile", "smollm2-135m"], ["evaluate", "smollm2-135m"]])
 def test_commands_take_an_engine(command: list[str]) -> None:
     load_commands()
     wrong = CliRunner().invoke(app, [*command, "--engine", "rays"])

@@ -308,7 +308,7 @@ def test_a_decoder_made_bidirectional_stays_so(tmp_path: Path, model_folder: Pat
         readout="plain/mean/raw",
         out=tmp_path / "x",
         max_length=64,
-        model_options={"bidirectional": True},
+        bidirectional=True,
     )
     assert both.cosine_distance < 1e-9
     causal = export(model_folder, 2, readout="plain/mean/raw", out=tmp_path / "y", max_length=64)

@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from layerscope.core.options import DataOptions, EngineOptions
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.profiling import profile
 from layerscope.profiling.config import make_config
@@ -82,20 +81,10 @@ def test_names_of_groups_of_metrics() -> None:
         make_config(metrics=["x"])
 
 
-def test_options_are_objects_mappings_or_flat_keywords() -> None:
+def test_options_are_keywords() -> None:
     quiet = {"metrics": ["prompt_entropy"], "max_length": 8, "progress": False}
     texts = ["one text", "another text", "a third text"]
     flat = profile(tiny_model("gpt2"), texts, limit=2, batch_size=1, **quiet)
-    whole = profile(
-        tiny_model("gpt2"),
-        texts,
-        data_options={"limit": 2},
-        engine=EngineOptions(batch_size=1),
-        **quiet,
-    )
     assert flat.manifest["counts"]["prompts"] == 2
-    assert flat.table.equals(whole.table)
-    with pytest.raises(LayerscopeError, match="limit is given twice"):
-        profile(tiny_model("gpt2"), texts, limit=2, data_options=DataOptions(limit=3), **quiet)
     with pytest.raises(LayerscopeError, match="batch_size must be at least 1"):
         profile(tiny_model("gpt2"), texts, batch_size=0, **quiet)

@@ -68,7 +68,7 @@ def test_the_bound_ends_whatever_happens(shares: list[float]) -> None:
 
 def test_an_engine_has_it(shares: list[float]) -> None:
     for engine in (None, "local", LocalEngine()):
-        with engine_in_use(EngineOptions.of(engine, memory="6GB")):
+        with engine_in_use(EngineOptions.take({"engine": engine, "memory": "6GB"})):
             assert total_memory(DEVICE) == 6 * GB
     with engine_in_use(EngineOptions("local")):
         assert total_memory(DEVICE) == 100 * GB
@@ -81,9 +81,9 @@ def test_what_cannot_be(shares: list[float], monkeypatch: pytest.MonkeyPatch) ->
     ):
         pass
     with pytest.raises(LayerscopeError, match="workers of a cluster"):
-        EngineOptions.of("ray", memory="6GB")
+        EngineOptions.take({"engine": "ray", "memory": "6GB"})
     with pytest.raises(LayerscopeError, match=r"such as 10GB, not 'much'"):
-        EngineOptions.of(memory="much")
+        EngineOptions.take({"memory": "much"})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(LayerscopeError, match="none can be used here"), memory_bound(9 * GB):
         pass

@@ -132,15 +132,13 @@ def test_workers_elsewhere_are_given_the_models_name(
     own, seen = profiles.profile, []
 
     def profile(model: object, *args: object, **settings: object) -> object:
-        seen.append((model, settings.pop("engine"), settings["model_options"]))
+        seen.append((model, settings.pop("engine"), {"dtype": settings["dtype"]}))
         return own(model, *args, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(profiles, "profile", profile)
     engine = Elsewhere()
     models = [str(model_folder), f"{model_folder}?bidirectional=true"]
-    run = study(
-        "compare", *models, data=texts[:3], engine=engine, model_options={"dtype": "float32"}
-    )
+    run = study("compare", *models, data=texts[:3], engine=engine, dtype="float32")
     assert [held[:2] for held in seen] == [(str(model_folder), engine)] * 2
     assert seen[1][2] == {"dtype": "float32", "bidirectional": True}
     assert all(run.manifest["conventions"]["same_tokens"].values())

@@ -9,9 +9,7 @@ from layerscope_paper.studies.run import study
 
 @pytest.mark.real
 def test_the_valley_of_smollm2_is_one_step_and_one_token() -> None:
-    run = study(
-        "sublayers", "smollm2-135m", limit=2, max_length=40, model_options={"device": "cpu"}
-    )
+    run = study("sublayers", "smollm2-135m", limit=2, max_length=40, device="cpu")
     table = run.table[(run.table["kind"] == "step") & (run.table["metric"] == "prompt_entropy")]
     kept, dropped = (
         table[table["sink"] == sink].set_index(["step", "block"])["value"]

@@ -70,7 +70,7 @@ def test_models_and_engine_take_the_options_of_every_command(
     run = study("compare", *models, dtype="bfloat16", batch_size=1, **settings)
     held = run.manifest["conventions"]["models"]
     assert (held["tiny-llama"]["dtype"], held["own"]["dtype"]) == ("bfloat16", "float32")
-    same = {"model_options": {"dtype": "bfloat16"}, "engine": {"batch_size": 1}}
+    same = {"dtype": "bfloat16", "batch_size": 1}
     stamp = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
     assert study("compare", *models, **same, **settings).verdict == run.verdict
     assert (tmp_path / "run" / "manifest.json").stat().st_mtime_ns == stamp

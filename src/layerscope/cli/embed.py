@@ -112,7 +112,7 @@ def search_command(
     """Show the texts nearest to a question."""
     from layerscope.embedding.searching import search
 
-    ways = {"model_options": loading.as_dict(), **running.as_dict(), "progress": output.progress}
+    ways = {**loading.as_dict(), **running.as_dict(), "progress": output.progress}
     found = search(model, query, data, top=top, **how.as_dict(), **ways)
 
     rows = found.to_dict(orient="records")
@@ -152,7 +152,7 @@ def compare_command(
     to use."""
     from layerscope.embedding.comparing import compare_models
 
-    ways = {"model_options": loading.as_dict(), **running.as_dict(), "progress": output.progress}
+    ways = {**loading.as_dict(), **running.as_dict(), "progress": output.progress}
     found = compare_models(
         models,
         data,

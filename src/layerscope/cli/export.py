@@ -189,7 +189,7 @@ def export_command(
         choice=choice,
         overwrite=output.overwrite,
         offline=offline,
-        model_options=loading.as_dict(),
+        **loading.as_dict(),
         **given,
     )
     from layerscope.exporting.describing import print_export

@@ -280,10 +280,7 @@ class Running(CommandOptions):
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, as the functions of the library take it."""
-        return {
-            "engine": {name: value for name, value in self.given().items() if name != "offline"},
-            "offline": self.offline,
-        }
+        return self.given()
 
 
 TEXTS = option(
@@ -372,7 +369,7 @@ class Output(Printing):
 def as_arguments(loading: Loading, running: Running, output: Output) -> dict[str, Any]:
     """How models are loaded, where they run and what is shown, as every function of the library
     takes it."""
-    return {"model_options": loading.as_dict(), **running.as_dict(), **output.as_dict()}
+    return {**loading.as_dict(), **running.as_dict(), **output.as_dict()}
 
 
 def expand(function: Callable[..., None]) -> Callable[..., None]:

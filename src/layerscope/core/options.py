@@ -1,9 +1,8 @@
-"""Options that go together, as typed objects: how a model is loaded, how data are read, where the
+"""The keywords that several commands share: how a model is loaded, how data are read, where the
 work runs.
 
-Every command takes them whole (`model_options=ModelOptions(dtype="bfloat16")`), as a mapping, or as
-flat keywords (`dtype="bfloat16"`). An option that is None has the default of the function that uses
-it.
+A command takes them as keywords (`dtype="bfloat16"`) and sorts them into these objects. An option
+that is None has the default of the function that uses it.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError
 
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """The base of the option objects.
+    """Base class of the options that belong together.
 
     >>> DataOptions(limit=5).given()
     {'limit': 5}
@@ -31,39 +30,14 @@ class OptionGroup:
         return tuple(field.name for field in fields(cls))
 
     @classmethod
-    def label(cls) -> str:
-        """What one of them is called in a message, such as `model option`."""
-        return cls.__name__.removesuffix("Options").lower() + " option"
+    def take(cls, keywords: dict[str, Any]) -> Self:
+        """Make the options from a command's keywords, and remove them there.
 
-    @classmethod
-    def of(cls, value: Self | Mapping[str, Any] | None = None, **flat: Any) -> Self:
-        """Options from an object or a mapping, with flat keywords added. The same option given
-        twice is an error.
-
-        >>> ModelOptions.of({"dtype": "bfloat16"}, device="cpu").given()
-        {'dtype': 'bfloat16', 'device': 'cpu'}
+        >>> keywords = {"limit": 5, "alpha": 2.0}
+        >>> DataOptions.take(keywords).given(), keywords
+        ({'limit': 5}, {'alpha': 2.0})
         """
-        if isinstance(value, cls):
-            given = value.given()
-        elif value is None or isinstance(value, Mapping):
-            given = dict(value or {})
-        else:
-            raise InvalidValueError(
-                f"{cls.label()}s are a {cls.__name__} or a mapping, not {type(value).__name__}."
-            )
-        for name in (*given, *flat):
-            if name not in cls.names():
-                raise UnknownNameError(cls.label(), str(name), cls.names())
-        flat = {name: option for name, option in flat.items() if option is not None}
-        twice = next(
-            (name for name in flat if given.get(name) is not None and given[name] != flat[name]),
-            None,
-        )
-        if twice is not None:
-            raise InvalidValueError(
-                f"{twice} is given twice: {given[twice]!r} and {flat[twice]!r}. Give it once."
-            )
-        return cls(**{**given, **flat})
+        return cls(**{name: keywords.pop(name) for name in cls.names() if name in keywords})
 
     def given(self) -> dict[str, Any]:
         """The options that are set, by name."""
@@ -125,12 +99,9 @@ class EngineOptions(OptionGroup):
     memory: int | str | None = None  # of a GPU: bytes, or text such as `8GB`
 
     @classmethod
-    def of(cls, value: Any = None, **flat: Any) -> Self:
-        """As `OptionGroup.of`; the name of an engine, or an engine itself, stands for the option
-        `engine`."""
-        if not (value is None or isinstance(value, (cls, Mapping))):
-            value = {"engine": value}
-        options = super().of(value, **flat)
+    def take(cls, keywords: dict[str, Any]) -> Self:
+        """As `OptionGroup.take`, with the size of the memory in bytes."""
+        options = super().take(keywords)
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidValueError(f"batch_size must be at least 1, not {options.batch_size}.")
         if options.memory is None:
@@ -140,12 +111,3 @@ class EngineOptions(OptionGroup):
                 "memory bounds this process: leave it out where workers of a cluster run the model."
             )
         return replace(options, memory=parse_size(options.memory))
-
-
-T = TypeVar("T", bound=OptionGroup)
-
-
-def take_options(kind: type[T], given: Any, keywords: dict[str, Any]) -> T:
-    """Options of one kind from what was given whole and the flat `keywords`, from which they are
-    removed."""
-    return kind.of(given, **{name: keywords.pop(name) for name in kind.names() if name in keywords})

@@ -20,6 +20,7 @@ from layerscope.improving.sample import LEAST_TEXTS, draw_sample, knows_language
 from layerscope.improving.speed import texts_per_second
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
+from layerscope.models.source import check_name
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.selection.labels.read import Labeled, read_labels
 
@@ -99,11 +100,12 @@ def compare_models(
     if len(models) < 2:
         raise InvalidValueError("a comparison takes two models or more.")
     ways: dict[str, Any] = {
-        name: options.pop(name)
-        for name in ("model_options", "engine", "progress")
-        if name in options
+        name: options.pop(name) for name in ("engine", "progress") if name in options
     }
     command = Command("compare_models", options, **ways, offline=offline, function=compare_models)
+    for model in models:
+        if isinstance(model, str | Path):
+            check_name(model)
     labeled = None if labels is None else read_labels(labels)
     drawn = draw_sample(
         data, column=column, encoding=encoding, size=sample, seed=seed, offline=offline

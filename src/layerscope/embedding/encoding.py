@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from layerscope.command import Command
-from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
 from layerscope.embedding.encoders import Layers, open_encoder
@@ -33,8 +32,7 @@ def encode(
     tokenizer: Any = None,
     offline: bool = False,
     progress: bool | Progress | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> np.ndarray | pd.DataFrame | Path:
     """Vectors of texts: of one layer (texts, D), or of several in one pass (layers, texts, D).
@@ -54,7 +52,6 @@ def encode(
         vectors[0].shape  # layer 10: (texts, 576)
     """
     shared: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,

@@ -63,17 +63,13 @@ def search(
     """The `top` texts nearest to a question, with their cosine and their other columns.
 
     `data` is anything that holds texts, or a file that `embed` wrote with this very model: its
-    vectors are not made again. `progress`, `model_options` and `engine` are as for `embed`.
+    vectors are not made again. `progress` and `engine` are as for `embed`.
 
         layerscope.search("better", "how do I reset my card?", "vectors.parquet")
     """
     if not query.strip() or top < 1:
         raise InvalidValueError("a search takes a question with words, and top= of at least 1.")
-    ways = {
-        name: options.pop(name)
-        for name in ("model_options", "engine", "progress")
-        if name in options
-    }
+    ways = {name: options.pop(name) for name in ("engine", "progress") if name in options}
     command = Command("search", options, **ways, offline=offline, function=search)
     file = (
         Path(data)

@@ -24,7 +24,6 @@ import numpy as np
 from layerscope.command import Command
 from layerscope.core.files import sha256_of
 from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
-from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row, changed
@@ -66,8 +65,7 @@ def embed(
     overwrite: bool = False,
     offline: bool = False,
     progress: bool | Progress | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> Path:
     """Write the vectors of texts to a parquet file: a row per text with its other columns and
@@ -84,7 +82,6 @@ def embed(
         layerscope.embed("better", "reviews.csv", "vectors.parquet")
     """
     ways: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.formatting import describe_size
-from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
@@ -72,8 +71,7 @@ def evaluate(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> Evaluation:
     """Score layers and readouts on labeled tasks.
@@ -94,15 +92,13 @@ def evaluate(
       own sentence-transformers pipeline does.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
-    `engine` (`local`: this process; `ray`: workers of a cluster). Scoring always runs on this
+    gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine` (`local`: this process; `ray`: workers of a cluster). Scoring always runs on this
     machine.
 
         run = layerscope.evaluate("smollm2-135m", "small", readouts="all", sample=200, dtype="bfloat16")
         run.best(); run.scores
     """
     ways: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,

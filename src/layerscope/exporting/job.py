@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from layerscope.core.heads import Head
 from layerscope.core.json import read_json
-from layerscope.core.options import ModelOptions, take_options
+from layerscope.core.options import ModelOptions
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MARKER, folder_name, refuse_newer
@@ -125,7 +125,6 @@ def export(
     store: str | Path | None = None,
     overwrite: bool = False,
     offline: bool = False,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Exported:
     """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify
@@ -146,12 +145,11 @@ def export(
       `overwrite`.
     - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`.
 
-    Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or
-    together as `model_options`. The folder has the model's precision: `dtype="bfloat16"` makes it
+    Options of the model (dtype, device, revision, adapters, …) are plain keywords. The folder has the model's precision: `dtype="bfloat16"` makes it
     smaller.
     """
     inside = options.pop("inside", None) or Inside()
-    loading = take_options(ModelOptions, model_options, options).given()
+    loading = ModelOptions.take(options).given()
     if options:
         valid = {*ModelOptions.names(), *inspect.signature(export).parameters} - {"options"}
         raise UnknownNameError("option of export", next(iter(options)), valid)

@@ -18,7 +18,6 @@ from layerscope.cache import cache_dir
 from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.heads import LEAST_TEXTS, unit
-from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.data.corpus import lack_words
@@ -117,8 +116,7 @@ def improve(
     overwrite: bool = False,
     progress: bool | Progress | None = None,
     on_rows: OnRows | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> Improved:
     """Find the layer and readout of a model that serve these texts best, and export it as a
@@ -155,8 +153,7 @@ def improve(
     - `texts`: whether the result may hold texts, in the map and in five examples.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
-    `engine`.
+    gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine`.
 
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
@@ -164,7 +161,6 @@ def improve(
     if "max_cost" in options:
         raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
     ways: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.candidates import DRAWS
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
-from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
 from layerscope.engines import Engine, ModelRecipe
@@ -68,8 +67,7 @@ def probe(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> ProbeRun:
     """Train probes (small classifiers) on the frozen states of all layers at once, and score them
@@ -88,15 +86,13 @@ def probe(
       nothing is left on disk.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
-    `engine`. The engine computes the cached states: `local` (this process), `ray` (workers of the
+    gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine`. The engine computes the cached states: `local` (this process), `ray` (workers of the
     cluster at `address`) or an `Engine`. Probes are always trained in this process.
 
         run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
     ways: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from layerscope.capture import fits_on_device
 from layerscope.capture.reduce import compute_dtype
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
-from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
+from layerscope.core.options import DataOptions
 from layerscope.data.corpus import lack_words, refuse_missing
 from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
@@ -109,9 +109,7 @@ def profile(
     progress: bool | None = None,
     map: bool = False,
     texts: bool = True,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    data_options: DataOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> Profile:
     """Measure every layer of a model on texts or images, without labels.
@@ -131,9 +129,8 @@ def profile(
       prompt's token states, can be given instead of a name.
 
     Options of the model (dtype, device, revision, adapters, …), the data (column, limit,
-    text_filter, split) and the engine (address, workers, gpus_per_worker, batch_size) can be given
-    as plain keywords, or together as `model_options`, `data_options` and `engine` (`local`: this
-    process; `ray`: workers of a cluster). Other keywords are settings of the metrics (`alpha`,
+    text_filter, split) and the engine (address, workers, gpus_per_worker, batch_size) are
+    plain keywords; `engine` is `local` (this process), `ray` (workers of a cluster) or an `Engine`. Other keywords are settings of the metrics (`alpha`,
     `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and of images (`tokens`,
     `image_pooling`).
 
@@ -142,13 +139,12 @@ def profile(
     """
     # everything that can be wrong with the request is found out before a model is loaded
     ways: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,
     }
     asked = command.Command("profile", options, **ways, takes_more=True)
-    reading = take_options(DataOptions, data_options, options)
+    reading = DataOptions.take(options)
     settings = dict(
         metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed,
         **options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,8 +97,7 @@ def study(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> StudyRun:
     """Run one study; `layerscope-paper study list` names them.
@@ -112,8 +111,7 @@ def study(
     - `options`: the study's own options.
 
     Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
-    `engine`, as for `layerscope.profile`. They are for all models; what is written with a model
+    gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They are for all models; what is written with a model
     itself comes first.
 
         run = layerscope_paper.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
@@ -127,7 +125,6 @@ def study(
         if key in {*options} - own
     }
     ways: dict[str, Any] = {
-        "model_options": model_options,
         "engine": engine,
         "offline": offline,
         "progress": progress,

@@ -65,9 +65,8 @@ _SET_HERE = {
     "progress",
     "engine",
     "address",
-    "model_options",
 }
-_WITHOUT = {"profile": {*_SET_HERE, "data_options"}}
+_WITHOUT = {"profile": _SET_HERE}
 
 
 class PlanError(LayerscopeError):

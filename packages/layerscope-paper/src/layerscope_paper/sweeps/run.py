@@ -15,7 +15,6 @@ import pandas as pd
 from layerscope.cache import cache_dir
 from layerscope.command import Command, make_manifest
 from layerscope.core.formatting import format_duration
-from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.data import Corpus
 from layerscope.data.hub import hub_offline
@@ -108,8 +107,7 @@ def sweep(
     overwrite: bool = False,
     progress: bool | None = None,
     on_step: Callable[[dict[str, Any]], None] | None = None,
-    model_options: ModelOptions | Mapping[str, Any] | None = None,
-    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    engine: str | Engine = "local",
     **options: Any,
 ) -> Sweep:
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the
@@ -126,8 +124,7 @@ def sweep(
     - `on_step` is called with the step's row of `jobs` when it ends.
 
     Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options` and
-    `engine`, as for `layerscope.profile`. They are for all steps; what the plan itself says of a
+    gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They are for all steps; what the plan itself says of a
     model comes first.
 
         done = layerscope_paper.sweep("sweep.yaml")
@@ -136,7 +133,6 @@ def sweep(
     command = Command(
         "sweep",
         options,
-        model_options=model_options,
         engine=engine,
         offline=offline,
         progress=progress,

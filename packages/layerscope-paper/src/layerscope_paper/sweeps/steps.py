@@ -136,8 +136,7 @@ class Step:
                 self.study,
                 *self.models,
                 **common,
-                model_options=self.common_options,
-                **settings,
+                **{**settings, **self.common_options},
                 **self.options,
             )
         if self.kind == "evaluate" and not alone:
@@ -146,8 +145,7 @@ class Step:
         return function(
             self.models[0].model,
             **common,
-            model_options=self.options_of(self.models[0]),
-            **settings,
+            **{**settings, **self.options_of(self.models[0])},
         )
 
     def is_complete(self, folder: Path) -> bool:

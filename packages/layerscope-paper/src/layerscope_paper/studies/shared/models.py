@@ -218,7 +218,8 @@ def profile_of(
     if not remote:
         _note_tokens(folder, tokens_sha256(model, request.texts.texts, most_tokens(request, model)))
     where: dict[str, Any] = {
-        "model_options": {**request.model_options, **spec.options},
+        **request.model_options,
+        **spec.options,
         "offline": request.offline,
     }
     run = profile(
