@@ -101,7 +101,6 @@ STATED = {
         "1.65 1.89",
         "arithmetic",
     ),
-    "probing.md#Memory, and resuming a run": ("60", "a setting"),
     "files.md#The profile's table": ("0.4", "an example"),
     "alpha.md#alpha: entropy as a function of its order": ("0.05", "a setting"),
     "objective.md#Does the objective make the valley?": ("8.7", "how much text there is"),

@@ -189,7 +189,7 @@ def _lowest(metric: str) -> Rule:
             np.nan_to_num(curve.low, nan=np.inf)
             <= np.nan_to_num(curve.high[layer], nan=curve.value[layer])
         )
-        warning = "on the published results this rule loses to the last layer on some families: benchmarks/results/selection.txt has the table."
+        warning = "on the published results this rule loses to the last layer on some families."
         return Choice(
             layer,
             reason=f"{metric} is lowest there.",
