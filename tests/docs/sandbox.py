@@ -24,7 +24,7 @@ from layerscope.catalogue import Entry, Origin
 from layerscope.core.templates import TEMPLATES
 from layerscope.data.catalogue import CORPORA
 from layerscope.data.images.sets import IMAGE_SETS
-from layerscope.evaluation import steps
+from layerscope.evaluation import loop
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
 from layerscope.models.catalogue import MODELS
@@ -175,7 +175,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
     for name in ("STSBenchmark", "LeeSimilarity"):
         monkeypatch.setitem(TASKS._things, name, replace(pairs, name=name))
     # scoring processes would not know these tasks
-    monkeypatch.setattr(steps, "ScoringPool", lambda workers: ScoringPool(0))
+    monkeypatch.setattr(loop, "ScoringPool", lambda workers: ScoringPool(0))
     monkeypatch.setitem(
         IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist")
     )

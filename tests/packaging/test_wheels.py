@@ -180,7 +180,7 @@ def test_every_dependency_is_pinned_for_the_set_up() -> None:
     ]
     pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     names = {plain(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in asked}
-    assert names - set(pinned) == {"layerscope", "layerscope-gpu"}
+    assert names - set(pinned) == {"layerscope", "layerscope-gpu", "layerscope-zoo"}
 
 
 class Installed(PathDistribution):
