@@ -45,14 +45,10 @@ def run_python(
     *arguments: str,
     cwd: Path = ROOT,
     without: Sequence[str] = (),
-    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """What `python -c PROGRAM ARGUMENTS` gives, in a fork where the packages `without` are not
-    imported yet.
-
-    `fresh`: in an interpreter of its own.
-    """
-    if _server is None or fresh:
+    imported yet."""
+    if _server is None:
         command = [sys.executable, "-c", program, *arguments]
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         return subprocess.run(

@@ -24,7 +24,7 @@ TEXTS = [
     f"text number {i} of some, about {'this and that ' * (i % 4)}and the rest" for i in range(14)
 ]
 Tables = dict[str, pd.DataFrame]
-NAMES = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve", "embed", "train")
+NAMES = ("profile", "evaluate", "probe", "export", "improve", "embed", "train")
 
 
 class Commands:
@@ -114,28 +114,6 @@ class Commands:
             **settings,
         )
 
-    def study(self, out: Path) -> None:
-        """Steps inside blocks: a profile, and ranks of its own."""
-        from layerscope_paper.studies.run import StudyRun, study
-
-        StudyRun.plot = _no_figure
-        study("sublayers", self.model, data=TEXTS, out=out / "run", max_length=24, progress=False)
-
-    def sweep(self, out: Path) -> None:
-        """One model on one corpus."""
-        from layerscope.errors import LayerscopeError
-        from layerscope_paper.sweeps.run import sweep
-
-        settings = {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24}
-        plan = {
-            "models": [str(self.folder)],
-            "corpora": [str(self.home / "texts.txt")],
-            "profile": settings,
-        }
-        done = sweep(plan, out=out / "run", progress=False)
-        for step in done.failed:  # as its own command would have said it
-            raise LayerscopeError(str(step["reason"]))
-
     def improve(self, out: Path) -> None:
         """A readout chosen by a judge, and its folder."""
         import layerscope
@@ -220,12 +198,6 @@ def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:
         layers,
         encoder,
     )
-
-
-def _no_figure(run: Any) -> Any:
-    from layerscope.extras import MissingExtraError
-
-    raise MissingExtraError("a figure", "report")  # most of a study's time, and no number
 
 
 def _in_this_process(command: list[str], **_: Any) -> Any:

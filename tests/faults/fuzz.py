@@ -1,6 +1,6 @@
 """The fuzzers: inputs that somebody could really give, changed a little or a lot, from a seed.
 
-    python -m tests.faults.fuzz plan 1250 0      # a kind of input, how many, the seed
+    python -m tests.faults.fuzz corpus 1250 0     # a kind of input, how many, the seed
 
 `CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a
 command does, and three of them run the command line itself (`LAYERSCOPE_DEBUG=1`). A case ends in a
@@ -35,7 +35,6 @@ from layerscope.errors import LayerscopeError
 from layerscope.models import load
 from layerscope.selection.choice import Choice
 from layerscope.selection.labels.read import read_labels
-from layerscope_paper.sweeps.plan import read_plan
 from tests.faults.inputs import (
     ROWS,
     Scene,
@@ -46,7 +45,6 @@ from tests.faults.inputs import (
     map_folder,
     model_folder,
     mutate,
-    plan_file,
     run_folder,
     task_folder,
     texts_file,
@@ -86,11 +84,6 @@ def images(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A parquet file of images."""
     path = images_file(folder, rng)
     return None if path is None else load_images(path)
-
-
-def plan(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """A sweep's file."""
-    return read_plan(plan_file(folder, rng))
 
 
 def model(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -164,21 +157,19 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
     """The command lines that can be given an input of some kind."""
     model, file, place = str(scene.model), str(path), str(out / "out")
     short = ["--out", place, "--offline", "--max-length", "16"]
-    profiled, texts = str(scene.runs["profile"]), str(scene.model / "texts.txt")
+    texts = str(scene.model / "texts.txt")
     unlabeled, read = str(scene.other / "texts.txt"), ["--offline", "--max-length", "16"]
     vectors = ["--out", f"{place}.parquet", *read]
     return {
         "model": [["profile", file, "--data", str(scene.model / "texts.txt"), "--metrics", "prompt_entropy", *short]],
         "texts": [
             ["profile", model, "--data", file, "--metrics", "prompt_entropy,dime", "--limit", "9", *short],
-            ["study", "sublayers", model, "--data", file, "--limit", "9", *short],
         ],
         "labels": [
             ["select", model, "--labels", file, "--offline"],
             ["probe", model, "--data", file, "--heads", "mean", *short],
         ],
         "images": [["profile", model, "--data", file, *short]],
-        "plan": [["sweep", file, "--out", place, "--offline", "--dry-run"]],
         "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, "--scoring-workers", "0", *short]],
         "embed texts": [
             ["embed", model, "--data", file, "--coordinates", *vectors], ["search", model, "words", "--data", file, *read],
@@ -199,24 +190,21 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         "embed stopped": [["embed", model, "--data", texts, "--out", file, *read]],
         "run": [
             ["report", file, "--out", f"{place}.html"],
-            ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
-            ["correlate", file, str(scene.runs["evaluation"])],
-            ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", "Pythia-14m", "--run", file],
-            ["atlas", "show", "Pythia-14m", "--run", file, "--out", f"{place}.svg"],
+            ["select", file], ["select", file, "--json"],
+            ["export", model, "--choice", file, "--out", place, "--offline"],
         ],
     }[what]  # fmt: skip
 
 
 def command(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A command line on a mutated input of any kind."""
-    what = str(rng.choice(["model", "texts", "labels", "plan", "tasks", "run", "run", "run"]))
+    what = str(rng.choice(["model", "texts", "labels", "tasks", "run", "run", "run"]))
     if what in ("model", "run"):
         path = (model_folder if what == "model" else run_folder)(scene, folder, rng)
     else:
         path = {
             "texts": texts_file,
             "labels": labels_file,
-            "plan": plan_file,
             "tasks": task_folder,
         }[what](folder, rng)
     return _command(scene, what, path, folder, rng)
@@ -260,7 +248,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 
 
 CASES: dict[str, Case] = {
-    "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
+    "corpus": corpus, "rows": rows, "labels": labels, "images": images, "model": model, "run": run,
     "choice": choice, "task": task, "manifest": manifest, "command": command,
     "layer_map": layer_map, "embedding": embedding,
 }  # fmt: skip

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, -(10**30), 0.5, 1e308, "", "x", "\x1b[31mred\x1b[0m", "a\nb", "\0",
@@ -115,7 +114,6 @@ def make_scene(home: Path) -> Scene:
         synthetic_evaluation,
         synthetic_probe,
         synthetic_run,
-        synthetic_study,
     )
     from tests.tiny import build_tiny, tiny_tokenizer
 
@@ -130,7 +128,6 @@ def make_scene(home: Path) -> Scene:
     folder.write_table("gains", scores.gains)
     folder.write_manifest({**scores.manifest, "kind": "evaluation", "status": "complete"})
     synthetic_probe().save(runs / "probe")
-    synthetic_study(runs / "study")
     build_tiny("bert").save_pretrained(home / "other")
     tiny_tokenizer().save_pretrained(home / "other")
     (home / "other" / "texts.txt").write_text(
@@ -207,30 +204,6 @@ def images_file(folder: Path, rng: np.random.Generator) -> Path | None:
         return None
     if rng.random() < 0.3:
         path.write_bytes(mutate(path.read_bytes(), rng))
-    return path
-
-
-_PLAN = {
-    "name": "a plan", "out": "runs", "defaults": {"limit": 20, "max_length": 32},
-    "models": ["smollm2-135m", {"name": "org/name", "revisions": ["main", 3]}],
-    "corpora": ["lee", {"data": "texts.txt", "limit": 5}],
-    "profile": {"metrics": ["prompt_entropy"], "views": 2},
-    "steps": [{"study": "extreme", "models": ["smollm2-135m"], "options": {}},
-              {"profile": {}, "models": ["minilm-l6"], "name": "b"}],
-}  # fmt: skip
-
-
-def plan_file(folder: Path, rng: np.random.Generator) -> Path:
-    """A sweep's file."""
-    path = folder / "plan.yaml"
-    if rng.random() < 0.5:
-        path.write_bytes(mutate(yaml.safe_dump(_PLAN).encode(), rng))
-    else:
-        path.write_text(
-            yaml.safe_dump(distort(_PLAN, rng), allow_unicode=True),
-            encoding="utf-8",
-            errors="surrogatepass",
-        )
     return path
 
 

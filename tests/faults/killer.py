@@ -2,8 +2,6 @@
 and compared.
 
     python -m tests.faults.killer profile 100 0      # a command, how many kills, a seed
-    python -m tests.faults.killer race 20 0          # two and three processes on one folder
-    python -m tests.faults.memory profile 20 0       # killed by the system, for want of memory
 
 A process imports everything once and forks; it starts no threads itself, which would not survive
 that. The child runs the command and is killed when it is about to make some file appear, or to
@@ -21,14 +19,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.faults.commands import NAMES, Commands, same, tables
+from tests.faults.commands import Commands, same, tables
 
 LEFT = (".part", ".embedding", ".improving", ".exporting")
 STEPS = ("replace", "rename", "unlink", "mkdir", "rmdir", "fsync")
@@ -167,66 +165,6 @@ def _compare(out: Path, whole: Path) -> None:
     assert same(tables(out), tables(whole))
 
 
-def race(count: int, seed: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Two or three processes on one folder: one finishes, the others are refused or find it
-    finished."""
-    home = Path(tempfile.mkdtemp(prefix="layerscope-race-"))
-    os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
-    names = NAMES if not only else tuple(only)
-    commands = Commands(home, names)
-    started = time.monotonic()
-    for name in names:
-        code, said = forked(lambda name=name: getattr(commands, name)(home / f"whole-{name}"))
-        assert code == 0, said
-    result: dict[str, Any] = {
-        "command": "race",
-        "races": 0,
-        "processes": 0,
-        "wrong": [],
-        "errors": [],
-        "refused": 0,
-    }
-    rng = np.random.default_rng(seed)
-    for number in range(count):
-        name, out = names[number % len(names)], home / f"race-{number}"
-        children = []
-        for _ in range(int(rng.integers(2, 4))):
-            child = os.fork()
-            if child == 0:
-                code = 0
-                try:
-                    null = os.open(os.devnull, os.O_WRONLY)
-                    os.dup2(null, 1)
-                    os.dup2(null, 2)
-                    getattr(commands, name)(out)
-                except BaseException as error:
-                    from layerscope.errors import LayerscopeError
-
-                    code = (
-                        3
-                        if isinstance(error, LayerscopeError)
-                        and "another process is writing" in str(error)
-                        else 4
-                    )
-                    if code == 4:
-                        (home / "error").write_text(traceback.format_exc())
-                finally:
-                    os._exit(code)
-            children.append(child)
-        codes = [os.waitpid(child, 0)[1] >> 8 for child in children]
-        result["races"] += 1
-        result["processes"] += len(codes)
-        result["refused"] += codes.count(3)
-        if 0 not in codes or 4 in codes:
-            said = (home / "error").read_text() if (home / "error").exists() else ""
-            result["errors"].append(f"{name}: {codes}: {said[-1500:]}")
-        elif forked(lambda out=out, name=name: _compare(out, home / f"whole-{name}"))[0]:
-            result["wrong"].append(name)
-        shutil.rmtree(out, ignore_errors=True)
-    shutil.rmtree(home, ignore_errors=True)
-    return {**result, "seconds": round(time.monotonic() - started)}
-
-
 if __name__ == "__main__":
     what, times, start = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    print(json.dumps(race(times, start) if what == "race" else kill(what, times, start)))
+    print(json.dumps(kill(what, times, start)))

@@ -11,8 +11,7 @@ from tests.forking import run_python
 def run_tool(tool: str, what: str, count: int, seed: int) -> dict[str, Any]:
     """What `python -m tests.faults.TOOL WHAT COUNT SEED` found."""
     program = f"import runpy; runpy.run_module('tests.faults.{tool}', run_name='__main__')"
-    # a fork would count the memory that it shares
-    ended = run_python(program, what, str(count), str(seed), fresh=tool == "load")
+    ended = run_python(program, what, str(count), str(seed))
     if ended.returncode != 0:
         raise RuntimeError(
             f"{tool} {what} {count} {seed} ended with {ended.returncode}: {ended.stderr[-2000:]}"

@@ -124,7 +124,7 @@ def test_a_space_that_is_a_link_is_not_followed(tmp_path: Path, level: str) -> N
     place.symlink_to(tmp_path / "mine")
     with pytest.raises(RunFolderError, match="is a link, and the embedding store follows none"):
         store.space(description)
-    assert store.spaces() == store.prune(keep_bytes=0) == list(store.verify()) == []
+    assert store.spaces() == store.prune(keep_bytes=0) == []
     store.remove_leftovers()
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
@@ -607,9 +607,6 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
         raw = bytearray(file.read_bytes())
         raw[-60] ^= 2
         file.write_bytes(raw)
-        bad = [problem for _, problem in EmbeddingStore(root).verify() if problem]
-        assert len(bad) == 1
-        assert "does not match" in bad[0]
         reader = EmbeddingStore(root).space(HERE)
         with pytest.raises(
             MissingVectorsError,

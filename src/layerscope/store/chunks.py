@@ -102,12 +102,6 @@ class Chunk:
             ).reshape(shape)
         return arrays
 
-    def check(self, folder: Path) -> None:
-        """Raise ValueError where anything of it is not what was written."""
-        for kind, site in itertools.product(self.kinds, self.sites):
-            self.read(folder, kind, site)
-        self.read_numbers(folder)
-
 
 @lru_cache(maxsize=256)  # almost all chunks of a space are alike
 def _columns(

@@ -15,7 +15,7 @@ import json
 import logging
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,19 +118,6 @@ class EmbeddingStore:
             removed.append(info)
             excess -= info.bytes
         return removed
-
-    def verify(self) -> Iterator[tuple[Path, str]]:
-        """Check every chunk of every space: its file, and what is damaged or nothing."""
-        for folder in sorted(self._folders("??/*")):
-            if describe(folder) is None:
-                yield folder / DESCRIPTION, "it cannot be read"
-            for index in sorted(folder.glob(f"*{INDEX}")):
-                try:
-                    read_chunk(folder, index.name[: -len(INDEX)])[0].check(folder)
-                except (ValueError, OSError) as error:
-                    yield index, str(error)
-                else:
-                    yield index, ""
 
     def remove_leftovers(self) -> int:
         """Remove what killed processes left anywhere in the store; returns how many bytes that
