@@ -8,7 +8,7 @@ from tests.forking import run_python
 EXTRAS = (
     "gguf", "matplotlib", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL", "sklearn",
     "layerscope_gpu", "scipy", "onnx", "onnxruntime", "onnxscript",
-    "openpyxl",
+    "python_calamine",
 )  # fmt: skip
 NEEDS_MTEB = "layerscope.evaluation.mteb_models"
 

@@ -28,7 +28,7 @@ FEATURES = {
     "onnx": ("an ONNX graph", "onnx", ("onnx", "onnxruntime", "onnxscript")),
     "ray": ("the engine 'ray'", "ray", ("ray",)),
     "train": ("train=", "train", ("datasets", "accelerate", "sentence_transformers")),
-    "xlsx": ("reading .xlsx files", "excel", ("openpyxl",)),
+    "xlsx": ("reading .xlsx files", "xlsx", ("python_calamine",)),
 }
 """What needs an extra: how an error calls it, the extra, and the modules that the extra brings."""
 

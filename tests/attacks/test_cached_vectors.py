@@ -20,11 +20,9 @@ WEIGHTS = "model.safetensors"
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command is a process of its own for users: this one forgets what it knows of files."""
-    from layerscope import packages
+    from layerscope.core import fingerprints
 
-    if hasattr(packages, "_READ"):
-        monkeypatch.setattr(packages, "_READ", _Forgets())
-    return
+    monkeypatch.setattr(fingerprints, "_READ", _Forgets())
 
 
 class _Forgets(dict[object, object]):

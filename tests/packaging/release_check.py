@@ -114,11 +114,7 @@ EXTRAS = {
     ),
     "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
     "train": "from sentence_transformers import SentenceTransformerTrainer; import layerscope.improving.lesson",
-    "excel": (
-        "from pathlib import Path; Path('texts.xlsx').touch(); from importlib.util import find_spec; import pandas as pd;"
-        "find_spec('openpyxl') and pd.DataFrame({'text': [f'film {i}' for i in range(40)]}).to_excel('texts.xlsx');"
-        "import layerscope; assert layerscope.encode('controlled-ar', 'texts.xlsx', progress=False).shape == (40, 128)"
-    ),
+    "xlsx": "from layerscope.extras import require; require('xlsx'); import python_calamine",
     "factorial": "import statsmodels, mteb",
     "augment": _PROFILE + "metrics='infonce', augmenter='nlpaug')",
 }

@@ -6,7 +6,6 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import io
 import itertools
 import json
 import logging
@@ -15,7 +14,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +23,10 @@ from layerscope.errors import DataError, near_misses, one_line
 from layerscope.extras import require
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")
-CSV_PREVIEW_ROWS = 100
-"""How many rows of a CSV file are looked at to tell columns of text from columns of numbers."""
+PREVIEW_ROWS = 100
+"""How many rows of a table are looked at to tell columns of text from columns of numbers."""
 DELIMITERS = (",", ";", "\t", "|")
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 log = logging.getLogger("layerscope")
 
@@ -156,43 +155,28 @@ def codec(encoding: str | None) -> str:
 
 
 def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are part
-    of a text."""
-    packed = path.suffix.lower() == ".gz"
-    with _readable(path), gzip.open(path, "rb") if packed else path.open("rb") as stream:
-        utf8 = encoding in ("utf-8", "utf-8-sig")
-        lines: Any = stream if utf8 else io.TextIOWrapper(stream, encoding=encoding, newline="\n")
-        decoded = _utf8_lines(lines, path) if utf8 else _other(lines, path, encoding)
-        for number, line in enumerate(decoded):
-            yield line.removeprefix("\ufeff") if number == 0 else line
-
-
-def _utf8_lines(lines: Iterable[bytes], path: Path) -> Iterator[str]:
-    offset = 0
-    for number, raw in enumerate(lines, 1):
-        try:
-            yield raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            utf16 = number == 1 and raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            guess = "utf-16" if utf16 else "latin-1"
-            raise DataError(
-                f"{path} is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start} (line {number}). "
-                f"Say what it is, such as encoding={guess!r}, or convert it: iconv -f {guess.upper()} -t UTF-8."
-            ) from error
-        offset += len(raw)
-
-
-def _other(lines: Iterable[str], path: Path, encoding: str) -> Iterator[str]:
+    """Yield decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are
+    part of a text."""
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    decoder = "utf-8-sig" if encoding == "utf-8" else encoding  # it leaves out a byte order mark
     number = 0
-    try:
-        for line in lines:
-            number += 1
-            yield line
-    except UnicodeError as error:
-        # The decoder reads ahead, so the line is only known to lie at or after the last whole one.
-        raise DataError(
-            f"{path} is not {encoding} (after line {number}): {error}. Give another encoding=, or convert it with iconv."
-        ) from error
+    with _readable(path), opened(path, "rt", encoding=decoder, newline="\n") as stream:
+        try:
+            for number, line in enumerate(stream, 1):  # noqa: B007
+                yield line
+        except UnicodeDecodeError as error:
+            before, byte = error.object[: error.start], error.object[error.start]
+            marked = number == 0 and error.object[:2] in _MARKS
+            guess = "utf-16" if marked else "latin-1"
+            raise DataError(
+                f"{path} is not {encoding if encoding != 'utf-8' else 'UTF-8'}: byte 0x{byte:02x} in line "
+                f"{number + before.count(10) + 1}. Say what it is, such as encoding={guess!r}, or "
+                f"convert it: iconv -f {guess.upper()} -t UTF-8."
+            ) from error
+        except UnicodeError as error:
+            raise DataError(
+                f"{path} is not {encoding}: {error}. Give another encoding=."
+            ) from error
 
 
 def _read_txt(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
@@ -301,36 +285,59 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    encoding = records.facts["encoding"]
-    delimiter = records.facts["delimiter"] = csv_delimiter(path, encoding)
-    rows = csv_rows(path, encoding, delimiter)
+    rows = csv_rows(path, records.facts["encoding"], records.facts)
     header = _header(next(rows, (0, []))[1], path)
-    preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
-    # Every CSV value is a string; only a guess has to tell texts from numbers.
-    is_text = {
-        name: column is not None or any(len(row) > i and _is_words(row[i]) for _, row in preview)
+    yield from _of_table(header, rows, column, records, _is_words)
+
+
+def _of_table(
+    header: list[str],
+    rows: Iterator[tuple[int, Sequence[Any]]],
+    column: str | None,
+    records: Records,
+    is_text: Callable[[Any], bool],
+) -> Iterator[tuple[int, object]]:
+    """Yield the texts of one column, with the number of each row; a blank row has an empty text.
+
+    Without a column it is looked for among those that hold texts in the first rows.
+    """
+    preview = list(itertools.islice(rows, PREVIEW_ROWS))
+    holds = {
+        name: column is not None
+        or not preview
+        or any(is_text(row[i]) for _, row in preview if i < len(row))
         for i, name in enumerate(header)
     }
-    if not preview:
-        is_text = dict.fromkeys(header, True)
-    chosen = records.facts["column"] = choose_column(column, is_text, str(path))
+    chosen = records.facts["column"] = choose_column(column, holds, records.where)
     index = header.index(chosen)
     for number, row in itertools.chain(preview, rows):
         text = row[index] if index < len(row) else ""
-        yield (
-            number,
-            records.cell(dict(zip(header, row, strict=False)), chosen, text)
-            if records.whole
-            else text,
-        )
+        if records.whole:
+            yield number, records.cell(dict(zip(header, row, strict=False)), chosen, text)
+        else:
+            yield number, text
 
 
 def csv_rows(
-    path: Path, encoding: str = "utf-8", delimiter: str | None = None
+    path: Path, encoding: str = "utf-8", facts: dict[str, Any] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """The fields of every row, with its line: as many as the header has, except in a blank row."""
-    delimiter = delimiter or csv_delimiter(path, encoding)
-    reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
+    """Yield the fields of every row, with its line: as many as the header has, except in a blank
+    row.
+
+    The header tells what separates the fields, which goes into `facts`.
+    """
+    # The limit is one of the process, 128 KiB at first: less than some documents.
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))
+    lines = text_lines(path, encoding)
+    head: list[str] = []
+    filled: list[str] = []
+    while len(filled) < 2 and (line := next(lines, None)) is not None:
+        head.append(line)
+        filled += [line] if line.strip() else []
+    delimiter = _delimiter(filled, path)
+    if facts is not None:
+        facts["delimiter"] = delimiter
+    reader = csv.reader(itertools.chain(head, lines), delimiter=delimiter, strict=True)
     width = 0
     try:
         for row in reader:
@@ -341,61 +348,39 @@ def csv_rows(
                     f"{path}, line {reader.line_num} has {len(row)} fields, the header has {width}. "
                     f"Put texts that hold {delimiter!r} or line ends in double quotes."
                 )
-            yield reader.line_num, row
+            if width:
+                yield reader.line_num, row
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes."
         ) from error
 
 
-def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
-    """The delimiter: the suffix's default, unless only another one splits header and rows
-    consistently."""
-    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever
-    # raised.
-    csv.field_size_limit(
-        max(csv.field_size_limit(), 1 << 26)
-    )  # a field takes eight times its length while it is read
+def _delimiter(lines: list[str], path: Path) -> str:
+    """Return what separates the fields of the header; the row below it tells where several could,
+    and what is only a mark in a name."""
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-    head = list(
-        itertools.islice(
-            (line for line in text_lines(path, encoding) if line.strip()), CSV_PREVIEW_ROWS
-        )
-    )
-    widths: dict[str, list[int]] = {}
-    for delimiter in DELIMITERS:
-        rows = []
-        try:
-            for row in csv.reader(head, delimiter=delimiter, strict=True):
-                rows.append(len(row))
-        except csv.Error as error:
-            if "unexpected end" not in str(
-                error
-            ):  # a quote in the middle of a field: it is not this one, or reading will say
-                continue
-        if rows and rows[0] > 1 and (delimiter == usual or max(rows[1:], default=2) > 1):
-            widths[delimiter] = (
-                rows[:-1] if len(head) == CSV_PREVIEW_ROWS else rows
-            )  # the last may go on in the next line
-    # where several split the header, the rows tell; a single one is taken, and a row that does not
-    # fit is an error later
-    even = [
-        delimiter for delimiter, rows in widths.items() if len(widths) == 1 or len(set(rows)) == 1
-    ]
-    if len(widths) > 1 and len(even) != 1 and not (usual in widths and not even):
-        given = " or by ".join(map(repr, widths))
+    widths = {one: [_width(line, one) for line in lines] for one in DELIMITERS}
+    possible = [one for one, width in widths.items() if width and width[0] > 1]
+    if len(lines) > 1 and lines[1].count('"') % 2 == 0:  # else it goes on in the next line
+        possible = [one for one in possible if widths[one][1] > 1]
+    even = [one for one in possible if len(set(widths[one])) == 1]
+    if len(possible) > 1 and len(even) == 1:
+        possible = even
+    if len(possible) > 1 and (even or usual not in possible):
+        given = " or by ".join(map(repr, possible))
         raise DataError(
-            f"{path}: its fields may be separated by {given}. Put fields that hold them in double quotes."
+            f"{path}: its fields may be separated by {given}. Put fields that hold them in double "
+            "quotes."
         )
-    found = even[0] if even else usual
-    if found != usual:
-        _say_delimiter(path, found)
-    return found
+    return possible[0] if len(possible) == 1 else usual
 
 
-@lru_cache(maxsize=64)  # a file is read more than once, and this is said once
-def _say_delimiter(path: Path, found: str) -> None:
-    log.info("%s: its fields are separated by %r", path, found)
+def _width(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter, strict=True), []))
+    except csv.Error:  # a quote in the middle of a field
+        return 0
 
 
 def _is_words(value: str) -> bool:
@@ -444,40 +429,35 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
 
 def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
     require("xlsx")
-    from openpyxl import load_workbook
+    from python_calamine import CalamineError, CalamineWorkbook
 
     records.unit = "row"
     try:
-        book = load_workbook(path, read_only=True, data_only=True)
-        sheet, more = book.worksheets[0], [one.title for one in book.worksheets[1:]]
-        if more:
-            log.info("%s: its first sheet is read (%s), not %s", path, sheet.title, ", ".join(more))
-        rows = enumerate(sheet.iter_rows(values_only=True), 1)
-        first = next(rows, (0, ()))[1]
-        places = [i for i, name in enumerate(first) if name is not None]
-        header = _header([str(first[i]) for i in places], path)
-        preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
-        holds = dict.fromkeys(header, False)
-        for _, row in preview:
-            holds.update(
-                {
-                    name: True
-                    for i, name in zip(places, header, strict=True)
-                    if isinstance(_at(row, i), str)
-                }
-            )
-        if column in holds:
-            holds[column] = True
-        chosen = records.facts["column"] = choose_column(column, holds, str(path))
-        for number, row in itertools.chain(preview, rows):
-            cells = dict(zip(header, (_at(row, i) for i in places), strict=True))
-            yield number, records.cell(cells, chosen, cells[chosen])
-    except (DataError, GeneratorExit):
-        raise
-    except Exception as error:  # of many kinds, from files that can say anything
+        book = CalamineWorkbook.from_path(path)
+        sheet = book.get_sheet_by_index(0)
+        cells = sheet.to_python()
+    except (CalamineError, OSError) as error:
         raise DataError(
             f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv."
         ) from error
+    more = book.sheet_names[1:]
+    if more:
+        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, ", ".join(more))
+    first = cells[0] if cells else []
+    places = [i for i, name in enumerate(first) if name != ""]
+    header = _header([str(_cell(first[i])) for i in places], path)
+    above = (sheet.start or (0, 0))[0]
+    rows = (
+        (number, [_cell(row[i]) for i in places]) for number, row in enumerate(cells[1:], above + 2)
+    )
+    yield from _of_table(header, rows, column, records, lambda value: isinstance(value, str))
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell's value: None where it is empty, a whole number where it is one."""
+    if value == "":
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _header(names: list[str], path: Path) -> list[str]:
@@ -487,10 +467,6 @@ def _header(names: list[str], path: Path) -> list[str]:
     if twice is not None:
         raise DataError(f"{path} has two columns named {twice!r}. Rename one of them.")
     return names
-
-
-def _at(row: Sequence[Any], place: int) -> Any:
-    return row[place] if place < len(row) else None
 
 
 _READERS: dict[str, Callable[[Path, str | None, Records], Iterator[tuple[int, object]]]] = {
@@ -563,7 +539,7 @@ def read_table(table: Any, names: list[str], column: str | None, whole: bool = F
         if name == column:
             return True
         some = [
-            value for value in itertools.islice(values(name), CSV_PREVIEW_ROWS) if value is not None
+            value for value in itertools.islice(values(name), PREVIEW_ROWS) if value is not None
         ]
         return bool(some) and isinstance(some[0], str)
 
@@ -630,11 +606,7 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
 
 
 def _csv_rows(path: Path) -> tuple[list[str], Rows]:
-    filled = (
-        (number, fields)
-        for number, fields in csv_rows(path)
-        if any(field.strip() for field in fields)
-    )
+    filled = (row for row in csv_rows(path) if any(field.strip() for field in row[1]))
     header = _header([name.strip() for name in next(filled, (0, []))[1]], path)
     return header, [(number, dict(zip(header, fields, strict=True))) for number, fields in filled]
 
