@@ -1,23 +1,18 @@
 """A lesson: a student's folder, texts and what their teacher says of them, on disk; and the
 training of the student on it.
 
-Everything that the training needs and makes is in the lesson's folder, so that a process that is
-killed goes on where it was, and several processes (`accelerate launch -m
-layerscope.improving.lesson FOLDER`) can train one student.
+Everything that the training needs and makes is in the lesson's folder, so that a training that was
+stopped is resumed.
 
 The training is sentence-transformers' own; what is here is the loss, and when to stop.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import os
 import pickle
-import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,17 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerscope.core.files import sha256_of
 from layerscope.core.heads import unit
-from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
-from layerscope.exporting.formats.sentence_transformers import load_folder, modules_of
+from layerscope.core.json import read_json
+from layerscope.errors import RunFolderError, UnknownNameError
+from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.extras import missing
 from layerscope.models.settings import quiet
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.store import atomic
-
-log = logging.getLogger("layerscope")
 
 STEPS = 3000
 """The most steps that a training takes; the rate of learning falls to zero with the last."""
@@ -70,7 +62,6 @@ _SAVE_EVERY = 300.0  # seconds between two states to go on from
 
 OnLog = Callable[[dict[str, Any]], None]
 START, BEST, TEXTS, TARGET, PLAN = "start", "best", "texts.json", "target.npy", "plan.json"
-_OWN = re.compile(rf"{START}|{BEST}-\d+|checkpoint-\d+|{TEXTS}|{TARGET}|{PLAN}|runs|eval")
 
 
 def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
@@ -135,81 +126,25 @@ class Lesson:
     folder: Path
 
     def write(self, texts: Sequence[str], target: np.ndarray, facts: Mapping[str, Any]) -> None:
-        """Texts and their target, and `facts`: how many of the last texts are `watched` to say when
-        to stop, the `seed`, the `device`, and settings of the trainer that are `given`. What a
-        stopped training got to is kept, where it is whole."""
-        kept = self._kept({**facts, "texts": len(texts)})
-        if not kept:
-            self.remove()
-            self.folder.mkdir(exist_ok=True)
+        """Write texts and their target, and `facts`: how many of the last texts are `watched` to
+        say when to stop, the `seed`, the `device`, and settings of the trainer that are `given`.
+
+        What a stopped training of the same folder reached is kept.
+        """
+        self.folder.mkdir(exist_ok=True)
+        known = self.update() if (self.folder / PLAN).is_file() else {}
         atomic.write_json(self.folder / TEXTS, list(texts))
         atomic.write(
             self.folder / TARGET, lambda stream: np.save(stream, unit(target).astype(np.float32))
         )
-        self._record({**kept, **facts, "texts": len(texts)})
-
-    def _kept(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What a plan that is there says of a training with these facts: nothing if it or the best
-        student was changed."""
-        if not os.path.lexists(self.folder / PLAN):
-            return {}
-        try:
-            plan = read_json(self.folder / PLAN)
-            same = matches_checksum(plan) and all(
-                plan[name] == value for name, value in atomic.plain(facts).items()
-            )
-            curve = [[int(step), float(score)] for step, score in plan.get("curve", [])]
-            if same and 0 < plan.get("most", 1) <= STEPS and plan.get("seconds", 1.0) > 0:
-                told = {
-                    str(name): (sha, self._sum(str(name)))
-                    for name, sha in plan.get("sums", {}).items()
-                }
-                sums = {name: sha for name, (sha, found) in told.items() if found == sha}
-                for name in (
-                    name for name, (sha, found) in told.items() if found not in (sha, None)
-                ):
-                    log.warning("%s is damaged, and is not gone on from", self.folder / name)
-                best = f"{BEST}-{plan['best_step']}" if curve else None
-                if best is None or best in sums:
-                    return {**plan, "sums": sums}
-        except (LayerscopeError, OSError, LookupError, TypeError, ValueError, AttributeError):
-            pass
-        log.warning("%s was damaged or changed: the training begins anew", self.folder)
-        return {}
-
-    def _sum(self, name: str) -> str | None:
-        """The sha256 of all files in a folder of the lesson's; an error where its modules are not
-        standard ones."""
-        place = self.folder / name
-        if not _OWN.fullmatch(name) or not place.is_dir():
-            return None
-        modules_of(place)
-        files = sorted(file for file in place.rglob("*") if file.is_file())
-        return hashlib.sha256(
-            "\n".join(f"{file.relative_to(place)} {sha256_of(file)}" for file in files).encode()
-        ).hexdigest()
-
-    def note(self, name: str, **facts: Any) -> None:
-        """A folder of the lesson's is whole: from now on it is gone on from. Those that are no
-        longer there are forgotten."""
-        there = {
-            one: sha
-            for one, sha in self.update().get("sums", {}).items()
-            if (self.folder / one).is_dir()
-        }
-        self.update(sums={**there, name: self._sum(name)}, **facts)
+        atomic.write_json(self.folder / PLAN, {**known, **facts, "texts": len(texts)})
 
     def update(self, **facts: Any) -> dict[str, Any]:
         """What is known of the lesson, with more."""
         known = {**read_json(self.folder / PLAN), **facts}
-        known.pop(CHECKSUM, None)
         if facts:
-            self._record(known)
+            atomic.write_json(self.folder / PLAN, known)
         return known
-
-    def _record(self, plan: dict[str, Any]) -> None:
-        plain = atomic.plain(plan)
-        atomic.write_json(self.folder / PLAN, {**plain, CHECKSUM: checksum(plain)})
 
     @property
     def best(self) -> Path:
@@ -218,24 +153,8 @@ class Lesson:
         return self.folder / (START if step is None else f"{BEST}-{step}")
 
     def remove(self) -> None:
-        """Take away what the lesson wrote; what else is in its folder stays."""
-        for path in (
-            self.folder.iterdir() if self.folder.is_dir() and not self.folder.is_symlink() else ()
-        ):
-            if path.is_dir() and not path.is_symlink() and _OWN.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
-            elif _OWN.fullmatch(path.name) or atomic.is_part(path):
-                path.unlink(missing_ok=True)
-        with suppress(OSError):  # something is left, or it is not ours
-            self.folder.rmdir()
-
-    def refuse_links(self) -> None:
-        """Refuse a folder in which something would be written through a link to another place."""
-        for path in (self.folder, *self.folder.rglob("*")):
-            if path.is_symlink() or (path.is_file() and path.stat().st_nlink > 1):
-                raise RunFolderError(
-                    f"{path} is a link, and nothing is written through one. Remove it, or choose another out=."
-                )
+        """Remove the lesson's folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(
         self,
@@ -243,29 +162,24 @@ class Lesson:
         on_step: Callable[[int, int], None] | None = None,
         on_log: OnLog | None = None,
     ) -> dict[str, Any]:
-        """Train the student, or go on with its training; returns the lesson's facts. The best
-        student is in `self.best`.
+        """Train the student, or resume its training; returns the lesson's facts. The best student
+        is in `self.best`.
 
-        `on_step` hears how many steps are done and how many there are at most, `on_log` what the
-        trainer says of a step.
+        `on_step` gets the steps that are done and how many there are at most, `on_log` what the
+        trainer logs at a step.
         """
         self.plan_steps(minutes)
         trainer = self._trainer(on_step, on_log)
-        steps = [
-            int(name.rpartition("-")[2])
-            for name in self.update().get("sums", {})
-            if name.startswith("checkpoint-")
-        ]
-        last = str(self.folder / f"checkpoint-{max(steps)}") if steps else None
+        saved = self.update().get("saved")  # a checkpoint that was written whole
+        last = None if saved is None else str(self.folder / saved)
         try:
             with quiet():
                 trainer.train(resume_from_checkpoint=last)
         except pickle.UnpicklingError as error:  # a stranger's: no code of it was run
             raise RunFolderError(
-                f"{last} cannot be gone on from. Remove {self.folder}, and run it again."
+                f"{last} cannot be resumed from. Remove {self.folder}, and run it again."
             ) from error
-        told = {"steps": trainer.state.global_step, "history": trainer.state.log_history}
-        return self.update(**(told if trainer.is_world_process_zero() else {}))
+        return self.update(steps=trainer.state.global_step)
 
     def plan_steps(self, minutes: float | None) -> None:
         """Say how many steps the time allows, from a few that are tried out and forgotten; once, so
@@ -346,6 +260,8 @@ class Lesson:
             "use_cpu": student.device.type == "cpu", **check_settings(plan["given"]), "max_steps": steps,
         }  # fmt: skip
         args = SentenceTransformerTrainingArguments(output_dir=str(self.folder), **given)
+        if args.n_gpu > 1:
+            args._n_gpu = 1  # the loss reads a batch by itself; the model stays on its GPU
         with quiet():
             trainer = SentenceTransformerTrainer(
                 model=student, args=args, loss=_loss(student, target),
@@ -373,14 +289,8 @@ def _head_rates(linear: nn.Linear) -> dict[str, float]:
 
 
 def _batch(texts: int, device: torch.device, given: Mapping[str, Any]) -> int:
-    """Texts of a step in one process: at least four steps to a pass."""
-    usual = max(
-        2,
-        min(
-            CPU_BATCH if device.type == "cpu" else BATCH,
-            texts // (4 * int(os.environ.get("WORLD_SIZE", 1))),
-        ),
-    )
+    """Texts of a step: at least four steps to a pass."""
+    usual = max(2, min(CPU_BATCH if device.type == "cpu" else BATCH, texts // 4))
     return int(given.get("per_device_train_batch_size", usual))
 
 
@@ -452,8 +362,7 @@ def _keeper(
     from transformers import TrainerCallback
 
     class Keeper(TrainerCallback):
-        """Writes the best student so far, and stops when none has been better for a while: in every
-        process alike."""
+        """Writes the best student so far, and stops when none has been better for a while."""
 
         def __init__(self) -> None:
             self.curve = lesson.update().get("curve", [])
@@ -482,29 +391,22 @@ def _keeper(
                 i for i, (at, _) in enumerate(earlier) if (lesson.folder / f"{BEST}-{at}").is_dir()
             ]
             best = max([*kept, len(earlier)], key=lambda i: self.curve[i][1])
-            if state.is_world_process_zero:
-                if best == len(earlier):
-                    before, name = lesson.best, f"{BEST}-{step}"
-                    shutil.rmtree(
-                        lesson.folder / name, ignore_errors=True
-                    )  # of a process that was killed while it wrote
-                    with quiet():
-                        student.save_pretrained(str(lesson.folder / name))
-                    lesson.note(name, curve=self.curve, best_step=step)
-                    if before.name not in (name, START):
-                        shutil.rmtree(before, ignore_errors=True)
-                else:
-                    lesson.update(curve=self.curve, best_step=self.curve[best][0])
+            if best == len(earlier):
+                before, name = lesson.best, f"{BEST}-{step}"
+                # of a process that was killed while it wrote
+                shutil.rmtree(lesson.folder / name, ignore_errors=True)
+                with quiet():
+                    student.save_pretrained(str(lesson.folder / name))
+                lesson.update(curve=self.curve, best_step=step)
+                if before.name not in (name, START):
+                    shutil.rmtree(before, ignore_errors=True)
+            else:
+                lesson.update(curve=self.curve, best_step=self.curve[best][0])
             control.should_training_stop = (
                 control.should_training_stop or len(earlier) - best >= PATIENCE
             )
 
         def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.is_world_process_zero:
-                lesson.note(f"checkpoint-{state.global_step}")
+            lesson.update(saved=f"checkpoint-{state.global_step}")
 
     return Keeper()
-
-
-if __name__ == "__main__":
-    Lesson(Path(sys.argv[1])).run()

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from layerscope.core.heads import Head, Ridge
 from layerscope.core.identity import model_key
 from layerscope.core.readout import HEAD, Readout
-from layerscope.errors import LayerscopeError, one_line
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import prepare
 from layerscope.improving.lesson import START, Lesson, agreement
@@ -107,7 +102,6 @@ def train_student(
     key = _key(model, layer, max_length, texts, target, seed, minutes, settings)
     with _folder(work, key) as folder:
         lesson = Lesson(folder)
-        lesson.refuse_links()
         readout, both = Readout(centering=HEAD), np.concatenate([learned, watched])
         facts = {
             "watched": aside,
@@ -116,9 +110,7 @@ def train_student(
             "device": str(model.device),
         }
         lesson.write([texts[i] for i in both], target[both], facts)
-        shutil.rmtree(
-            folder / START, ignore_errors=True
-        )  # written anew: what was there may have been changed
+        shutil.rmtree(folder / START, ignore_errors=True)
         prepare(
             model,
             layer,
@@ -130,7 +122,7 @@ def train_student(
             center=lambda _: head,
         )
         run, told, scores = (
-            _run(lesson, minutes, model.device, bar, on_rows),
+            _run(lesson, minutes, bar, on_rows),
             [texts[i] for i in checked],
             [],
         )
@@ -161,14 +153,9 @@ def _interval(gains: np.ndarray) -> list[float]:
 
 
 def _run(
-    lesson: Lesson,
-    minutes: float | None,
-    device: torch.device,
-    bar: Progress,
-    on_rows: OnRows | None,
+    lesson: Lesson, minutes: float | None, bar: Progress, on_rows: OnRows | None
 ) -> dict[str, Any]:
-    """Train: on all GPUs that there are, unless the model was put on another device than the
-    first."""
+    """Train, and show the steps."""
     begun = False
 
     def on_step(done: int, most: int) -> None:
@@ -178,17 +165,7 @@ def _run(
             begun = True
         bar.advance(1)
 
-    many = torch.cuda.device_count() if device.type == "cuda" and not device.index else 1
-
-    def on_log(told: dict[str, Any]) -> None:
-        _send_log(on_rows, told)
-
-    if many < 2:
-        return lesson.run(minutes, on_step, on_log)
-    facts = launch(lesson, many, minutes)
-    for told in facts.get("history", []):  # of other processes it is heard at the end
-        _send_log(on_rows, told)
-    return facts
+    return lesson.run(minutes, on_step, partial(_send_log, on_rows))
 
 
 def _send_log(on_rows: OnRows | None, told: Mapping[str, Any]) -> None:
@@ -199,37 +176,6 @@ def _send_log(on_rows: OnRows | None, told: Mapping[str, Any]) -> None:
         if name != "step" and isinstance(value, int | float)
     }
     send(on_rows, told["step"], values)
-
-
-def launch(lesson: Lesson, processes: int, minutes: float | None = None) -> dict[str, Any]:
-    """Train by several processes, each with a GPU where there are any."""
-    lesson.plan_steps(minutes)
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc_per_node={processes}",
-        "-m",
-        Lesson.__module__,
-    ]
-    child = subprocess.Popen(  # noqa: S603 - a session of its own, so that all processes end with it
-        [sys.executable, *command, str(lesson.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        _, told = child.communicate()
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    if child.returncode:
-        errors = [
-            line for line in told.splitlines() if "Error" in line and "ChildFailedError" not in line
-        ]
-        raise LayerscopeError(
-            f"training by {processes} processes failed: {one_line(errors[0] if errors else told[-300:])}"
-        )
-    return lesson.update()
 
 
 def _key(
