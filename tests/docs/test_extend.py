@@ -20,6 +20,7 @@ import json, sys
 from pathlib import Path
 import layerscope
 from layerscope.exporting import export
+from my_package.deepest import Deepest
 from layerscope.exporting.formats import FORMATS
 from tests.docs.sandbox import TEXTS
 from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
@@ -34,7 +35,7 @@ inside = layerscope.profile(model, TEXTS[:6], metrics=["prompt_entropy"], sites=
 out["family"] = [model.identity["family"], sorted(inside.table["site"].unique())[0]]
 
 words = [f"{a} {b} {c}" for a in "red green blue".split() for b in "sea sky".split() for c in "one two three four".split()]
-better = layerscope.improve(tiny_model("llama"), words, judge="deepest", templates=["one-word"], max_length=64, progress=False)
+better = layerscope.improve(tiny_model("llama"), words, judge=Deepest(), templates=["one-word"], max_length=64, progress=False)
 out["judge"] = [better.manifest["judge"], sorted(set(better.table["score"]))]
 scored = layerscope.evaluate(tiny_model(), "WordPairs", store=Path("store"), scoring_workers=0, offline=True, progress=False)
 out["task"] = [scored.failed, len(scored.scores)]

@@ -216,7 +216,7 @@ def test_labels_score_heads_as_heads(
 
 
 def test_a_pattern_that_begins_with_a_line_end(llama) -> None:
-    result = improve(llama, TEXTS, templates=['\n{text} in one word: "'], judge="rankme")
+    result = improve(llama, TEXTS, templates=['\n{text} in one word: "'], judge="none")
     own = result.table[result.table["readout"].str.startswith('\n{text} in one word: "/')]
     assert own["score"].notna().any()
     assert result.table["chosen"].sum() == 1

@@ -39,7 +39,7 @@ class ImproveSettings(shared.CommandOptions):
         "minilm-l6",
         "--judge",
         panel=CHOICE,
-        help="Sentence encoder that ranks the candidates, or a judge by name; none: the model's own consistency.",
+        help="Sentence encoder that ranks the candidates; none: the model's own consistency.",
     )
     budget: float | None = option(
         None,

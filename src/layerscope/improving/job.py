@@ -133,8 +133,8 @@ def improve(
       documents, a catalogued corpus or a
       hub dataset. About `sample` texts, drawn at random, are judged on.
     - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own
-      consistency. Or another judge:
-      its name (`rankme`, or one that a package adds) or an object with a method `judge`.
+      consistency. Or an
+      object with a method `judge`.
     - `queries`: questions, as a file or strings: choose how they find these texts, each side read
       in its own way. `pairs`: a file
       of queries and documents (texts or ids) that belong together, which then judge as well.
@@ -195,7 +195,7 @@ def improve(
     make_grid(
         names, has_cls=False, has_norm=True
     )  # what is wrong is said before anything is loaded
-    judge = find_judge(judge, labels is not None)
+    judge = find_judge(judge)
     place = None if out is None else Path(out)
     if (
         place is not None and not (place / MANIFEST).is_file()

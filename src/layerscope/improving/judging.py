@@ -1,12 +1,11 @@
-"""Which judge is asked, and what it says: an encoder, a judge by name, the model's own consistency,
-and a few labels."""
+"""Which judge is asked, and what it says: an encoder, an object with a method `judge`, the model's
+own consistency, and a few labels."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Agreement, Neighborhoods, similarities
-from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, combined, scored_by_items
+from layerscope.selection.judges.base import TEXTS, Judge, combined, scored_by_items
 from layerscope.selection.judges.consistency import (
     VIEWS,
     SelfConsistency,
@@ -58,66 +57,33 @@ suit it."""
 
 
 JudgeGiven = str | LoadedModel | Judge
-"""What `improve(judge=…)` takes: a model's name or a loaded model to agree with, or a judge, by
-name or as an object."""
+"""What `improve(judge=…)` takes: a model's name or a loaded model to agree with, `none`, or an
+object with a method `judge`."""
 
 
-def find_judge(given: JudgeGiven | None, has_labels: bool) -> JudgeGiven:
-    """Which judge is meant: `none` (self-consistency, or the labels alone), a model's name, a
-    loaded model, or a judge.
-
-    Judges are known by name (those of other packages by their entry points) and come before models
-    of the same name.
-    """
-    if given is None or given == SelfConsistency.name:
+def find_judge(given: JudgeGiven | None) -> JudgeGiven:
+    """Return the judge that is meant: `none` (self-consistency, or the labels alone), a model's
+    name, a loaded model, or a judge."""
+    if given is None:
         return NONE
+    if isinstance(given, LoadedModel):
+        return given
     if not isinstance(given, str):
-        if isinstance(given, LoadedModel):
-            return given
-        if not isinstance(given, Judge):
+        if isinstance(given, type) or not isinstance(given, Judge):
             raise LayerscopeError(
-                "a judge is a name, a loaded model, or an object with name, summary, views and a method `judge`, "
+                "a judge is a model's name, a loaded model, or an object with name, summary, views and a method `judge`, "
                 f"not {given!r:.60}."
             )
-        return _check_views(_build(cast(Any, given)) if isinstance(given, type) else given)
-    if given == FewLabels.name:
-        if not has_labels:
-            raise LayerscopeError(
-                f"the judge {given!r} needs labeled examples: give a file of them with labels=."
-            )
-        return NONE
-    if given in JUDGES or given in JUDGES.broken:
-        return _check_views(_build(JUDGES.get(given)))
+        return _check_views(given)
     if given != NONE:
         try:
             check_name(given)
         except UnknownNameError as error:
-            raise UnknownNameError("judge", given, [*JUDGES, NONE, *catalogue()], _FORMS) from error
+            raise UnknownNameError("judge", given, [NONE, *catalogue()], _FORMS) from error
     return given
 
 
-_FORMS = "A judge is one of these names, or a sentence encoder: one of the catalogue, a folder, or a hub id org/name[@revision]."
-
-
-def _build(kind: type[Judge]) -> Judge:
-    """A judge that is known by name; one that has to be given something cannot be asked by name
-    alone."""
-    if kind is Agreement:
-        raise LayerscopeError(
-            "the judge 'agreement' needs an encoder to agree with: give its name (judge='minilm-l6')."
-        )
-    missing = [
-        parameter.name
-        for parameter in inspect.signature(kind).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if missing:
-        raise LayerscopeError(
-            f"the judge {kind.name!r} needs {', '.join(missing)} and cannot be asked by name alone: "
-            f"give it as an object, improve(…, judge={kind.__name__}(…))."
-        )
-    return kind()
+_FORMS = "A judge is none, or a sentence encoder: one of the catalogue, a folder, or a hub id org/name[@revision]."
 
 
 def _check_views(judge: Judge) -> Judge:
@@ -133,8 +99,8 @@ def _check_views(judge: Judge) -> Judge:
 class Panel:
     """Everything that judges: an encoder or none, labels or none, a judge of its own kind or none.
 
-    `own` is a judge that was given by name or as an object, or the model's self-consistency where
-    nothing else judges.
+    `own` is a judge that was given as an object, or the model's self-consistency where nothing else
+    judges.
     """
 
     encoder: LoadedModel | None

@@ -1,4 +1,4 @@
-"""Judges: registry, resampling, combining."""
+"""Judges: resampling, combining."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 
 from layerscope.core.candidates import DRAWS
-from layerscope.errors import UnknownNameError
-from layerscope.selection.judges import JUDGES, ScoredCandidates, combined, judges
+from layerscope.selection.judges import ScoredCandidates, combined
 from layerscope.selection.judges.base import scored_by_items, text_weights
 from layerscope.selection.judges.few_labels import FewLabels
 from layerscope.selection.labels.read import build
 from tests.selection.judges.support import CANDIDATES
-
-
-def test_every_judge_is_one_file_and_known_by_name():
-    names = set(judges())
-    assert {"agreement", "self-consistency", "labels", "rankme"} <= names
-    with pytest.raises(UnknownNameError, match="Did you mean 'agreement'"):
-        JUDGES.get("agrement")
 
 
 def test_resamples_are_shares_and_seeded():

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from layerscope.core.candidates import DRAWS, ScoredCandidates
-from layerscope.core.plugins import Registry
 from layerscope.core.readout import Readout
 from layerscope.core.statistics import bootstrap_weights
 
@@ -44,39 +43,6 @@ class Judge(Protocol):
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """Score every candidate."""
         ...
-
-
-def _is_judge(thing: Any) -> bool:
-    return (
-        isinstance(thing, type)
-        and isinstance(getattr(thing, "name", None), str)
-        and callable(getattr(thing, "judge", None))
-    )
-
-
-def _in_module(module: Any) -> list[type[Judge]]:
-    """The judges that a module defines."""
-    mine = [
-        thing
-        for thing in vars(module).values()
-        if _is_judge(thing) and thing.__module__ == module.__name__
-    ]
-    return [thing for thing in mine if thing.name and not thing.__name__.startswith("_")]
-
-
-JUDGES: Registry[type[Judge]] = Registry(
-    "judge",
-    "layerscope.judges",
-    name=lambda judge: judge.name,
-    check=_is_judge,
-    package="layerscope.selection.judges",
-    find=_in_module,
-)
-
-
-def judges() -> dict[str, type[Judge]]:
-    """All judges by name, those of other packages included."""
-    return JUDGES.all()
 
 
 def text_weights(count: int, seed: int = 0) -> np.ndarray:
