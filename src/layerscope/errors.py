@@ -25,11 +25,6 @@ _HARMFUL = {
     if chr(code) not in "\t\n"
 }
 
-MAX_COST = (
-    "The mean over several prompts is gone. For a lighter model let improve fit a head: budget=0.3."
-)
-"""What became of `improve(max_cost=…)`."""
-
 # (kind, what people write) -> what they mean, where another name is nearer in its letters
 USUALLY_MEANT = {
     ("metric", "entropy"): "prompt_entropy",

@@ -17,7 +17,6 @@ from layerscope.improving import heads as module
 from layerscope.improving.choose import front
 from layerscope.improving.heads import READOUT, find_teacher, fit_heads
 from layerscope.improving.judging import Panel
-from tests.cli.support import run_main
 from tests.improving.test_improve import some_texts
 
 TEXTS = some_texts(300)
@@ -172,18 +171,6 @@ def test_the_front_has_what_nothing_cheaper_beats(llama) -> None:
 def test_minutes_are_positive(llama) -> None:
     with pytest.raises(InvalidValueError, match="time= is minutes"):
         improve(llama, TEXTS, time=0)
-
-
-def test_max_cost_names_the_head(
-    llama, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(InvalidValueError, match=r"fit a head: budget=0.3"):
-        improve(llama, TEXTS, max_cost=8)
-    ended = run_main(
-        monkeypatch, capsys, "improve", "m", "--data", "d", "--out", "o", "--max-cost", "8"
-    )
-    assert ended.code == 2
-    assert "--budget 0.3" in " ".join(ended.err.split())
 
 
 def test_a_head_cannot_be_evaluated_by_name() -> None:

@@ -17,7 +17,6 @@ from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving import record
 from layerscope.improving.stages import StageLines
 from layerscope.store.embeddings import text_key
-from layerscope.version import VERSION
 from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.usefixtures("stored")
@@ -177,29 +176,10 @@ def test_without_texts_no_file_of_the_folder_holds_one(llama, judge, tmp_path):
 
 
 @pytest.mark.usefixtures("here")
-def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monkeypatch, caplog):
-    texts, out = some_texts(), tmp_path / "better"
-    first = quick(llama, texts, judge=judge, out=out)
+def test_the_manifest_has_the_settings_of_the_rule(llama, judge, tmp_path):
+    first = quick(llama, some_texts(), judge=judge, out=tmp_path / "better")
     assert first.manifest["rule"]["tie margin"] == record.CHEAPER_WITHIN
     assert "weight of labels" not in first.manifest["rule"]  # it had no part in this choice
-    quick(llama, texts, judge=judge, out=out)
-    assert not caplog.records
-    with monkeypatch.context() as patch:
-        patch.setattr(record, "CHEAPER_WITHIN", 0.25)
-        patch.setattr(record, "VERSION", "99.0")
-        assert (
-            quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]
-        )  # returned as it is
-    told = (
-        f"{out} was chosen by layerscope {VERSION} with another rule (tie margin 0.025, now 0.25)."
-    )
-    assert caplog.messages == [f"{told} To choose again: overwrite=True."]
-    older = {name: value for name, value in first.manifest.items() if name != "rule"}
-    settings = record.Settings([], [], None, 1, 0, 60, "minilm-l6", None, 96)
-    assert (
-        record.other_rule(older, settings)
-        == f"layerscope {VERSION} with a rule whose settings were not recorded"
-    )
 
 
 def test_a_sentence_encoder_is_left_alone(judge):

@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from layerscope import terminal
 from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
-from layerscope.errors import MAX_COST, LayerscopeError, near_misses, os_advice, printable
+from layerscope.errors import LayerscopeError, near_misses, os_advice, printable
 from layerscope.version import VERSION
 
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets
@@ -103,8 +103,6 @@ class Plain:
             meant = [
                 name for names in SAME_OPTION if given in names for name in names if name in known
             ]
-            if given == "--max-cost":
-                ctx.fail(f"No such option: {given}. {MAX_COST.replace('budget=', '--budget ')}")
             meant = meant or near_misses(given, [name for name in known if name.startswith("--")])
             if given not in known and len(given) > 2 and meant:
                 ctx.fail(f"No such option: {given}. Did you mean {meant[0]}?")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,6 @@ from layerscope.core.runs import MANIFEST, read_back
 from layerscope.data.corpus import lack_words
 from layerscope.engines import Engine
 from layerscope.errors import (
-    MAX_COST,
     InvalidValueError,
     LayerscopeError,
     NonFiniteStatesError,
@@ -65,7 +63,6 @@ from layerscope.improving.record import (
     is_finished,
     left_alone,
     manifest_of,
-    other_rule,
     told,
 )
 from layerscope.improving.result import Improved
@@ -85,8 +82,6 @@ from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
-
-log = logging.getLogger("layerscope")
 
 
 def improve(
@@ -158,8 +153,6 @@ def improve(
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
     """
-    if "max_cost" in options:
-        raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
     ways: dict[str, Any] = {
         "engine": engine,
         "offline": offline,
@@ -285,11 +278,7 @@ class ImproveJob:
         config = self.settings.config(self.model, self.sample)
         if out is not None:
             if not overwrite and is_finished(out, config):
-                finished = read_back(Improved.kind, Improved.load, out)
-                other = other_rule(finished.manifest, self.settings)
-                if other:
-                    log.warning("%s was chosen by %s. To choose again: overwrite=True.", out, other)
-                return finished
+                return read_back(Improved.kind, Improved.load, out)
             check_free(out, overwrite)
         self.config, self.clock = config, perf_counter()
         if self.model.identity.get("sentence_encoder"):

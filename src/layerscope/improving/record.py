@@ -82,9 +82,7 @@ class Settings:
         }
 
     def rule(self) -> dict[str, float]:
-        """The settings of the rule that chooses, as far as they concern this run. No options:
-        versions may differ in them.
-        """
+        """The settings of the rule that chooses, as far as they concern this run."""
         told: dict[str, float] = {
             "tie margin": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
             "neighbors compared": agreement.NEIGHBORS, "neighbors ranked": agreement.NEAR,
@@ -109,24 +107,6 @@ class Settings:
                 "texts of the second opinion": PARTS_OF,
             }
         return told
-
-
-def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
-    """In words, by which other rule a finished run was chosen; empty where it is the present
-    one."""
-    if manifest["evidence"]["candidates"] == 0:  # a sentence encoder: nothing was chosen
-        return ""
-    then, now = manifest["rule"], settings.rule()
-    differing = [
-        f"{name} {then.get(name, 'unset')}, now {now.get(name, 'unset')}"
-        for name in dict.fromkeys([*then, *now])
-        if then.get(name) != now.get(name)
-    ]
-    return (
-        f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})"
-        if differing
-        else ""
-    )
 
 
 def is_finished(out: Path, config: dict[str, Any]) -> bool:

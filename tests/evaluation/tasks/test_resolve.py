@@ -106,10 +106,10 @@ def test_specs_travel(made_up: Path) -> None:
             "name": spec.name,
             "source": spec.source,
             "path": spec.path,
-            "limit": 8,
+            "sample": 8,
             "seed": 0,
         }
-        assert task_config(spec) == config  # the names that the folders of earlier versions have
+        assert task_config(spec) == config
         assert len(pickle.dumps(spec)) < 500
 
 
