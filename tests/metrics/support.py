@@ -97,15 +97,49 @@ def by_key(samples: Samples) -> np.ndarray:
     return np.argsort(samples.keys)
 
 
+def pooled_prepared(samples: Samples, o: Options) -> np.ndarray:
+    """The pooled vectors, prepared in groups of their order of arrival if the options say so."""
+    return ref.prepare_in_groups(samples.pooled, o.pooled_rows, o.group or len(samples))
+
+
 def views_prepared(samples: Samples, o: Options) -> tuple[np.ndarray, np.ndarray]:
-    """The first two views in canonical order."""
-    views = samples.views[by_key(samples)]
-    return ref.prepare(views[:, 0], o.view_rows), ref.prepare(views[:, 1], o.view_rows)
+    """The first two views in canonical order, each prepared in groups of its order of arrival."""
+    group, order = o.group or len(samples), by_key(samples)
+    one, other = (
+        ref.prepare_in_groups(samples.views[:, i], o.view_rows, group)[order] for i in (0, 1)
+    )
+    return one, other
+
+
+def _prompt_entropy(tokens: np.ndarray, o: Options) -> float:
+    if o.clamp_gram:
+        return ref.clamped_entropy(ref.prepare(tokens, o.rows), o.alpha)
+    return ref.prompt_entropy(tokens, o.alpha, o.rows)
+
+
+def _dataset_entropy(s: Samples, o: Options) -> float:
+    entropy = ref.clamped_entropy if o.clamp_gram else ref.matrix_entropy
+    return entropy(pooled_prepared(s, o), o.alpha)
+
+
+def _infonce(s: Samples, o: Options) -> float:
+    loss = ref.infonce_one_way if o.infonce_one_way else ref.infonce
+    return loss(*views_prepared(s, o), o.temperature)
+
+
+def _lidar(s: Samples, o: Options) -> float:
+    group, count = o.group or len(s), s.views.shape[1]
+    views = [ref.prepare_in_groups(s.views[:, i], o.lidar_rows, group) for i in range(count)]
+    return ref.lidar(np.stack(views, axis=1), o.delta, o.alpha)
 
 
 def _dime(s: Samples, o: Options) -> float:
     a, b = views_prepared(s, o)
-    return ref.dime(a, b, ref.permutations(len(a), o.permutations, o.seed), o.alpha)
+    feature_side = o.dime_feature_side and len(a) > a.shape[1]
+    permutations = ref.permutations(
+        min(a.shape) if feature_side else len(a), o.permutations, o.seed
+    )
+    return ref.dime(a, b, permutations, o.alpha, feature_side)
 
 
 def _over_prompts(
@@ -114,25 +148,27 @@ def _over_prompts(
     return lambda s, o: float(np.mean([function(t, o) for t in s.tokens]))
 
 
-# The value of every metric on Samples. A new metric needs an entry here:
-# tests/metrics/test_against_reference.py checks.
+# The value of every metric on Samples. A new metric needs an entry here, and in
+# tests/metrics/harness.py.
 REFERENCES: dict[str, Callable[[Samples, Options], float]] = {
-    "prompt_entropy": _over_prompts(lambda t, o: ref.prompt_entropy(t, o.alpha, o.rows)),
-    "curvature": _over_prompts(lambda t, o: ref.curvature(t)),
+    "prompt_entropy": _over_prompts(_prompt_entropy),
+    "curvature": _over_prompts(lambda t, o: ref.curvature(t, o.curvature_absolute)),
     "sink_ratio": _over_prompts(lambda t, o: ref.sink(t)[1]),
     "sink_first": _over_prompts(lambda t, o: float(ref.sink(t)[0] == 0)),
-    "dataset_entropy": lambda s, o: ref.dataset_entropy(s.pooled, o.alpha, o.pooled_rows),
-    "effective_rank": lambda s, o: ref.effective_rank(s.pooled, o.pooled_rows),
+    "dataset_entropy": _dataset_entropy,
+    "effective_rank": lambda s, o: math.exp(
+        ref.renyi(ref.singular_values(pooled_prepared(s, o)), 1.0)
+    ),
     "entropy_rank": lambda s, o: ref.entropy_rank(s.pooled, o.pooled_rows),
     "rankme": lambda s, o: ref.rankme(s.pooled),
     "alpha_req": lambda s, o: ref.alpha_req(s.pooled),
     "nesum": lambda s, o: ref.nesum(s.pooled),
     "anisotropy": lambda s, o: ref.anisotropy(s.pooled),
     "intrinsic_dimension": lambda s, o: ref.intrinsic_dimension(s.pooled),
-    "infonce": lambda s, o: ref.infonce(*views_prepared(s, o), o.temperature),
-    "infonce_mi": lambda s, o: math.log(len(s)) - ref.infonce(*views_prepared(s, o), o.temperature),
-    "lidar": lambda s, o: ref.lidar(s.views, o.delta, o.alpha),
-    "lidar_rank": lambda s, o: math.exp(ref.lidar(s.views, o.delta, o.alpha)),
+    "infonce": _infonce,
+    "infonce_mi": lambda s, o: math.log(len(s)) - _infonce(s, o),
+    "lidar": _lidar,
+    "lidar_rank": lambda s, o: math.exp(_lidar(s, o)),
     "dime": _dime,
     "state_norm": _over_prompts(lambda t, o: float(np.mean(np.sqrt((t**2).sum(1))))),
 }

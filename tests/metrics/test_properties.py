@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.metrics import Options, matrix_entropy, metrics, spectrum_entropy
+from layerscope.metrics import matrix_entropy, metrics, spectrum_entropy
 from layerscope.metrics.entropy import gram_entropy, smaller_gram
 from layerscope.metrics.ranks import effective_rank, entropy_rank
-from tests.metrics.support import accumulate, make_samples, tensor
+from tests.metrics.support import tensor
 
 ALPHAS = (0.0, 0.05, 0.3, 0.7, 1 - 1e-9, 1.0, 1 + 1e-9, 1.5, 2.0, 4.0, 50.0, 1e4, math.inf)
 TINY = 1e-9
@@ -194,42 +194,6 @@ def test_negative_eigenvalues_are_rounding():
     lam = torch.tensor([1.0, 1.0, -1e-17], dtype=torch.float64)
     for alpha in ALPHAS:
         assert spectrum_entropy(lam, alpha).item() == pytest.approx(math.log(2), abs=1e-12)
-
-
-@pytest.mark.parametrize("name", sorted(metrics()))
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    n=st.integers(3, 12),
-    d=st.integers(2, 12),
-    seed=st.integers(0, 2**32 - 1),
-    options=st.sampled_from(
-        [
-            Options(),
-            Options(alpha=2.0, view_rows="raw", pooled_rows="raw", lidar_rows="unit"),
-            Options(alpha=0.5, temperature=0.01, view_rows="centered-unit", pooled_rows="centered"),
-        ]
-    ),
-)
-def test_declared_bounds(name, n, d, seed, options):
-    estimate = accumulate(name, make_samples(n, d, seed, q=3), options=options).compute()
-    if math.isnan(estimate.value):
-        assert estimate.undefined == n
-        return
-    low, high = metrics()[name].info.bounds(estimate.n, estimate.d, options)
-    slack = TINY * max(1.0, abs(estimate.value))
-    assert low - slack <= estimate.value <= high + slack
-
-
-@pytest.mark.parametrize("name", sorted(metrics()))
-@pytest.mark.parametrize(
-    "options", [Options(), Options(temperature=1e-3), Options(temperature=1e3)]
-)
-def test_declared_bounds_are_finite_numbers_in_order(name, options):
-    for n in (2, 10, 10_000):
-        low, high = metrics()[name].info.bounds(n, 64, options)
-        assert low <= high
-        assert not math.isnan(low)
-        assert not math.isnan(high)
 
 
 @quick

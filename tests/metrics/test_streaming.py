@@ -1,5 +1,5 @@
-"""Many more vectors than dimensions stream: what is held at once does not grow with their
-number."""
+"""The containers of samples: many more vectors than dimensions stream, what is held at once does
+not grow with their number, and their order is that of the keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics import Options, PooledRows, ViewRows, get_metric
+from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics import samples as samples_module
+from layerscope.metrics.samples import PromptValues
+from tests.metrics.harness import SAMPLES, assert_same
+from tests.metrics.support import accumulate
 
 WIDTH, VIEWS = 8, 3
 
@@ -85,3 +88,65 @@ def test_small_blocks_are_joined_in_their_order(monkeypatch: pytest.MonkeyPatch)
     once, often = (get_metric("dataset_entropy")().estimate(data) for data in (whole, parts))
     assert often.value == pytest.approx(once.value, rel=1e-12)
     assert often.se == pytest.approx(once.se, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(metrics()))
+def test_metrics_may_share_their_samples(name):
+    """A profile keeps one container per level and asks several metrics, of several options, for
+    their estimate."""
+    s = SAMPLES["N>D"]
+    level = metrics()[name].info.level
+    if level == "tokens":
+        return
+    data = accumulate(name, s).data
+    for other, kind in metrics().items():
+        if kind.info.level == level:
+            kind(Options(alpha=2.0)).estimate(data)
+            assert_same(kind().estimate(data), accumulate(other, s).compute())
+
+
+def test_vectors_that_share_their_first_coordinates():
+    """The canonical order without keys must tell apart vectors that differ only far down."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((12, 2, 40))
+    rows[:, :, 20:] = rng.normal(size=(12, 2, 20))
+    a = get_metric("dime")().update(rows).compute()
+    b = get_metric("dime")().update(rows[::-1].copy()).compute()
+    assert a.value == pytest.approx(b.value, abs=1e-12)
+    pooled = PooledRows()
+    pooled.update(rows[::-1, 0])
+    again = PooledRows()
+    again.update(rows[:, 0])
+    assert torch.equal(pooled.all(), again.all())
+
+
+def test_canonical_order_follows_the_keys():
+    data = ViewRows()
+    data.update(np.arange(12.0).reshape(3, 2, 2), keys=np.array(["c", "a", "b"]))
+    assert data.view(1)[:, 0].tolist() == [6.0, 10.0, 2.0]
+    assert data.to_canonical(np.array([3, 1, 2])).tolist() == [1, 2, 3]
+    values = PromptValues()
+    values.update([1.0, 2.0, 3.0], [10, 20, 30], keys=[5, 1, 3])
+    assert [v.tolist() for v in values.ordered()] == [[2.0, 3.0, 1.0], [20, 30, 10]]
+
+
+def test_blocks_of_whole_groups():
+    data = PooledRows()
+    for start in range(0, 20, 7):
+        data.update(np.arange(start, min(20, start + 7), dtype=float)[:, None])
+    for whole in (1, 3, 7, 8, 50):
+        blocks = list(data.blocks(whole))
+        assert torch.cat(blocks)[:, 0].tolist() == list(range(20))
+        assert all(len(b) % whole == 0 for b in blocks[:-1])
+
+
+def test_blocks_larger_than_memory_allows(monkeypatch):
+    monkeypatch.setattr("layerscope.metrics.samples.BLOCK_ROWS", 5)
+    for name in ("dataset_entropy", "lidar", "anisotropy"):
+        for s in SAMPLES.values():
+            metric = accumulate(name, s)
+            assert max(len(b) for b in metric.data.blocks()) == 5
+            small = metric.compute()
+            monkeypatch.undo()
+            assert_same(small, accumulate(name, s).compute())
+            monkeypatch.setattr("layerscope.metrics.samples.BLOCK_ROWS", 5)

@@ -1,8 +1,8 @@
-"""Every metric, as a function and as an accumulator, against the independent float64 reference.
+"""The functions that metrics are made of, against the reference and where the answer is known:
+spectra and entropies under every order, blocks and batches, LiDAR of extreme states, DiME's
+permutations, normalizations."""
 
-Inputs of float32 and bfloat16 are exact in float64, and everything is computed in float64, so the
-tolerance is 1e-9 for all of them; only the sink's norms are taken in float32 (1e-6).
-"""
+from __future__ import annotations
 
 import math
 
@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics import ROW_PREPARATIONS, Options, interval, matrix_entropy, metrics
+from layerscope.metrics import ROW_PREPARATIONS, Options, get_metric, interval, matrix_entropy
 from layerscope.metrics.dime import dime_values
 from layerscope.metrics.geometry import neighbor_ratios
 from layerscope.metrics.infonce import info_nce
 from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.ranks import effective_rank, entropy_rank, nesum, power_law_exponent, rankme
 from tests.metrics import reference as ref
-from tests.metrics.support import REFERENCES, Samples, accumulate, make_samples, tensor
+from tests.metrics.harness import axes, path
+from tests.metrics.support import Samples, accumulate, make_samples, measure_tokens, tensor
 
 ALPHAS = (0.0, 0.1, 0.5, 1 - 1e-7, 1.0, 1 + 1e-7, 1.5, 2.0, 5.0, 200.0, math.inf)
 SHAPES = {"N<D": (9, 24), "N>D": (24, 9), "N=D": (12, 12)}
@@ -33,12 +34,6 @@ def matrix(shape: str, kind: str = "plain", seed: int = 0) -> np.ndarray:
     if kind == "sink":
         z[0] *= 200
     return z
-
-
-def test_every_metric_has_a_reference():
-    assert set(REFERENCES) == set(metrics()), (
-        "add the new metric to REFERENCES in tests/metrics/support.py"
-    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "anisotropic", "sink"])
@@ -137,66 +132,6 @@ def test_neighbors_far_from_the_origin_and_in_blocks(monkeypatch):
         assert 39 / logs.sum().item() == close(expected, rel=1e-9)
 
 
-WIDTHS = {"N<D": 40, "N>D": 6}
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", sorted(metrics()))
-def test_accumulator(name, width):
-    s = make_samples(20, WIDTHS[width])
-    expected = REFERENCES[name](s, Options())
-    assert accumulate(name, s, batch=6).compute().value == close(expected, rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        Options(
-            alpha=2.0,
-            rows="raw",
-            pooled_rows="raw",
-            view_rows="centered-unit",
-            temperature=0.5,
-            delta=0.1,
-        ),
-        Options(alpha=0.5, rows="unit", pooled_rows="unit", seed=4, permutations=3),
-        Options(alpha=math.inf, rows="centered", pooled_rows="centered"),
-    ],
-    ids=["raw", "unit", "centered"],
-)
-@pytest.mark.parametrize(
-    "name", ["prompt_entropy", "dataset_entropy", "effective_rank", "infonce", "lidar", "dime"]
-)
-def test_accumulator_under_other_options(name, options):
-    for d in WIDTHS.values():
-        s = make_samples(20, d, seed=3)
-        expected = REFERENCES[name](s, options)
-        assert accumulate(name, s, batch=6, options=options).compute().value == close(
-            expected, rel=1e-9, abs=1e-9
-        )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [n for n, m in metrics().items() if m.info.level != "tokens"])
-def test_accumulator_of_low_precision_input(name, dtype):
-    s = make_samples(20, 6)
-    s.pooled = tensor(s.pooled).to(dtype).double().numpy()
-    s.views = tensor(s.views).to(dtype).double().numpy()
-    level = metrics()[name].info.level
-    given = tensor(s.pooled if level == "pooled" else s.views).to(dtype)
-    value = metrics()[name]().update(given, keys=s.keys).compute().value
-    assert value == close(REFERENCES[name](s, Options()), rel=1e-9, abs=1e-9)
-
-
-def test_lidar_with_other_rows():
-    s = make_samples(20, 6)
-    views = np.stack([ref.prepare(s.views[:, i], "centered-unit") for i in range(4)], axis=1)
-    ours = (
-        accumulate("lidar", s, batch=6, options=Options(lidar_rows="centered-unit")).compute().value
-    )
-    assert ours == close(ref.lidar(views), abs=1e-9)
-
-
 def test_dime_of_more_prompts_than_its_limit():
     """The first prompts in canonical order, which is the order of the keys, not of arrival."""
     s = make_samples(20, 6)
@@ -249,3 +184,124 @@ def test_prompt_entropy_is_normalized_by_each_prompts_own_length():
             }[normalization]
             values.append(ref.prompt_entropy(t) / by)
         assert metric.compute(normalization).value == close(np.mean(values), rel=1e-9)
+
+
+def test_the_gram_path_of_curvature() -> None:
+    for points, angle in (
+        (((0, 0), (1, 0), (1, 1), (0, 1)), math.pi / 2),
+        (((0, 0), (1, 0), (0, 0), (1, 0)), math.pi),
+        (((0, 0), (1, 0), (1, 0), (2, 0), (3, 0)), 0.0),
+    ):
+        for states in (path(*points), 1e3 * path(*points) + 5):
+            found = measure_tokens(tensor(states), None, None, Options(), entropy=False)
+            assert found.curvature["keep"].item() == close(angle, abs=1e-6)
+
+
+def test_a_matrix_is_not_centered() -> None:
+    assert matrix_entropy(torch.eye(6)).item() == close(math.log(6), abs=1e-12)
+    assert matrix_entropy(tensor(axes(6))).item() == close(math.log(6), abs=1e-12)
+
+
+def value(name: str, data, options: Options | None = None) -> float:
+    return get_metric(name)(options).update(tensor(data)).compute().value
+
+
+def test_two_eigenvalues():
+    """K = diag(3, 1): p = (3/4, 1/4)."""
+    z = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64).sqrt())
+    assert matrix_entropy(z, 1.0).item() == close(
+        -(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), abs=1e-12
+    )
+    assert matrix_entropy(z, 2.0).item() == close(-math.log(10 / 16), abs=1e-12)
+    assert matrix_entropy(z, math.inf).item() == close(-math.log(0.75), abs=1e-12)
+    assert matrix_entropy(z, 0.0).item() == close(math.log(2), abs=1e-12)
+
+
+def test_lidar_sees_past_a_noisy_direction():
+    """Whitening: a direction where views differ as much as prompts no longer counts like the
+    others."""
+    rng = np.random.default_rng(0)
+    centers = np.tile(axes(3), (4, 1))
+    quiet = centers[:, None] + 0.01 * rng.normal(size=(24, 6, 3))
+    noisy = quiet.copy()
+    noisy[..., 2] += 5 * rng.normal(size=(24, 6))
+    assert value("lidar_rank", quiet) == close(3, abs=0.05)
+    assert value("lidar_rank", noisy) == close(2, abs=0.1)
+
+
+def test_dime_of_two_clusters():
+    """Shuffled, the product of two block matrices keeps its blocks only if the permutation does:
+    log 4 − log 2 or 0."""
+    a = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]], dtype=torch.float64)
+    seen = set()
+    for term, perm in zip(dime_values(a, a, 1.0, 30, 0), ref.permutations(4, 30, 0), strict=True):
+        kept = {perm[0], perm[1]} in ({0, 1}, {2, 3})
+        assert term == close(0.0 if kept else math.log(2), abs=1e-9)
+        seen.add(kept)
+    assert seen == {True, False}
+
+
+def test_dime_without_structure_is_zero():
+    rng = np.random.default_rng(0)
+    estimate = (
+        get_metric("dime")(Options(permutations=40))
+        .update(tensor(rng.normal(size=(40, 2, 3))))
+        .compute()
+    )
+    spread = estimate.se * math.sqrt(40)  # the pairing is one permutation like the others
+    assert abs(estimate.value) < 4 * spread
+
+
+def test_dime_of_related_views_is_positive():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(40, 1, 3))
+    assert value("dime", np.concatenate([a, a + 0.1 * rng.normal(size=a.shape)], axis=1)) > 0.1
+
+
+def _exact_lidar(views: np.ndarray, delta: float) -> float:
+    """LiDAR with sixty digits."""
+    mp = pytest.importorskip("mpmath")
+    n, q, d = views.shape
+    with mp.workdps(60):
+        rows = [[[mp.mpf(float(x)) for x in view] for view in prompt] for prompt in views]
+        centers = [[mp.fsum(view[k] for view in prompt) / q for k in range(d)] for prompt in rows]
+        mean = [mp.fsum(center[k] for center in centers) / n for k in range(d)]
+        within, between = mp.matrix(d, d), mp.matrix(d, d)
+        for i in range(d):
+            for j in range(d):
+                inner = (
+                    (view[i] - c[i]) * (view[j] - c[j])
+                    for prompt, c in zip(rows, centers, strict=True)
+                    for view in prompt
+                )
+                within[i, j] = mp.fsum(inner) / (n * q) + (mp.mpf(delta) if i == j else 0)
+                between[i, j] = mp.fsum((c[i] - mean[i]) * (c[j] - mean[j]) for c in centers) / n
+        inverse = mp.inverse(mp.cholesky(within))
+        values = [
+            max(mp.mpf(0), value)
+            for value in mp.eigsy(inverse * between * inverse.T, eigvals_only=True)
+        ]
+        total = mp.fsum(values)
+        return float(
+            -mp.fsum(v / total * mp.log(v / total) for v in values if v > total * mp.mpf(10) ** -40)
+        )
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e5, 1e6, 1e8, 1e10])
+@pytest.mark.parametrize(("n", "q", "d"), [(5, 2, 8), (12, 2, 6), (4, 2, 12)])
+def test_lidar_of_large_states(n: int, q: int, d: int, scale: float) -> None:
+    """δ is far below the rounding of Σ_w there, and still decides the directions in which views do
+    not differ."""
+    views = scale * np.random.default_rng(n).normal(size=(n, q, d))
+    metric = get_metric("lidar")().update(torch.from_numpy(views))
+    result = metric.compute()
+    assert result.value == close(_exact_lidar(views, 1e-4), abs=2e-5)
+    assert result.undefined == 0
+    assert math.isfinite(result.se)
+
+
+def test_lidar_of_states_beyond_all_measure_is_undefined() -> None:
+    views = 1e30 * np.random.default_rng(0).normal(size=(5, 2, 8))
+    result = get_metric("lidar")().update(torch.from_numpy(views)).compute()
+    assert math.isnan(result.value)
+    assert result.undefined == 5
