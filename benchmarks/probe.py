@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from layerscope.data import LabeledItems
 from layerscope.models import LoadedModel, wrap
-from layerscope.probing.examples import Examples
 from layerscope.probing.job import ProbeJob
 from layerscope.probing.training import ProbeRecipe, probes
 from layerscope.progress import Silent
@@ -59,7 +59,7 @@ def model_of(shape: str, device: torch.device) -> LoadedModel:
     return wrap(ViTModel(config, add_pooling_layer=False).to(device), name=f"vit-{shape}")
 
 
-def examples_of(count: int, pixels: int, classes: int = 10) -> tuple[Examples, torch.Tensor]:
+def examples_of(count: int, pixels: int, classes: int = 10) -> tuple[LabeledItems, torch.Tensor]:
     """Noise with a faint pattern per class."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, classes, count)
@@ -68,14 +68,14 @@ def examples_of(count: int, pixels: int, classes: int = 10) -> tuple[Examples, t
         rng.standard_normal((count, 3, pixels, pixels), dtype=np.float32) + 0.3 * patterns[labels]
     )
     names = tuple(str(c) for c in range(classes))
-    return Examples(
+    return LabeledItems(
         "image", "noise", None, labels, names, f"noise-{count}-{pixels}"
     ), torch.from_numpy(images)
 
 
 def measured(
     model: LoadedModel,
-    data: tuple[Examples, torch.Tensor],
+    data: tuple[LabeledItems, torch.Tensor],
     probe: str,
     recipe: ProbeRecipe,
     layers: list[int] | None,

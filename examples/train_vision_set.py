@@ -34,8 +34,8 @@ from vision_set.objectives import OBJECTIVES, Size
 from vision_set.reading import PROBES, probe_model, profile_model
 from vision_set.shipping import ship
 
-from layerscope.data.images.pixels import PixelPreparation
 from layerscope.probing.training import ProbeRecipe
+from layerscope_media import PixelPreparation
 
 ZOO = Path("packages/layerscope-zoo/src/layerscope_zoo/vision_set")
 STEPS = {"fashion-mnist": 3000, "digits": 1500}

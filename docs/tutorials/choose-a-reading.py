@@ -19,7 +19,7 @@ if "google.colab" in sys.modules:
             "pip",
             "install",
             "-q",
-            "layerscope[gguf,report,export,mteb,vision]",
+            "layerscope[gguf,report,export,mteb]",
         ],
         check=True,
     )

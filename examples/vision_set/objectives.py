@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerscope.models.architectures.aim import AimConfig, AimModel, sine_positions
+from layerscope_media.aim import AimConfig, AimModel, sine_positions
 
 
 @dataclass(frozen=True)

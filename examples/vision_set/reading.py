@@ -14,7 +14,7 @@ import torch
 
 import layerscope
 from layerscope.capture import Batch
-from layerscope.probing.examples import Examples
+from layerscope.data import LabeledItems
 from layerscope.probing.job import ProbeJob
 from layerscope.probing.run import ProbeRun
 from layerscope.probing.training import ProbeRecipe
@@ -58,7 +58,7 @@ class PixelSource:
         """Nothing to close."""
 
 
-def examples_of(images: Images) -> Examples:
+def examples_of(images: Images) -> LabeledItems:
     """Both parts as labeled items, numbered through: first the training images, then the test
     images."""
     digest = hashlib.sha256()
@@ -67,7 +67,9 @@ def examples_of(images: Images) -> Examples:
     labels = np.concatenate([images.train_labels, images.test_labels])
     count = len(images.train)
     parts = {"train": np.arange(count), "test": np.arange(count, len(labels))}
-    return Examples("image", images.name, None, labels, images.classes, digest.hexdigest(), parts)
+    return LabeledItems(
+        "image", images.name, None, labels, images.classes, digest.hexdigest(), parts
+    )
 
 
 def probe_model(
@@ -88,7 +90,7 @@ def probe_model(
 
 def profile_model(folder: Path, images: Images, device: torch.device, count: int) -> pd.DataFrame:
     """Every metric at every layer on the first test images."""
-    from layerscope.data.images import ImageSet
+    from layerscope_media import ImageSet
 
     chosen = ImageSet.of(
         list(images.test[:count]), images.test_labels[:count], images.classes, name=images.name

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from layerscope import metrics, training
     from layerscope.core.runs import AnyRun, load_run
     from layerscope.data import Corpus, load_corpus
-    from layerscope.data.images import ImageSet, load_images
     from layerscope.embedding import ModelComparison, compare_models, embed, encode, search
     from layerscope.errors import LayerscopeError
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
     from layerscope.exporting import Exported, export
     from layerscope.improving import Improved, improve
-    from layerscope.models import LoadedModel, load, wrap
+    from layerscope.models import LoadedModel
+    from layerscope.models.load import load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
     from layerscope.report.comparing import Comparison, compare
@@ -41,7 +41,6 @@ __all__ = [
     "Corpus",
     "Evaluation",
     "Exported",
-    "ImageSet",
     "Improved",
     "LayerscopeError",
     "LoadedModel",
@@ -58,7 +57,6 @@ __all__ = [
     "improve",
     "load",
     "load_corpus",
-    "load_images",
     "load_run",
     "metrics",
     "probe",
@@ -75,7 +73,6 @@ __all__ = [
 _HOMES = {
     "core.runs": ("AnyRun", "load_run"),
     "data": ("Corpus", "load_corpus"),
-    "data.images": ("ImageSet", "load_images"),
     "embedding": ("ModelComparison", "compare_models", "embed", "encode", "search"),
     "errors": ("LayerscopeError",),
     "evaluation.job": ("evaluate",),

@@ -24,6 +24,7 @@ FEATURES = {
     "figures": ("drawing figures", "report", ("matplotlib",)),
     "gguf": ("reading GGUF weights", "gguf", ("accelerate", "gguf")),
     "hub datasets": ("reading datasets of the hub", "hub", ("datasets",)),
+    "media": ("reading images or speech", "media", ("layerscope_media",)),
     "mteb": ("scoring labeled tasks", "mteb", ("mteb",)),
     "onnx": ("an ONNX graph", "onnx", ("onnx", "onnxruntime", "onnxscript")),
     "ray": ("the engine 'ray'", "ray", ("ray",)),

@@ -137,7 +137,7 @@ def test_every_option_has_its_twin_in_python(name: str) -> None:
             "entropy",
             "permutations",
         }
-        known |= {"tokens", "image_pooling"}
+        known |= {"more"}  # settings by name
     lacking = []
     for parameter in GROUP.commands[name].params:
         if parameter.name in SHOWN:
@@ -213,6 +213,7 @@ def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
         "sentence-transformers": "sentence_transformers",
         "pillow": "PIL",
         "scikit-learn": "sklearn",
+        "layerscope-media": "layerscope_media",
     }
     for extra, (looked_for, _) in doctor.EXTRAS.items():
         names = {re.split(r"[><=\[]", requirement)[0] for requirement in declared[extra]} - {

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from layerscope.core.options import DataOptions
 from layerscope.data import Corpus
-from layerscope.data.images import ImageSet
 from layerscope.data.items import Items, PackedTexts, content_key, is_items
 from layerscope.data.kinds import get_kind, open_items
 from layerscope.errors import DataError
-
-IMAGES = ImageSet.of([np.full((2, 2), i, np.uint8) for i in range(3)])
 
 
 @given(st.lists(st.text(st.characters())))  # surrogates included: files hold some
@@ -32,10 +29,10 @@ def test_an_index_out_of_range_is_an_error() -> None:
         PackedTexts(["a"])[1]
 
 
-@pytest.mark.parametrize("items", [Corpus.of(["b", "a", "b"], source={"duplicates": 1}), IMAGES])
-def test_texts_and_images_are_items(items: Items) -> None:
+def test_texts_are_items() -> None:
+    items: Items = Corpus.of(["b", "a", "b"], source={"duplicates": 1})
     assert is_items(items)
-    assert items.kind in ("texts", "images")
+    assert items.kind == "texts"
     assert items.keys.dtype == np.uint64
     assert len(items.keys) == len(items) == len(items.packed()) == 3
     assert items.packed().fingerprint == items.fingerprint
@@ -61,8 +58,6 @@ def test_options_go_with_data_that_are_yet_to_be_read() -> None:
         DataError, match="limit goes with texts that are yet to be read: pass it to load_corpus"
     ):
         open_items(Corpus.of(["one"]), "texts", DataOptions(limit=1))
-    with pytest.raises(DataError, match="text_filter is for texts"):
-        open_items([np.zeros((2, 2), np.uint8)], "images", DataOptions(text_filter="paper"))
     with pytest.raises(
         DataError, match="split is for data that have several splits; leave it out for texts"
     ):

@@ -23,13 +23,11 @@ from transformers import PreTrainedTokenizerFast
 from layerscope.catalogue import Entry, Origin
 from layerscope.core.templates import TEMPLATES
 from layerscope.data.catalogue import CORPORA
-from layerscope.data.images.sets import IMAGE_SETS
 from layerscope.evaluation import loop
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
 from layerscope.models.catalogue import MODELS
 from tests.tiny import build_tiny, tiny_tokenizer
-from tests.tiny_images import build as build_images
 
 TOPICS = {
     "battery": [
@@ -135,7 +133,7 @@ def deepest(page: str) -> int:
 
 
 def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) -> None:
-    """Tiny models, a small corpus, tasks and pictures under the catalogue's names, for the length
+    """Tiny models, a small corpus and tasks under the catalogue's names, for the length
     of a test."""
     for name, family in _FAMILIES.items():
         place = folder / name
@@ -147,12 +145,6 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
         module.save_pretrained(place)
         words.save_pretrained(place)
         monkeypatch.setitem(MODELS._things, name, replace(MODELS.get(name), origin=StandIn(place)))
-    build_images("vit").save_pretrained(folder / "mobile-sam")
-    monkeypatch.setitem(
-        MODELS._things,
-        "mobile-sam",
-        replace(MODELS.get("mobile-sam"), origin=StandIn(folder / "mobile-sam")),
-    )
     (folder / "lee.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     for name in ("lee", "movie-reviews"):
         monkeypatch.setitem(
@@ -176,9 +168,6 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
         monkeypatch.setitem(TASKS._things, name, replace(pairs, name=name))
     # scoring processes would not know these tasks
     monkeypatch.setattr(loop, "ScoringPool", lambda workers: ScoringPool(0))
-    monkeypatch.setitem(
-        IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist")
-    )
 
 
 def fill_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Probes and profiles of images on a cluster: the tables of one process."""
+"""Probes on a cluster: the tables of one process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 import layerscope
 from layerscope.engines import RayEngine
 from layerscope.probing import probe
-from tests.profiling.support import assert_same_numbers
-from tests.tiny_images import pictures, tiny_image_model
 
 
 def assert_close(one: pd.DataFrame, other: pd.DataFrame) -> None:
@@ -39,15 +37,6 @@ def test_probes(engine: RayEngine, model_folder: Path, prompts: list[str]) -> No
     there = probe(model_folder, engine=engine, **given)
     assert_close(here.table, there.table)
     assert here.items.equals(there.items)
-
-
-def test_images(engine: RayEngine) -> None:
-    model, images = tiny_image_model("vit"), pictures(40)
-    here = layerscope.profile(model, data=images, views=2, permutations=2)
-    there = layerscope.profile(model, data=images, views=2, permutations=2, engine=engine)
-    assert_same_numbers(
-        here.table, there.table, 1e-5
-    )  # BLAS may round another way for another number of rows
 
 
 @pytest.mark.slow  # quickly: an evaluation, whose workers encode in the same way

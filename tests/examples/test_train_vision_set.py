@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tiny_images import pictures, tiny_image_model
 from train_vision_set import main
 from vision_set import images, objectives
 from vision_set.loop import Recipe, train
@@ -17,10 +18,9 @@ from vision_set.reading import PixelSource
 
 import layerscope
 from layerscope.capture import expand_sites
-from layerscope.data.images import PixelReader
-from layerscope.models.architectures.aim import AimConfig, AimModel
 from layerscope.probing.frozen import ModelItems, ModelReader
-from tests.tiny_images import pictures, tiny_image_model
+from layerscope_media.aim import AimConfig, AimModel
+from layerscope_media.pixels import PixelReader
 
 TINY = [
     "--width",

@@ -30,7 +30,6 @@ INPUTS = {
     "model": 500,
     "run": 700,
     "layer_map": 300,
-    "images": 700,
     "task": 700,
     "manifest": 1200,
 }

@@ -30,7 +30,6 @@ import numpy as np
 
 from layerscope.core.runs import load_run
 from layerscope.data import load_corpus
-from layerscope.data.images import load_images
 from layerscope.errors import LayerscopeError
 from layerscope.models import load
 from layerscope.selection.choice import Choice
@@ -39,7 +38,6 @@ from tests.faults.inputs import (
     ROWS,
     Scene,
     distort,
-    images_file,
     labels_file,
     make_scene,
     map_folder,
@@ -78,12 +76,6 @@ def rows(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 def labels(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A file of labeled examples."""
     return read_labels(labels_file(folder, rng))
-
-
-def images(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """A parquet file of images."""
-    path = images_file(folder, rng)
-    return None if path is None else load_images(path)
 
 
 def model(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -169,7 +161,6 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
             ["select", model, "--labels", file, "--offline"],
             ["probe", model, "--data", file, "--heads", "mean", *short],
         ],
-        "images": [["profile", model, "--data", file, *short]],
         "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, "--scoring-workers", "0", *short]],
         "embed texts": [
             ["embed", model, "--data", file, "--coordinates", *vectors], ["search", model, "words", "--data", file, *read],
@@ -248,7 +239,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 
 
 CASES: dict[str, Case] = {
-    "corpus": corpus, "rows": rows, "labels": labels, "images": images, "model": model, "run": run,
+    "corpus": corpus, "rows": rows, "labels": labels, "model": model, "run": run,
     "choice": choice, "task": task, "manifest": manifest, "command": command,
     "layer_map": layer_map, "embedding": embedding,
 }  # fmt: skip

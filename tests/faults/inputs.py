@@ -4,7 +4,6 @@ plans, folders of runs."""
 from __future__ import annotations
 
 import copy
-import io
 import json
 import shutil
 from dataclasses import dataclass
@@ -178,32 +177,6 @@ def labels_file(folder: Path, rng: np.random.Generator) -> Path:
     """A file of labeled examples."""
     path = _written(folder, str(rng.choice([".csv", ".tsv", ".jsonl"])))
     path.write_bytes(mutate(path.read_bytes(), rng))
-    return path
-
-
-def images_file(folder: Path, rng: np.random.Generator) -> Path | None:
-    """A parquet file of images."""
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)).save(stream, "PNG")
-    odd = [0, -1, 10**9, 2**40, None, "x", "\x1b"]
-    table = {
-        "image": [stream.getvalue(), mutate(stream.getvalue(), rng)],
-        "label": [0, odd[int(rng.integers(len(odd)))]],
-    }
-    if rng.random() < 0.5:
-        table["image"] = [
-            {"bytes": None, "path": str(ODD[int(rng.integers(len(ODD)))])},
-            {"bytes": stream.getvalue(), "path": "a"},
-        ]
-    path = folder / "images.parquet"
-    try:
-        pd.DataFrame(table).to_parquet(path)
-    except Exception:  # a table that cannot even be written
-        return None
-    if rng.random() < 0.3:
-        path.write_bytes(mutate(path.read_bytes(), rng))
     return path
 
 

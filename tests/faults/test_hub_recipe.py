@@ -22,6 +22,7 @@ import pytest
 import torch
 import transformers as hf
 from PIL import Image
+from tiny_images import SIDE, build
 
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
@@ -38,7 +39,6 @@ from tests.faults.conftest import parquet
 from tests.faults.hub import Hub, Repository
 from tests.models.test_aim import as_published
 from tests.tiny import build_tiny, tiny_tokenizer
-from tests.tiny_images import SIDE, build
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

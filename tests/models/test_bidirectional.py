@@ -9,6 +9,7 @@ import torch
 
 from layerscope.errors import ModelError
 from layerscope.models import LoadedModel, load, wrap
+from layerscope.models.families import family_for
 from layerscope.models.load import make_bidirectional
 from tests.models.reading import read_layers, some_ids
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -66,5 +67,5 @@ def test_no_effect_is_an_error(family: str, tmp_path: Path) -> None:
 def test_encoders_are_already_bidirectional() -> None:
     module = build_tiny("bert")
     before = read_layers(wrap(module), some_ids())[-1]
-    make_bidirectional(module)
+    make_bidirectional(module, family_for(module))
     assert torch.equal(read_layers(wrap(module), some_ids())[-1], before)

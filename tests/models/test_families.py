@@ -12,15 +12,13 @@ from layerscope.models import wrap
 from layerscope.models.families import FAMILIES, family_for
 from tests.models.reading import read, read_layers, some_ids
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, build_tiny, tiny_model
-from tests.tiny_images import IMAGE_FAMILIES, tiny_image_model
-from tests.tiny_images import build as build_image_model
 
 EVERY = (*TINY_FAMILIES, *GENERIC_FAMILIES)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
-    declared = set(FAMILIES)
+    declared = {name for name in FAMILIES if FAMILIES.source(name) is None}
     assert {
         "gpt_neox",
         "llama",
@@ -33,25 +31,14 @@ def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
         "mpnet",
         "modernbert",
     } <= declared
-    images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {
-        "tiny_vit"
-    }  # see tests/packages
-    sounds = {"wav2vec2", "whisper"}  # see test_sounds.py
-    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds
-    assert sounds == {name for name in declared if FAMILIES.get(name).modality == "sound"}
-    assert images == {name for name in declared if FAMILIES.get(name).modality == "image"}
+    assert declared == {tiny_model(name).anatomy.family for name in EVERY}
+    assert {FAMILIES.get(name).kind for name in declared} == {"texts"}
 
 
 def test_every_declared_model_type_has_a_tiny_model() -> None:
     built = {build_tiny(name).config.model_type for name in TINY_FAMILIES}
-    built |= {build_image_model(name).config.model_type for name in IMAGE_FAMILIES}  # type: ignore[union-attr]
-    built |= {
-        "tiny_vit_stage",
-        "wav2vec2",
-        "hubert",
-        "whisper",
-    }  # see tests/packages and test_sounds.py
-    assert {t for family in FAMILIES.all().values() for t in family.model_types} == built
+    own = [family for name, family in FAMILIES.all().items() if FAMILIES.source(name) is None]
+    assert {t for family in own for t in family.model_types} == built
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -5,7 +5,7 @@ without extras.
     python tests/packaging/release_check.py --extras report,gguf   # these extras alone; `none`: only the core
     python tests/packaging/release_check.py --work /some/folder    # the environments go there, and are removed at the end
 
-1. Builds sdist and wheel of layerscope, layerscope-zoo, layerscope-gpu and layerscope-paper; the wheels must be those that the sdists give.
+1. Builds sdist and wheel of layerscope, layerscope-zoo, layerscope-gpu, layerscope-paper and layerscope-media; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
 3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
    for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX);
@@ -33,7 +33,9 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE = tuple(ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu", "paper"))
+BESIDE = tuple(
+    ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu", "paper", "media")
+)
 UNRELEASED = "Unreleased"
 PYTREC = "pytrec-eval-terrier"
 TEXTS = "\n".join(
@@ -109,7 +111,7 @@ EXTRAS = {
     "hub": "import datasets",
     "peft": "from layerscope.extras import require; require('adapters')",
     "device-map": _PROFILE + "metrics='prompt_entropy', device_map='cpu')",
-    "vision": (
+    "media": (
         "import layerscope; layerscope.profile('vision-ar', 'digits', limit=20, metrics=['prompt_entropy'], progress=False)"
     ),
     "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
@@ -232,6 +234,7 @@ def install(python: Path, wheels: Path, extra: str | None) -> None:
     (core,) = wheels.glob("layerscope-*.whl")
     beside = [
         *wheels.glob("layerscope_zoo-*.whl"),
+        *wheels.glob("layerscope_media-*.whl"),  # the zoo has image models
         *(wheels.glob("layerscope_gpu-*.whl") if extra == "gpu" else ()),
     ]
     wanted = f"{core}[{extra}]" if extra else str(core)

@@ -72,7 +72,14 @@ def bill() -> dict[str, Any]:
     }
 
 
-_OWN = ("layerscope", "layerscope-zoo", "layerscope-gpu", "layerscope-paper", "pip")
+_OWN = (
+    "layerscope",
+    "layerscope-zoo",
+    "layerscope-gpu",
+    "layerscope-paper",
+    "layerscope-media",
+    "pip",
+)
 
 
 def pins(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A corpus and an image set that another package adds are read by their names."""
+"""A corpus that another package adds is read by its name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import pytest
 
 import layerscope
 from layerscope.data.catalogue import CORPORA
-from layerscope.data.images.sets import IMAGE_SETS
 from tests.cli.support import run_main
 from tests.plugins.support import install
-from tests.tiny_images import tiny_image_model
 
 CORPUS = """
 from pathlib import Path
@@ -21,20 +19,6 @@ from layerscope.data.catalogue import CorpusEntry
 RAIN = CorpusEntry(
     name="rain", summary="ten lines", license="CC0-1.0",
     origin=Installed(lambda: Path(__file__).parent / "rain.txt", "rain 1.0"),
-)
-"""
-IMAGES = """
-from pathlib import Path
-import numpy as np
-from layerscope.catalogue import Installed
-from layerscope.data.images.imageset import ImageSetEntry
-
-def read(split, folder):
-    return np.arange(12 * 64, dtype=np.uint8).reshape(12, 8, 8), np.arange(12) % 2
-
-SQUARES = ImageSetEntry(
-    name="squares", summary="twelve", license="CC0-1.0", splits=("all",), classes=("even", "odd"), read=read,
-    origin=Installed(lambda: Path(__file__).parent, "squares 1.0"),
 )
 """
 
@@ -64,13 +48,3 @@ def test_a_corpus_from_outside_is_profiled(
     ended = run_main(monkeypatch, capsys, "profile", model_folder, *words)
     assert ended.code == 0, ended
     assert layerscope.load_run(tmp_path / "run").manifest["corpus"]["name"] == "rain"
-
-
-def test_an_image_set_from_outside_is_profiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install("outside_images", IMAGES, "SQUARES", IMAGE_SETS, tmp_path, monkeypatch)
-    run = layerscope.profile(
-        tiny_image_model("vit"), "squares", metrics=["prompt_entropy"], progress=False
-    )
-    assert run.manifest["counts"]["prompts"] == 12

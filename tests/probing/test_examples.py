@@ -1,4 +1,4 @@
-"""Labeled items from files, tasks and images, and their parts."""
+"""Labeled items from files and tasks, and their parts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.data.images import ImageSet
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError
 from layerscope.probing.examples import (
-    image_examples,
     make_split,
-    read_images,
     read_task,
     read_texts,
     text_examples,
 )
 from tests.evaluation.support import write_tasks
-from tests.tiny_images import pictures
 
 
 def test_no_text_is_in_two_parts() -> None:
@@ -107,34 +103,6 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert found.classes == ("0", "1")
     with pytest.raises(LayerscopeError, match="Classification"):
         read_task("Pairs", folder, True)
-
-
-def test_images_of_the_test_part_are_not_trained_on() -> None:
-    images = pictures(9)
-    shared = {"train": images.select(range(6)), "test": images.select(range(4, 9))}
-    found = image_examples(shared)
-    assert len(found.parts["train"]) == 4
-    assert len(found.parts["test"]) == 5
-    assert found.facts["dropped"] == {"also in another part": 2}
-    np.testing.assert_array_equal(found.labels[found.parts["test"]], images.labels[4:9])  # type: ignore[index]
-    assert np.array_equal(found.items.items[found.parts["train"][0]], images.items[0])
-
-
-def test_a_folder_with_its_own_parts(tmp_path: Path) -> None:
-    from PIL import Image
-
-    for i, item in enumerate(pictures(8).items):
-        part, kind = "train" if i < 6 else "test", "ab"[i % 2]
-        (tmp_path / part / kind).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(item).save(tmp_path / part / kind / f"{i}.png")  # type: ignore[arg-type]
-    found = read_images(tmp_path)
-    assert {part: len(where) for part, where in found.parts.items()} == {"train": 6, "test": 2}
-    assert found.classes == ("a", "b")
-
-
-def test_images_without_labels_are_refused() -> None:
-    with pytest.raises(DataError, match="no labels"):
-        image_examples({"": ImageSet.of([np.zeros((4, 4), np.uint8)])})
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,57 +13,8 @@ from layerscope.probing.frozen import ModelItems, ModelReader
 from layerscope.probing.states import StateCache, plan_storage, statistics
 from layerscope.progress import Silent
 from tests.tiny import tiny_model
-from tests.tiny_images import BLOCKS, PATCHES, pictures, tiny_image_model
 
 TEXTS = ["a", "some words", "no", "many more words than that", "one two three"]
-
-
-def hidden_states(model: object, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    with torch.inference_mode():
-        return model.module(pixels, output_hidden_states=True).hidden_states  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("family", ["vit", "vit_mae", "aim", "dinov2_with_registers"])
-def test_image_states_are_the_models(family: str) -> None:
-    model, images = tiny_image_model(family), pictures(5)
-    source = ModelItems(model, images)
-    sites = expand_sites(None, model.anatomy)
-    with ModelReader(model, source, sites, "raw", ["tokens", "mean", "summary"]) as reader:
-        read = reader.read_all([3, 0, 4])
-    source.close()
-    batch = (
-        source.batch([3, 0, 4])
-        if family == "aim"
-        else model.make_batch(_rows(model, images, [3, 0, 4]))
-    )
-    if family == "vit_mae":
-        model.module.config.mask_ratio = 0.0
-        with torch.inference_mode():
-            noise = torch.arange(PATCHES).float().expand(3, -1)
-            expected = model.module(
-                batch.pixel_values, noise=noise, output_hidden_states=True
-            ).hidden_states
-    else:
-        expected = hidden_states(model, batch.pixel_values)
-    assert len(sites) == len(expected) == BLOCKS + 1, "the state after the last block is read"
-    lead = model.anatomy.leading
-    for layer, state in enumerate(expected):
-        patches = state[:, lead:]
-        torch.testing.assert_close(read["tokens"][0][layer], patches, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(
-            read["mean"][0][layer, :, 0], patches.mean(1), rtol=1e-4, atol=1e-5
-        )
-        summary = state[:, 0] if model.anatomy.class_token else patches.mean(1)
-        torch.testing.assert_close(read["summary"][0][layer, :, 0], summary, rtol=1e-4, atol=1e-5)
-    assert read["tokens"][1] is None
-    assert read["tokens"][0].shape[2] == PATCHES
-
-
-def _rows(model: object, images: object, items: list[int]) -> list[np.ndarray]:
-    from layerscope.data.images import PixelReader
-
-    with PixelReader(model.processor) as reader:  # type: ignore[attr-defined]
-        return reader.read(images, items)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])

@@ -3,17 +3,14 @@ without."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import layerscope
-from layerscope.data.images import ImageSet
 from layerscope.errors import RunFolderError
 from tests.tiny import tiny_model
-from tests.tiny_images import SIDE, tiny_image_model
 
 TEXTS = [f"the {word} number {i} runs" for i in range(8) for word in ("cat", "dog", "star")]
 
@@ -40,21 +37,3 @@ def test_texts_are_where_their_vectors_are(tmp_path: Path) -> None:
         layerscope.profile(
             model, TEXTS, out=tmp_path / "run", metrics=["dataset_entropy"], progress=False
         )
-
-
-def test_images_have_pictures_and_classes() -> None:
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    images = ImageSet.of(
-        list(rng.integers(0, 255, (20, SIDE, SIDE, 3), dtype=np.uint8)),
-        [i % 2 for i in range(20)],
-        ["a", "b"],
-    )
-    made = layerscope.profile(
-        tiny_image_model("vit"), images, metrics=["dataset_entropy"], progress=False, map=True
-    ).map()
-    assert (made.kind, made.columns["class"]) == ("images", ["a", "b"] * 10)
-    assert "length" not in made.columns
-    assert Image.open(io.BytesIO(made.pictures)).size == (5 * 32, 5 * 32)
-    assert made.without_texts().pictures is None

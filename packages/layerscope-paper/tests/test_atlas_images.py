@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tiny_images import pictures, tiny_image_model
+from tiny_images import pictures, tiny_image_model
 
 from layerscope.errors import LayerscopeError
 from layerscope.profiling import profile

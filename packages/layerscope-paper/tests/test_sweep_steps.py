@@ -13,8 +13,8 @@ import pytest
 import yaml
 from PIL import Image
 from tests.tiny import build_tiny, tiny_tokenizer
-from tests.tiny_images import build as build_image_model
-from tests.tiny_images import pictures
+from tiny_images import build as build_image_model
+from tiny_images import pictures
 
 from layerscope.errors import UnknownNameError
 from layerscope_paper.sweeps.run import sweep

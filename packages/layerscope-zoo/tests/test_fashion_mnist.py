@@ -16,8 +16,8 @@ from layerscope_zoo.fashion_mnist import FASHION_MNIST, read_idx
 from layerscope_zoo.origins import File, Published
 from layerscope_zoo.packages import Package, extract_members, fetch_package
 
-from layerscope.data.images.imageset import ImageSetEntry
 from layerscope.errors import DataError, DownloadError
+from layerscope_media import ImageSetEntry
 
 INSIDE = "usr/share/datasets/fashion-mnist"
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 from layerscope_zoo import tiny_vit
 from layerscope_zoo.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
-from tests.tiny_images import pictures
+from tiny_images import pictures
 
 from layerscope.capture import Capture, expand_sites
 from layerscope.errors import LayerscopeError, ModelError
-from layerscope.models import MODELS, ImageModel, load, wrap
+from layerscope.models import MODELS, load, wrap
+from layerscope_media import ImageModel
 
 SMALL = TinyVitConfig(
     image_size=64, widths=(8, 12, 16), depths=(1, 1, 3), heads=(1, 2, 2), windows=(2, 3, 3)
@@ -108,7 +109,7 @@ def test_layers_are_the_blocks_of_the_third_stage() -> None:
     ) as capture:
         capture.run(lambda: model.run(batch))
     with torch.inference_mode():
-        own = module(batch.pixel_values, output_hidden_states=True)
+        own = module(batch.values, output_hidden_states=True)
     assert own.hidden_states is not None
     for mine, theirs in zip(kept, own.hidden_states, strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -149,9 +150,9 @@ def test_taken_out_of_the_published_weights(
 def test_real_weights_tell_clothes_apart() -> None:
     """Mean patch states of the last layer, nearest class mean: far above the tenth that chance
     gives."""
-    from tests.tiny_images import iterate_states
+    from tiny_images import iterate_states
 
-    from layerscope.data.images import load_images
+    from layerscope_media import load_images
 
     try:
         MODELS.fetch("mobile-sam")

@@ -44,9 +44,8 @@ class Anatomy:
     (Mamba's mixer counts as `attn`; no `mid`, no `mlp`); post-norm: `mid` and y are norms of the
     sums (BERT), no plain identity; unknown: not checked.
 
-    Of an image model: `class_token` and `registers` say which tokens stand before the patches.
     `hf_norms_last` says whether `output_hidden_states` has the final norm in its last entry
-    (language models do, most image models do not).
+    (language models do).
     """
 
     family: str
@@ -54,19 +53,12 @@ class Anatomy:
     final_norm: nn.Module | None
     taps: Sequence[Mapping[str, Tap]] = field(default_factory=list)
     residual: Residual = "unknown"
-    class_token: bool = False
-    registers: int = 0
     hf_norms_last: bool = True
 
     @property
     def final_norm_name(self) -> str | None:
         """The class of the final norm; None where the model has none."""
         return None if self.final_norm is None else type(self.final_norm).__name__
-
-    @property
-    def leading(self) -> int:
-        """Tokens in front of the patches of an image: the class token and the registers."""
-        return int(self.class_token) + self.registers
 
     @property
     def n_blocks(self) -> int:

@@ -32,16 +32,14 @@ class Batch:
     """Token ids of some texts, padded on the right. `mask` is None where no text is shorter than
     the longest.
 
-    Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the
-    patches are not read, and with `pool_class` the class token stands for an image instead of the
-    mean over what is read. Of sounds: `pixels` are the samples or the spectrogram, and `mask` says
-    which frames belong to a sound where all are padded to one window.
+    The first `skip` tokens are not read; with `pool_class` the first token stands for an item
+    instead of the mean over what is read. A model that takes another input has a subclass that
+    holds it.
     """
 
     input_ids: Tensor
     mask: Tensor | None
     lengths: list[int]
-    pixels: Tensor | None = None
     skip: int = 0
     pool_class: bool = False
 
@@ -49,12 +47,6 @@ class Batch:
     def whole_mask(self) -> Tensor:
         """The mask as models take it; ones where nothing is padded."""
         return torch.ones_like(self.input_ids) if self.mask is None else self.mask.long()
-
-    @property
-    def pixel_values(self) -> Tensor:
-        """The pixels of a batch of images."""
-        assert self.pixels is not None, "a batch of texts has no pixels"
-        return self.pixels
 
 
 def make_batch(

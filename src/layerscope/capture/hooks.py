@@ -36,7 +36,7 @@ class Capture:
     `on_state(i, raw, state)` is called for site i with the state as the block left it and as
     `final_norm` asks for it: `applied` norms every state of the residual stream with the model's
     final norm, `raw` none, `hf` the last layer only (what `output_hidden_states` returns: of most
-    image models it is raw there too). Branches and norms inside blocks are always raw. `on_raw(i,
+    some models it is raw there too). Branches and norms inside blocks are always raw. `on_raw(i,
     raw, norm)`, if given, is asked first where a norm is to be applied: True says that it needs no
     normed state. One thread at a time may read a model.
     """

@@ -382,7 +382,7 @@ class Reducer:
             state,
             raw[:, batch.skip :],
             state[:, batch.skip :],
-        )  # class and register tokens are not read
+        )
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         if plain and self._measure_at_once(index, raw, mask, None):

@@ -68,7 +68,7 @@ USUALLY_MEANT = {
 # suggested anyway.
 SAME_OPTION: tuple[tuple[str, ...], ...] = (
     ("--limit", "--sample"),
-    ("--data", "--texts", "--corpus", "--dataset", "--images", "--tasks"),
+    ("--data", "--texts", "--corpus", "--dataset", "--tasks"),
     ("--out", "--output-dir", "--folder"),
     ("--overwrite", "--force"),
     ("--max-blocks", "--budget"),

@@ -20,7 +20,7 @@ from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.formatting import describe_size
 from layerscope.core.options import parse_size
-from layerscope.extras import FASTER, how_to_install
+from layerscope.extras import FASTER, FEATURES, how_to_install
 from layerscope.version import VERSION
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -36,7 +36,7 @@ EXTRAS = {
     "gguf": (("gguf", "accelerate"), "GGUF weights, also those of smollm2-135m and gemma3-270m"),
     "peft": (("peft",), "adapters"),
     "device-map": (("accelerate",), "models over several GPUs"),
-    "vision": (("PIL", "sklearn"), "image models"),
+    "media": (FEATURES["media"][2], "image and speech models"),
     "augment": (("nlpaug",), "nlpaug's views"),
     "ray": (("ray",), "clusters"),
 }

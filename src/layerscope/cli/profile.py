@@ -10,7 +10,6 @@ from layerscope.cli.app import command
 from layerscope.cli.shared import (
     DATA,
     METRICS,
-    MODELS,
     RESULT,
     default_folder,
     option,
@@ -23,10 +22,10 @@ class ProfileSettings(shared.CommandOptions):
     """What is measured of what, under the names that `layerscope.profile` has for it."""
 
     split: str | None = option(
-        None, panel=DATA, help="Split of the images, such as test. (default: the first)"
+        None, panel=DATA, help="Split of data that have several. (default: the first)"
     )
     column: str | None = option(
-        None, panel=DATA, help="Column of the texts or images, if the file has several."
+        None, panel=DATA, help="Column of the texts, if the file has several."
     )
     text_filter: str | None = option(
         None,
@@ -34,21 +33,8 @@ class ProfileSettings(shared.CommandOptions):
         help="Which texts to use: paper (no headings, at least 30 words), released (no headings, at least 10 characters) "
         "or none (all).",
     )
-    limit: int | None = shared.size_option("Use the first N usable texts or images.")
+    limit: int | None = shared.size_option("Use the first N usable texts.")
     max_length: int | None = shared.length_option(None, " (default: 256)")
-    tokens: str | None = option(
-        None, panel=DATA, help="Tokens of an image to read: patches (default) or all."
-    )
-    image_pooling: str | None = option(
-        None,
-        panel=DATA,
-        help="Vector of an image: mean (of its tokens; default) or class (its class token).",
-    )
-    attention: str | None = option(
-        None,
-        panel=MODELS,
-        help="Attention mask of AIM models: bidirectional (default), causal or prefix:N.",
-    )
     metrics: str | None = option(
         None,
         "-m",
@@ -96,6 +82,12 @@ class ProfileSettings(shared.CommandOptions):
     )
     texts: bool = shared.TEXTS
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
+    more: list[str] | None = option(
+        None,
+        "--option",
+        panel=METRICS,
+        help="Another setting of `layerscope.profile` as KEY=VALUE, such as temperature=0.1; repeatable.",
+    )
 
 
 @command("profile", "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile")
@@ -107,7 +99,7 @@ def profile_command(
     model: str = shared.MODEL,
     data: str = shared.data_option(
         "lee",
-        f"{shared.DATA_HELP} For an image model: an image set, a folder of class folders, .parquet.",
+        f"{shared.DATA_HELP} For a model that reads other items: what its package reads.",
     ),
     task: str | None = option(
         None,
@@ -119,7 +111,7 @@ def profile_command(
         "Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)"
     ),
 ) -> None:
-    """Measure every layer of a model on texts or images, without labels.
+    """Measure every layer of a model on texts, without labels.
 
     It takes one pass, and one more per augmented view. Run the same command again to resume.
     """
@@ -127,6 +119,7 @@ def profile_command(
     from layerscope.profiling import profile
 
     given = settings.given()
+    given |= shared.parse_settings(given.pop("more", None))
     if task is not None and (data != "lee" or {"split", "column", "text_filter"} & set(given)):
         raise LayerscopeError(
             "--task takes the task's own texts: leave out --data, --split, --column and --text-filter."

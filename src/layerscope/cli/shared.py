@@ -67,6 +67,26 @@ def parse_whole_numbers(text: str | None, name: str) -> list[int] | None:
         ) from None
 
 
+def parse_settings(texts: list[str] | None) -> dict[str, Any]:
+    """Settings given as KEY=VALUE, their numbers as numbers."""
+    settings: dict[str, Any] = {}
+    for text in texts or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise LayerscopeError(f"--option takes KEY=VALUE, not {text!r}.")
+        settings[name.strip().replace("-", "_")] = _number_or_text(value.strip())
+    return settings
+
+
+def _number_or_text(value: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
 def default_folder(*parts: str, limit: int | None = None) -> Path:
     """Where a run goes when the user names no folder: `runs/` and what it is about; runs of
     different size do not meet there.
@@ -287,7 +307,7 @@ TEXTS = option(
     True,
     "--texts/--no-texts",
     panel=RESULT,
-    help="Whether your texts or images may be kept and shown.",
+    help="Whether your texts may be kept and shown.",
 )
 
 

@@ -18,7 +18,7 @@ class Reading:
 
     `final_norm` is `applied`, `raw` or `hf` (at the last layer only); None where the readouts of
     the run say it. `norm_module` is the class of the model's final norm; None where it has none.
-    `max_length` is None for images.
+    `max_length` is None for items that are not cut.
 
     >>> reading = Reading("applied", 256, "RMSNorm")
     >>> reading.in_words
@@ -41,7 +41,7 @@ class Reading:
             conventions.get("final_norm"),
             None if length is None else int(length),
             conventions.get("final_norm_module"),
-            str(conventions.get("tokens", conventions.get("image_tokens", "all"))),
+            str(conventions.get("tokens", "all")),
         )
 
     def as_conventions(self) -> dict[str, Any]:

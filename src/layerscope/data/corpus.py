@@ -20,7 +20,7 @@ from layerscope.core.runs import folder_name
 from layerscope.data import catalogue
 from layerscope.data.documents import read_documents
 from layerscope.data.hub import read_hub
-from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
+from layerscope.data.items import PackedTexts, Shown, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, Row, read_file, read_table, table_columns
 from layerscope.data.specs import HubSpec, locate
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError, near_misses, one_line
@@ -75,6 +75,11 @@ class Corpus:
     def packed(self) -> Corpus:
         """The same corpus with its texts in one array."""
         return replace(self, texts=PackedTexts.of(self.texts))
+
+    def describe(self, numbers: np.ndarray) -> Shown:
+        """The texts with these numbers, and the other columns of the file that they are from."""
+        texts = [self.texts[int(i)] for i in numbers]
+        return Shown(texts, columns_beside(self.source, texts))
 
     def warnings(self) -> list[str]:
         """What was left out, and what is there more than once."""

@@ -1,5 +1,4 @@
-"""Items: what a run is about. Texts and images today, or anything else that a model reads as
-tokens.
+"""Items: what a run is about. Texts, or anything else that a model reads as tokens.
 
 `Items` says what every kind offers. How a model reads them is the model's side
 (`LoadedModel.open_items`). Another package adds a kind by implementing both; items are then given
@@ -10,10 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a map shows of items: their texts or names, columns, and a sheet of small pictures."""
+
+    texts: list[str] | None = None
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    pictures: bytes | None = None
 
 
 class Items(Protocol):
@@ -38,7 +47,7 @@ class Items(Protocol):
 
     @property
     def kind(self) -> str:
-        """What they are, in the plural: `texts`, `images`, …"""
+        """What they are, in the plural: `texts`, …"""
 
     @property
     def fingerprint(self) -> str:
@@ -59,6 +68,10 @@ class Items(Protocol):
     def warnings(self) -> list[str]:
         """What a reader of the results must be told about the items."""
         return duplicate_warnings(self)
+
+    def describe(self, numbers: np.ndarray) -> Shown:
+        """What a map shows of some of the items."""
+        return Shown()
 
 
 def is_items(data: Any) -> bool:

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from layerscope.core.options import DataOptions
 from layerscope.core.plugins import Registry
 from layerscope.data.augment import AUGMENTERS
 from layerscope.data.corpus import load_corpus
-from layerscope.data.images.load import load_images
 from layerscope.data.items import Items, is_items
-from layerscope.data.sounds import load_sounds
-from layerscope.errors import DataError, LayerscopeError
+from layerscope.data.labeled import LabeledItems
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -28,16 +26,25 @@ class ItemKind:
     """One kind of items.
 
     `open(data, offline=…, **options)` reads what a user names; `options` are those of `DataOptions`
-    that it takes. `settings` are defaults for reading them, `refused` the settings that make no
-    sense for them, each with what to say. `augmenters` make their views, the default one first.
+    that it takes. `settings` has the values that each setting for reading such items may have, the
+    default first. `refused` has the settings that make no sense for them, each with what to say.
+    `augmenters` make their views, the default one first. `open_labeled(data, test, offline)` gives
+    the labeled items that a probe is trained on. `loader` is the function to call instead.
     """
 
     name: str
     open: Callable[..., Items]
     options: tuple[str, ...]
     augmenters: tuple[str, ...] = ("builtin",)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    loader: str = "what reads them"
+    open_labeled: Callable[[Any, Any, bool], LabeledItems] | None = None
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The default value of each setting."""
+        return {name: values[0] for name, values in self.settings.items()}
 
     def reading_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with this kind's defaults; one that makes no sense for it is an error."""
@@ -49,10 +56,11 @@ class ItemKind:
             raise LayerscopeError(
                 f"augmenter {augmenter!r} is for texts; views of {self.name} are made by {' or '.join(self.augmenters)}."
             )
-        return {
-            **given,
-            **{name: given.get(name) or value for name, value in self.settings.items()},
-        }
+        chosen = {name: str(given.get(name) or usual) for name, usual in self.defaults.items()}
+        for name, value in chosen.items():
+            if value not in self.settings[name]:
+                raise UnknownNameError(name, value, self.settings[name])
+        return {**given, **chosen}
 
 
 item_kinds: Registry[ItemKind] = Registry(
@@ -62,25 +70,16 @@ item_kinds: Registry[ItemKind] = Registry(
     check=lambda thing: isinstance(thing, ItemKind),
     hint="Items of another kind are given as an object.",
 )
-item_kinds.add(ItemKind("texts", load_corpus, ("column", "limit", "text_filter"), AUGMENTERS))
 item_kinds.add(
     ItemKind(
-        "images",
-        partial(load_images, progress=None),
-        ("column", "limit", "split"),
-        settings={"tokens": "patches", "image_pooling": "mean"},
-        refused={"max_length": "max_length cuts texts; images are not cut. Leave it out."},
+        "texts", load_corpus, ("column", "limit", "text_filter"), AUGMENTERS, loader="load_corpus"
     )
 )
 
-item_kinds.add(
-    ItemKind(
-        "sounds",
-        load_sounds,
-        ("limit",),
-        refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."},
-    )
-)
+
+def setting_names() -> set[str]:
+    """The settings for reading items of any kind."""
+    return {name for kind in item_kinds.all().values() for name in kind.settings}
 
 
 def get_kind(name: str) -> ItemKind:
@@ -100,15 +99,12 @@ def open_items(
     object."""
     given = (options or DataOptions()).given()
     known = get_kind(kind)
-    loader = {"texts": "load_corpus", "images": "load_images", "sounds": "load_sounds"}.get(
-        kind, "what reads them"
-    )
     for name in given:
         if name not in known.options and kind in item_kinds:
             owner = "texts" if name == "text_filter" else "data that have several splits"
             raise DataError(f"{name} is for {owner}; leave it out for {kind}.")
         if is_items(data):
             raise DataError(
-                f"{name} goes with {kind} that are yet to be read: pass it to {loader} instead."
+                f"{name} goes with {kind} that are yet to be read: pass it to {known.loader} instead."
             )
     return data if is_items(data) else known.open(data, offline=offline, **given)

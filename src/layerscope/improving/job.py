@@ -248,7 +248,9 @@ def improve(
 
 def _check_readable(model: LoadedModel) -> None:
     if model.kind != "texts":
-        raise LayerscopeError(f"{model.name} reads images; improve is for models that read texts.")
+        raise LayerscopeError(
+            f"{model.name} reads {model.kind}; improve is for models that read texts."
+        )
     if model.tokenizer is None:
         raise LayerscopeError(
             f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…)."

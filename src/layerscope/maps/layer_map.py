@@ -104,7 +104,7 @@ class LayerMap:
         return [int(i) for i in chosen.layout.near[chosen.layout.layers.index(at), text]]
 
     def without_texts(self) -> LayerMap:
-        """The same with nothing of what the texts, images or sounds say: columns of numbers, and
+        """The same with nothing of what the items say: columns of numbers, and
         clusters without their words."""
         columns = {name: values for name, values in self.columns.items() if _all_numbers(values)}
         found = [name for name in self.columns if name.startswith(_CLUSTER)][

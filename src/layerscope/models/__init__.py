@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from layerscope.models.catalogue import MODELS, catalogue
-from layerscope.models.images import ImageModel
+from layerscope.models.families import FAMILIES, Family, GenericFamily, pre_norm_taps
+from layerscope.models.inputs import (
+    ItemReader,
+    Part,
+    ReadSettings,
+    Row,
+    ViewInputs,
+    ViewSettings,
+)
 from layerscope.models.load import kind_read_by, load, open_model, wrap
 from layerscope.models.loaded import LoadedModel, Tokens
+from layerscope.models.modules import unwrap
+from layerscope.models.pretrained import read_pretrained
+from layerscope.models.settings import quiet
+from layerscope.models.source import Source
 
 __all__ = [
+    "FAMILIES",
     "MODELS",
-    "ImageModel",
+    "Family",
+    "GenericFamily",
+    "ItemReader",
     "LoadedModel",
+    "Part",
+    "ReadSettings",
+    "Row",
+    "Source",
     "Tokens",
+    "ViewInputs",
+    "ViewSettings",
     "catalogue",
     "kind_read_by",
     "load",
     "open_model",
+    "pre_norm_taps",
+    "quiet",
+    "read_pretrained",
+    "unwrap",
     "wrap",
 ]

@@ -1,12 +1,12 @@
-"""How a model reads items: the rows (token ids, pixels, …) it is run on, for items by number and
+"""How a model reads items: the rows (token ids, …) it is run on, for items by number and
 for their views."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from threading import Thread
 from typing import Any
@@ -19,8 +19,7 @@ from layerscope.data.items import Items
 from layerscope.errors import DataError, LayerscopeError, ModelError
 
 Row = Sequence[int] | np.ndarray
-"""One item as its model takes it: the token ids of a text; of an image, what its processor made of
-it."""
+"""One item as its model takes it: the token ids of a text."""
 
 _CHUNK = 2000  # texts tokenized at once
 _MOST_TOKENS = 2_000_000  # 8 MB: more are made again when they are needed
@@ -48,12 +47,11 @@ def cut_by_characters(texts: Sequence[str], longest: int | None) -> tuple[list[s
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """What is read of each item. Which settings apply is up to the kind: `max_length` to texts, the
-    others to images."""
+    """What is read of each item: at most so many tokens of a text, and what the settings of other
+    kinds of items say (`ItemKind.settings`)."""
 
     max_length: int | None = None
-    tokens: str | None = None
-    pooling: str | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

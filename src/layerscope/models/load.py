@@ -14,18 +14,11 @@ from layerscope.errors import ModelError
 from layerscope.extras import require
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
-from layerscope.models.families import FAMILIES, declared_family, family_for
-from layerscope.models.images import (
-    ImageModel,
-    default_processor,
-    describe_images,
-    read_image_model,
-)
+from layerscope.models.families import Family, declared_family, family_for
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
-from layerscope.models.pretrained import read_pretrained
-from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16, without_advice
-from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model
+from layerscope.models.pretrained import check_input
+from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16
 from layerscope.models.source import (
     Source,
     files_sha256,
@@ -60,10 +53,9 @@ def load(
     - `bidirectional`: remove the causal mask.
     - `adapters`: folders or hub ids, merged in order.
     - `device_map`: distribute the model over devices; it cannot be combined with `device`.
-    - `attention`: for AIM only: `bidirectional` (as its authors use it), `causal`, or `prefix:N`.
+    - `attention`: which tokens see which, for families that offer a choice.
 
-    An image model is returned as an `ImageModel`, with its image processor, and a speech model as a
-    `SoundModel`.
+    A model that reads no texts is loaded by the package that adds its family.
     """
     given = {name: value for name, value in locals().items() if name not in ("spec", "offline")}
     if not isinstance(spec, str | Path):
@@ -86,13 +78,7 @@ def load(
     if adapters:
         require("adapters")
     located = [adapting.locate(adapter, offline) for adapter in adapters]
-    source = resolve(
-        spec,
-        offline,
-        revision=revision,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
+    source = find_source(spec, offline, given)
     if source.gguf is not None:
         require("gguf")
     files = {path: file_state(path) for path in source.weights}
@@ -102,17 +88,14 @@ def load(
         options["device_map"] = device_map
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    kind, known = _reads(source)
-    if attention is not None and known != "aim":
+    known = _family_of(source)
+    if attention is not None and not known.attentions:
         raise ModelError(
-            f"attention={attention!r} is a choice that AIM offers; {source.name} is read as it was trained."
+            f"attention={attention!r} cannot be chosen: {source.name} is read as it was trained."
         )
-    if kind == "images":
-        module, tokenizer, where = read_image_model(source, known, options, attention)
-    elif kind == "sounds":
-        module, tokenizer = read_sound_model(source, options)
-    else:
-        module, tokenizer = _read(source, options, trust_remote_code)
+    module, preparation = known.read(source, options)
+    if attention is not None:
+        known.choose_attention(module, attention)
     facts: list[dict[str, Any]] = []
     if located:
         module, facts = adapting.apply(module, located)
@@ -120,10 +103,8 @@ def load(
         module = settle_bfloat16(module.to(target), precision, source.name)
     module.eval().requires_grad_(False)
     if bidirectional:
-        make_bidirectional(module)
-    model = _assemble(module, tokenizer, source.name, family)
-    if kind == "images":
-        model.identity["processor_from"] = where
+        make_bidirectional(module, family_for(module, family))
+    model = _assemble(module, preparation, source.name, family)
     model.identity.update(
         source=source.kind,
         revision=source.revision,
@@ -151,9 +132,7 @@ def wrap(
     """Use a model that is already in memory. It is switched to evaluation mode; its weights are not
     changed.
 
-    For an image model, `tokenizer` is its image processor; without one, images are resized to its
-    input size and scaled to −1 … 1. For a speech model, it is its feature extractor; without one,
-    the usual extractor of that kind of model is used.
+    `tokenizer` is whatever prepares the model's input.
     """
     inner = unwrap(module)
     inner.eval()
@@ -187,41 +166,48 @@ def open_model(
 def kind_read_by(
     model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None
 ) -> str:
-    """The kind of items that a model reads (`texts`, `images`, …). A model given by name is not
+    """The kind of items that a model reads (`texts`, …). A model given by name is not
     loaded for it."""
     if isinstance(model, LoadedModel):
         return model.kind
     if not isinstance(model, (str, Path)):
         return "texts"
-    return _reads(find_source(model, offline, model_options or {}))[0]
+    return _family_of(find_source(model, offline, model_options or {})).kind
 
 
-def _reads(source: Source) -> tuple[str, str]:
-    """The kind of items that the model of a source reads, and its family, without loading it."""
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        MODEL_MAPPING_NAMES,
+def _family_of(source: Source) -> Family:
+    """The family that a source's config.json declares, without loading the model."""
+    return declared_family({} if source.gguf is not None else read_config(source.path))
+
+
+def _check_remote_code(source: Source, trusted: bool) -> None:
+    """Refuse a model whose architecture exists only as Python files beside it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if source.gguf is not None or trusted:
+        return
+    path, config = source.path, read_config(source.path)
+    model_type = config.get("model_type")
+    if model_type in CONFIG_MAPPING or declared_family(config).has_own_classes:
+        return
+    if config.get("auto_map"):
+        raise ModelError(
+            f"{path} needs its own Python code to load (model type {model_type!r}), and running it was not allowed. "
+            "Read the code, then pass trust_remote_code=True if you trust it."
+        )
+    raise ModelError(
+        f"{path}/config.json has the model type {model_type!r}, which the installed transformers does not know. "
+        "A newer transformers may."
     )
-
-    config = {} if source.gguf is not None else read_config(source.path)
-    known, model_type = declared_family(config), config.get("model_type")
-    if known is not None:
-        return {"text": "texts", "image": "images", "sound": "sounds"}[known.modality], known.name
-    # one without a family reads images where transformers' base model of its type takes pixels and
-    # nothing else
-    pixels = (
-        model_type in MODEL_MAPPING_NAMES
-        and model_type in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
-    )
-    return "images" if pixels else "texts", "generic"
 
 
 def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
     """Where a model given by name is, with those of its options that decide it."""
     names = ("revision", "allow_pickle", "trust_remote_code")
-    return resolve(
-        model, offline, **{name: model_options[name] for name in names if model_options.get(name)}
-    )
+    given = {name: model_options[name] for name in names if model_options.get(name)}
+    source = resolve(model, offline, **given)
+    _check_remote_code(source, bool(given.get("trust_remote_code")))
+    return source
 
 
 def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
@@ -260,7 +246,7 @@ def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:
     return f"{loaded.name}@{loaded.identity['revision']}"
 
 
-def make_bidirectional(module: nn.Module) -> None:
+def make_bidirectional(module: nn.Module, family: Family) -> None:
     """Let every token see the later ones, and check that they do."""
     config = getattr(module, "config", None)
     if config is None:
@@ -272,71 +258,31 @@ def make_bidirectional(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(getattr(part, "is_causal", None), bool):
             part.is_causal = False  # type: ignore[assignment]
-    if not modules.sees_ahead(module):
+    if not family.sees_ahead(module):
         raise ModelError(
             f"bidirectional=True has no effect on {type(module).__name__} (model type {config.model_type!r}): the "
             "first token's state still does not depend on later tokens. Load it without bidirectional."
         )
 
 
-def _read(
-    source: Source, options: dict[str, Any], trust_remote_code: bool
-) -> tuple[nn.Module, Any]:
-    """The base model and the tokenizer from files."""
-    from transformers import AutoModel, AutoTokenizer
-
-    extra = {"gguf_file": source.gguf} if source.gguf else {}
-    tokenizer_options = {"local_files_only": True, "trust_remote_code": trust_remote_code, **extra}
-    without_advice()
-    loaded, tokenizer = read_pretrained(
-        source,
-        AutoModel,
-        options,
-        r"^pooler\.",
-        lambda: AutoTokenizer.from_pretrained(source.path, **tokenizer_options),
-    )
-    module = unwrap(loaded)
-    if isinstance(getattr(module, "pooler", None), nn.Module):
-        setattr(module, "pooler", None)  # noqa: B010 - the type of a module's attribute is not known; it reads the last layer only, and is often not in the checkpoint
-    return module, tokenizer
-
-
-def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) -> LoadedModel:
-    anatomy = family_for(module, family).resolve(module)
-    config = getattr(module, "config", None)
-    known = FAMILIES.get(anatomy.family)
-    model: LoadedModel
-    if known.modality == "image" or modules.reads_pixels(module):
-        processor = tokenizer if tokenizer is not None else default_processor(module)
-        model = ImageModel(module, None, anatomy, name, processor=processor)
-    elif known.modality == "sound":
-        model = SoundModel(
-            module,
-            None,
-            anatomy,
-            name,
-            processor=tokenizer if tokenizer is not None else default_extractor(module),
-        )
-    else:
-        model = LoadedModel(module, tokenizer, anatomy, name)
+def _assemble(module: nn.Module, preparation: Any, name: str, family: str | None) -> LoadedModel:
+    """The model with its parts found; `preparation` is its tokenizer, or what else prepares its
+    input."""
+    known = family_for(module, family)
+    check_input(module, known.kind)
+    model = known.make_model(module, preparation, known.resolve(module), name)
     gpu = faster.on(model.device)
     if (
         gpu is not None
     ):  # compiled while the model is being read: the first texts would wait half a second
         gpu.ahead.compile_kernels(gpu.ahead.reading_kernels(model.width, model.dtype), model.device)
-    if anatomy.family == "generic":
-        ahead = modules.sees_ahead(module)
-    else:
-        ahead = known.bidirectional or getattr(config, "is_causal", None) is False
-        if anatomy.family == "aim":
-            ahead = getattr(config, "attention", None) == "bidirectional"
     model.identity = {
         "name": name,
         "source": "module",
         "revision": None,
         "weights_sha256": None,
-        "settings_sha256": settings_sha256(module, getattr(model, "processor", tokenizer)),
-        "family": anatomy.family,
+        "settings_sha256": settings_sha256(module, model.preparation),
+        "family": model.anatomy.family,
         "architecture": type(module).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": None,
@@ -344,17 +290,12 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "normalizes": False,
         "sentence_encoder": False,
         "untrained": modules.is_untrained(module),
-        "bidirectional": ahead,
+        "bidirectional": known.is_bidirectional(module),
         "adapters": [],
         "n_blocks": model.n_blocks,
         "width": model.width,
         "parameters": sum(p.numel() for p in module.parameters()),
         "context_length": model.max_length,
+        **model.own_identity(),
     }
-    if isinstance(model, ImageModel):
-        model.identity.update(
-            describe_images(
-                model, "given" if tokenizer is not None else "none given: layerscope's default"
-            )
-        )
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -111,7 +111,7 @@ class LoadedModel:
 
     @property
     def kind(self) -> str:
-        """The kind of items that the model reads: `texts`, `images`, …"""
+        """The kind of items that the model reads: `texts`, …"""
         return "texts"
 
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
@@ -147,7 +147,20 @@ class LoadedModel:
     @cached_property
     def width(self) -> int:
         """Number of features D of a token's state."""
-        return width_of(self.module)
+        return width_of(self.module, self.try_model)
+
+    def try_model(self) -> Any:
+        """Run the model on a small input."""
+        return modules.run(self.module, modules.sample(self.module))
+
+    @property
+    def preparation(self) -> Any:
+        """What makes the model's input of items: the tokenizer."""
+        return self.tokenizer
+
+    def own_identity(self) -> dict[str, Any]:
+        """What of the model's identity only models of its kind have."""
+        return {}
 
     @cached_property
     def max_length(self) -> int | None:
@@ -182,7 +195,6 @@ class LoadedModel:
 
         `cache` holds the keys and values of tokens before these, the same for all.
         """
-        self._refuse_texts()
         if attention_mask.device.type == "cpu" and not bool(
             attention_mask[:, 0].all()
         ):  # the host would wait for a GPU here
@@ -198,12 +210,6 @@ class LoadedModel:
             before = attention_mask.new_ones((len(attention_mask), int(cache.get_seq_length())))
             attention_mask = torch.cat([before, attention_mask], dim=1)
         return modules.run(self.module, input_ids, attention_mask, cache)
-
-    def _refuse_texts(self) -> None:
-        if self.kind != "texts":
-            raise ModelError(
-                f"{self.name} reads {self.kind}: give {self.kind} (data=) instead of texts."
-            )
 
     @property
     def item_bytes(self) -> int:
@@ -221,7 +227,7 @@ class LoadedModel:
     def find_shortcuts(self) -> None:
         """Try once which steps of a model on a GPU kernels can do together; there must be no hooks
         that would see the passes."""
-        if not self._tried and self.kind == "texts" and self.device.type == "cuda":
+        if not self._tried and self.device.type == "cuda":
             self._tried = True
             modules.find_shortcuts(self.module)
 
@@ -235,7 +241,6 @@ class LoadedModel:
 
         Without `max_length` texts are cut to what the model takes.
         """
-        self._refuse_texts()
         if isinstance(texts, str):
             raise DataError(
                 "tokenize takes a list of texts, and was given one string. Wrap it in a list."
@@ -306,12 +311,12 @@ class LoadedModel:
         return self._tokenizer(texts, **cut, **_IDS_ALONE)["input_ids"]
 
 
-def width_of(module: nn.Module) -> int:
+def width_of(module: nn.Module, run: Callable[[], Any]) -> int:
     """Number of features of a token's state."""
     config = getattr(module, "config", None)
     width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None)
     if width is None:
-        output = modules.first(modules.run(module, modules.sample(module)))
+        output = modules.first(run())
         if not isinstance(output, Tensor):
             raise ModelError(
                 f"the width of {type(module).__name__} could not be told from its config or its output."

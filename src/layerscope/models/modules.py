@@ -21,19 +21,11 @@ def forward_parameters(module: nn.Module) -> set[str]:
     return set(inspect.signature(module.forward).parameters)
 
 
-def reads_pixels(module: nn.Module) -> bool:
-    """Whether a module takes pixels, by what it says of itself."""
-    return getattr(module, "main_input_name", "input_ids") == "pixel_values"
-
-
 def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: Any = None) -> Any:
     """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens
     before these."""
     names = forward_parameters(module)
     given: dict[str, Any] = {}
-    if ids.is_floating_point():
-        with torch.inference_mode():
-            return module(pixel_values=ids)
     if mask is not None and "attention_mask" in names:
         given["attention_mask"] = mask
     if "use_cache" in names:
@@ -55,32 +47,14 @@ def first(output: Any) -> Any:
 
 
 def sample(module: nn.Module, length: int = 5) -> Tensor:
-    """A few valid token ids on the device where inputs go, never the padding id; of an image model,
-    one image of noise."""
+    """A few valid token ids on the device where inputs go, never the padding id."""
     config = getattr(module, "config", None)
-    if reads_pixels(module):
-        shape = (
-            1,
-            int(getattr(config, "num_channels", 3)),
-            *height_and_width(config, "image_size", 224),
-        )
-        noise = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-        return noise.to(input_device(module), weights_dtype(module))
     size = int(getattr(config, "vocab_size", None) or 16)
     pad = getattr(config, "pad_token_id", None)
     usable = [i for i in range(min(size, length + 8)) if i != pad]
     return torch.tensor(
         [[usable[i % len(usable)] for i in range(length)]], device=input_device(module)
     )
-
-
-def height_and_width(config: Any, name: str, default: int | None = None) -> tuple[int, int]:
-    """A height and a width that a configuration may give as one number: those of its images, or of
-    its patches."""
-    side = getattr(config, name, None) or default
-    if side is None:
-        raise ModelError(f"the config does not say {name}: how large a patch is.")
-    return (side[0], side[1]) if isinstance(side, (list, tuple)) else (side, side)
 
 
 def input_device(module: nn.Module) -> torch.device:
@@ -101,16 +75,8 @@ def weights_dtype(module: nn.Module) -> torch.dtype:
 
 def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) -> bool:
     """Whether the last token changes the first token's state, with and without padding after the
-    text.
-
-    Of an image model: whether the last pixels change the first tokens.
-    """
+    text."""
     ids = sample(module)
-    if ids.is_floating_point():
-        changed = ids.clone()
-        changed[..., -1:, -1:] += 1
-        one, two = (read(run(module, x)) for x in (ids, changed))
-        return one is not None and two is not None and not torch.equal(one[0, 0], two[0, 0])
     other = ids.clone()
     other[0, -1] = ids[0, 0]
     pad = torch.cat([torch.ones_like(ids), torch.zeros_like(ids[:, :1])], dim=1)
@@ -149,7 +115,7 @@ def unwrap(module: Any) -> nn.Module:
     if getattr(config, "is_encoder_decoder", False) and hasattr(inner, "get_encoder"):
         encoder = inner.get_encoder()
         return encoder if isinstance(encoder, nn.Module) else inner
-    # Image and text models trained side by side: the image model is the one whose layers are read.
+    # Two models trained side by side: the one of images is the one whose layers are read.
     if isinstance(getattr(inner, "vision_model", None), nn.Module) and isinstance(
         getattr(inner, "text_model", None), nn.Module
     ):

@@ -6,9 +6,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from layerscope.errors import LayerscopeError, ModelError, one_line
-from layerscope.models.settings import quiet
+from layerscope.extras import missing
+from layerscope.models.modules import unwrap
+from layerscope.models.settings import quiet, without_advice
 from layerscope.models.source import Source
+
+_OTHER_INPUTS = ("pixel_values", "input_values", "input_features")
+_PREPROCESSOR = "preprocessor_config.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
 
 
 def read_pretrained(
@@ -52,3 +60,41 @@ def read_pretrained(
             f"(e.g. {extra[0]}). The files do not belong together."
         )
     return module, other
+
+
+def check_input(module: nn.Module, kind: str) -> None:
+    """Refuse to read texts with a module that takes another input."""
+    name = getattr(module, "main_input_name", "input_ids")
+    if kind == "texts" and name in _OTHER_INPUTS:
+        raise ModelError(f"{type(module).__name__} takes {name}, not texts: {missing('media')}")
+
+
+def read_text_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
+    """The base model and the tokenizer from files."""
+    from transformers import AutoModel, AutoTokenizer
+
+    extra = {"gguf_file": source.gguf} if source.gguf else {}
+    trusted = bool(options.get("trust_remote_code"))
+    tokenizer_options = {"local_files_only": True, "trust_remote_code": trusted, **extra}
+    if _lacks_tokenizer(source):
+        raise ModelError(
+            f"{source.name} has no tokenizer but a {_PREPROCESSOR}: {missing('media')}"
+        )
+    without_advice()
+    loaded, tokenizer = read_pretrained(
+        source,
+        AutoModel,
+        options,
+        r"^pooler\.",
+        lambda: AutoTokenizer.from_pretrained(source.path, **tokenizer_options),
+    )
+    module = unwrap(loaded)
+    if isinstance(getattr(module, "pooler", None), nn.Module):
+        setattr(module, "pooler", None)  # noqa: B010 - the type of a module's attribute is not known; it reads the last layer only, and is often not in the checkpoint
+    return module, tokenizer
+
+
+def _lacks_tokenizer(source: Source) -> bool:
+    if source.gguf is not None or not (source.path / _PREPROCESSOR).is_file():
+        return False
+    return not any(any(source.path.glob(name)) for name in _TOKENIZERS)

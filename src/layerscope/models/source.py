@@ -30,7 +30,6 @@ from layerscope.errors import (
 )
 from layerscope.extras import check_zoo, zoo_hint
 from layerscope.models.catalogue import catalogue
-from layerscope.models.families import declared_family
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
@@ -119,13 +118,8 @@ def resolve(
             raise ModelError(
                 f"{text} is on this machine, where there are no revisions: leave out {revision!r}."
             )
-        return _local_source(
-            path,
-            one_line(Path(os.path.abspath(path)).name),
-            "folder",
-            allow_pickle,
-            trust_remote_code,
-        )
+        name = one_line(Path(os.path.abspath(path)).name)
+        return _local_source(path, name, "folder", allow_pickle)
     if text in HUB_IDS:
         try:
             return resolve(HUB_IDS[text], offline, revision=revision)
@@ -148,7 +142,7 @@ def resolve(
     ):
         _explain_other_weights(match["repo"], commit)
     try:
-        return _local_source(folder, match["repo"], "hub", allow_pickle, trust_remote_code, commit)
+        return _local_source(folder, match["repo"], "hub", allow_pickle, commit)
     except ModelError as error:
         if not offline:
             raise
@@ -196,7 +190,6 @@ def _local_source(
     name: str,
     kind: Kind,
     allow_pickle: bool,
-    trust_remote_code: bool,
     revision: str | None = None,
 ) -> Source:
     if path.is_file():
@@ -216,7 +209,6 @@ def _local_source(
             )
         return _gguf_source(ggufs[0], name, revision)
     config = read_config(path)
-    _check_remote_code(path, config, trust_remote_code)
     weights, pickled = safetensors, False
     if not safetensors:
         weights = tuple(sorted(file for pattern in _PICKLES for file in path.glob(pattern)))
@@ -286,29 +278,6 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{file} names a model_type that is not text: {config['model_type']!r}.")
     return config
-
-
-def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> None:
-    """Refuse a model whose architecture exists only as Python files beside it."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    model_type = config.get("model_type")
-    known = declared_family(config)
-    if (
-        model_type in CONFIG_MAPPING
-        or trusted
-        or (known is not None and ":" in (known.loads or ""))
-    ):
-        return
-    if config.get("auto_map"):
-        raise ModelError(
-            f"{path} needs its own Python code to load (model type {model_type!r}), and running it was not allowed. "
-            "Read the code, then pass trust_remote_code=True if you trust it."
-        )
-    raise ModelError(
-        f"{path}/config.json has the model type {model_type!r}, which the installed transformers does not know. "
-        "A newer transformers may."
-    )
 
 
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
@@ -399,7 +368,9 @@ def settings_sha256(module: nn.Module, tokenizer: object) -> str:
     ):
         facts.pop(name, None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "to_dict"):  # an image processor
+    if not hasattr(tokenizer, "get_vocab") and hasattr(
+        tokenizer, "to_dict"
+    ):  # a processor of other items
         text = json.dumps([facts, tokenizer.to_dict()], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
     words = (

@@ -1,4 +1,4 @@
-"""Labeled items from a file, a task, image data or lists, and their parts: training, validation and
+"""Labeled items from a file, a task or lists, and their parts: training, validation and
 test."""
 
 from __future__ import annotations
@@ -6,18 +6,19 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from layerscope.data.corpus import Corpus
-from layerscope.data.items import Items, is_items
+from layerscope.data.items import is_items
+from layerscope.data.kinds import get_kind
+from layerscope.data.labeled import PARTS, LabeledItems
 from layerscope.data.readers import TABLE_SUFFIXES, as_label, is_missing, read_rows
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names
 
-PARTS = ("train", "validation", "test")
 _FILES = (
     *TABLE_SUFFIXES,
     ".json",
@@ -27,24 +28,6 @@ _FILES = (
 )  # what is named like a file is one, though not all can be read
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Items with class numbers. `parts` holds the positions of the splits that the data come with;
-    others are drawn later."""
-
-    kind: Literal["text", "image"]
-    name: str
-    items: Items | Any  # None where prepared pixels are read instead
-    labels: np.ndarray
-    classes: tuple[str, ...]
-    fingerprint: str
-    parts: dict[str, np.ndarray] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
 def open_examples(
     data: Any,
     kind: str = "",
@@ -52,19 +35,21 @@ def open_examples(
     test: Any = None,
     data_dir: Path | None = None,
     offline: bool = False,
-) -> Examples:
+) -> LabeledItems:
     """Labeled items from whatever a user gives as data.
 
-    A name or path means what `kind` says: `images`, `task`, or (for texts) a file if there is one
-    or it is named like one, and else a classification task.
+    A name or path means what `kind` says: items of that kind, `task`, or (for texts) a file if
+    there is one or it is named like one, and else a classification task.
     """
     if data is None:
         raise LayerscopeError(
             "a probe needs data: labeled texts (a file with `text` and `label`, or a list with labels=), "
-            "the name of a classification task, or images."
+            "or the name of a classification task."
         )
-    if kind == "images" or (is_items(data) and data.kind == "images"):
-        return read_images(data, test, offline=offline)
+    own_kind = data.kind if is_items(data) else kind
+    open_labeled = get_kind(own_kind).open_labeled
+    if open_labeled is not None:
+        return open_labeled(data, test, offline)
     if isinstance(data, (str, Path)):
         path = Path(data).expanduser()
         if kind != "task" and (path.is_file() or path.name.lower().endswith(_FILES)):
@@ -80,7 +65,7 @@ def open_examples(
 
 def text_examples(
     rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None
-) -> Examples:
+) -> LabeledItems:
     """Texts with labels by split; the split "" is everything, to be split later.
 
     A text that comes again is used once: where it is first found, test before validation before
@@ -118,73 +103,10 @@ def text_examples(
     }
     corpus = Corpus.of([text for text, _, _ in usable], name)
     shown = clean_names(classes)
-    return Examples(
-        "text", name, corpus, labels, shown, digest.hexdigest(), _given(parts), all_facts
-    )
+    return LabeledItems("text", name, corpus, labels, shown, digest.hexdigest(), parts, all_facts)
 
 
-def image_examples(sets: dict[str, Any]) -> Examples:
-    """Image sets with labels by split; the split "" is everything, to be split later.
-
-    An image of the test part that also is in training, pixel by pixel, is left out of training.
-    """
-    from layerscope.data.images import ImageSet
-
-    for part, images in sets.items():
-        if images.labels is None:
-            raise DataError(
-                f"{images.name} ({part or 'all'}) has no labels. A probe needs class folders or a label column."
-            )
-    classes = tuple(dict.fromkeys(c for images in sets.values() for c in images.classes))
-    items: list[Any] = []
-    names: list[str] = []
-    digests: list[bytes] = []
-    labels: list[int] = []
-    belongs: list[str] = []
-    dropped: dict[str, int] = {}
-    seen: set[int] = set()
-    for part in ("test", "validation", "train", ""):
-        images = sets.get(part)
-        if images is None:
-            continue
-        for why, count in images.dropped.items():
-            dropped[why] = dropped.get(why, 0) + count
-        fresh = [
-            i
-            for i, key in enumerate(images.keys.tolist())
-            if part in ("test", "") or key not in seen
-        ]
-        if len(fresh) < len(images):
-            dropped["also in another part"] = (
-                dropped.get("also in another part", 0) + len(images) - len(fresh)
-            )
-        seen.update(images.keys.tolist())
-        items += [images.items[i] for i in fresh]
-        names += [images.names[i] for i in fresh]
-        digests += [images.digests[i] for i in fresh]
-        labels += [classes.index(images.classes[int(images.labels[i])]) for i in fresh]
-        belongs += [part] * len(fresh)
-    first = next(iter(sets.values()))
-    whole = ImageSet.of(
-        items, np.array(labels), classes, first.name, dict(first.source), names, digests
-    )
-    parts = {p: np.flatnonzero([b == p for b in belongs]) for p in PARTS}
-    digest = hashlib.sha256(whole.ordered_fingerprint.encode())
-    digest.update("\0".join(belongs).encode())
-    facts = {"dropped": dropped, "source": dict(first.source)}
-    return Examples(
-        "image",
-        first.name,
-        whole,
-        np.array(labels),
-        classes,
-        digest.hexdigest(),
-        _given(parts),
-        facts,
-    )
-
-
-def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
+def read_texts(path: str | Path, test: str | Path | None = None) -> LabeledItems:
     """A labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps
     one for the test part."""
     file = Path(path)
@@ -196,7 +118,7 @@ def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
     return text_examples(rows, file.name, facts | ({"dropped": dict(dropped)} if dropped else {}))
 
 
-def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
+def read_task(name: str, data_dir: Path | None, offline: bool) -> LabeledItems:
     """A classification task: of the catalogue, of mteb's, or in a folder of one's own."""
     from layerscope.evaluation.tasks.catalogue import TASKS
 
@@ -241,34 +163,6 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
     )
 
 
-def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options: Any) -> Examples:
-    """Image data: a catalogued set or a folder with its own train and test parts, or one that is
-    split here."""
-    from layerscope.data.images import load_images
-
-    def load(what: Any, **more: Any) -> Any:
-        return what if is_items(what) else load_images(what, offline=offline, **options, **more)
-
-    if test is not None:
-        return image_examples({"train": load(spec), "test": load(test)})
-    if spec == "fashion-mnist":
-        return image_examples({part: load(spec, split=part) for part in ("train", "test")})
-    if (
-        isinstance(spec, (str, Path))
-        and (Path(spec) / "train").is_dir()
-        and (Path(spec) / "test").is_dir()
-    ):
-        named = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-        return image_examples(
-            {
-                part: load(Path(spec) / sub)
-                for sub, part in named.items()
-                if (Path(spec) / sub).is_dir()
-            }
-        )
-    return image_examples({"": load(spec)})
-
-
 def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list[tuple[str, Any]]]:
     columns, rows = read_rows(file)
     named = {column.strip().lower(): column for column in columns}
@@ -295,10 +189,6 @@ def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list
             )
         out.setdefault(where, []).append((value, row[label]))
     return out
-
-
-def _given(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {part: where for part, where in parts.items() if len(where)}
 
 
 def _in_order(label: str) -> tuple[int, float, str]:

@@ -1,4 +1,4 @@
-"""Frozen states of all layers for labeled texts or images: every token, or one vector, each reduced
+"""Frozen states of all layers for labeled items: every token, or one vector, each reduced
 inside its own hook.
 
 A source turns items into batches for one model; a reader runs them here, or an engine's workers
@@ -17,6 +17,7 @@ from torch import Tensor
 from layerscope.capture import Batch, Capture, FinalNorm, Site
 from layerscope.capture.reduce import non_finite_error
 from layerscope.data.items import Items
+from layerscope.data.kinds import get_kind
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.forward import BatchRunner
@@ -27,18 +28,19 @@ DEFAULT_MAX_LENGTH = 128
 
 
 class ModelItems:
-    """Items of any kind as the model itself reads them: texts cut to `max_length` tokens; of
-    images, the patches are the tokens.
+    """Items of any kind as the model itself reads them: texts cut to `max_length` tokens.
 
-    The class token is the first one of image models that have it, and of text models that see both
-    ways and have such a token. `lengths` are the tokens that are read of each item.
+    The class token is the first one of models that see both ways and have such a token. `lengths`
+    are the tokens that are read of each item.
     """
 
     def __init__(
         self, model: LoadedModel, items: Items, max_length: int = DEFAULT_MAX_LENGTH
     ) -> None:
         self._model = model
-        self._reader = model.open_items(items, ReadSettings(max_length, tokens="patches"))
+        self._reader = model.open_items(
+            items, ReadSettings(max_length, get_kind(items.kind).defaults)
+        )
         self._part = self._reader.survey(np.arange(len(items)))
         self.lengths = np.maximum(self._part.lengths, 1).tolist()
         self.has_class_token = self._reader.has_class_token
@@ -66,7 +68,7 @@ class ModelReader:
     """Runs the model on items and keeps, per pooling, states (layers, items, tokens, D) in float32
     on the model's device.
 
-    `tokens`: the patches of an image, all tokens of a text. `mean`: their mean. `summary`: the
+    `tokens`: all tokens that are read of an item. `mean`: their mean. `summary`: the
     class token where there is one, else the mean.
     """
 

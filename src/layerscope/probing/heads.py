@@ -83,7 +83,7 @@ class LinearHead(PooledHead):
 
 
 class MeanHead(PooledHead):
-    """The mean over tokens (of an image: over its patches), then a linear layer."""
+    """The mean over tokens, then a linear layer."""
 
     name = "mean"
     summary = "the mean over the patches (or the text's tokens), then a linear layer"

@@ -19,10 +19,11 @@ from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
+from layerscope.data.labeled import LabeledItems
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
-from layerscope.probing.examples import Examples, Split, make_split, open_examples
+from layerscope.probing.examples import Split, make_split, open_examples
 from layerscope.probing.frozen import (
     ModelItems,
     ModelReader,
@@ -75,8 +76,7 @@ def probe(
 
     - `data`: labeled items of the kind that the model reads. Texts: a file with `text` and `label`,
       a list of texts with their
-      `labels`, or the name of a classification task. Images: a catalogued set, a folder of class
-      folders, a file, an `ImageSet`.
+      `labels`, or the name of a classification task.
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class
       is held out.
     - `heads`: one or several of attention, linear, mean, knn.
@@ -89,7 +89,7 @@ def probe(
     gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine`. The engine computes the cached states: `local` (this process), `ray` (workers of the
     cluster at `address`) or an `Engine`. Probes are always trained in this process.
 
-        run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
+        run = layerscope.probe("minilm-l6", "reviews.csv", heads=["attention", "knn"])
         run.table; run.plot()
     """
     ways: dict[str, Any] = {
@@ -177,7 +177,7 @@ class ProbeJob:
     def __init__(
         self,
         model: LoadedModel,
-        examples: Examples,
+        examples: LabeledItems,
         source: ModelItems,
         kinds: list[str],
         recipe: ProbeRecipe,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import signature
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.data.augment import AUGMENTERS
-from layerscope.data.kinds import get_kind
+from layerscope.data.kinds import get_kind, setting_names
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.base import PromptMean
@@ -34,12 +34,8 @@ class ProfileConfig:
     augmenter: str = "builtin"
     seed: int = 0
     options: Options = field(default_factory=Options)
-    tokens: str | None = (
-        None  # of an image: `patches`, or `all` with class and register tokens; None for texts
-    )
-    image_pooling: str | None = (
-        None  # what stands for an image: the `mean` of those tokens, or the `class` token
-    )
+    reading: Mapping[str, str] = field(default_factory=dict)
+    """The settings for reading items of this kind (`ItemKind.settings`); texts have none."""
 
     def needs(self, level: str) -> bool:
         """Whether any chosen metric reads this level (tokens, pooled, views)."""
@@ -58,7 +54,7 @@ class ProfileConfig:
     @property
     def read_settings(self) -> ReadSettings:
         """What is read of each item."""
-        return ReadSettings(self.max_length, self.tokens, self.image_pooling)
+        return ReadSettings(self.max_length, self.reading)
 
     @property
     def view_settings(self) -> ViewSettings:
@@ -67,12 +63,8 @@ class ProfileConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest and the run's key."""
-        own = ("tokens", "image_pooling")  # a profile of texts has no such settings
-        values = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in own or value is not None
-        }
+        values = asdict(self)
+        values |= values.pop("reading")
         plugins = {
             name: origin(get_metric(name)) for name in self.metrics if is_plugin(get_metric(name))
         }
@@ -90,19 +82,16 @@ def make_config(
     views: int | None = None,
     augmenter: str | None = None,
     seed: int = 0,
-    tokens: str | None = None,
-    image_pooling: str | None = None,
     kind: str = "texts",
     **options: Any,
 ) -> ProfileConfig:
     """A checked configuration for items of a kind: the defaults, changed by whatever is given."""
     known = get_kind(kind)
-    asked = {
-        "max_length": max_length,
-        "augmenter": augmenter,
-        "tokens": tokens,
-        "image_pooling": image_pooling,
-    }
+    own_settings = {name: options.pop(name) for name in setting_names() if name in options}
+    for name, value in own_settings.items():
+        if value is not None and name not in known.settings:
+            raise InvalidValueError(f"{name} is no setting for {kind}. Leave it out.")
+    asked = {"max_length": max_length, "augmenter": augmenter, **own_settings}
     reading = {
         name: value for name, value in known.reading_settings(asked).items() if value is not None
     }
@@ -124,6 +113,7 @@ def make_config(
         names = {
             *signature(make_config).parameters,
             *Options.__dataclass_fields__,
+            *setting_names(),
             *(n for g in groups for n in g.names()),
         }
         raise UnknownNameError("setting", unknown[0], names - {"kind", "options"})
@@ -132,6 +122,7 @@ def make_config(
         sites=tuple(sites) if sites else DEFAULT_SITES,
         seed=seed,
         options=replace(Options(seed=seed), **merged),
+        reading={name: reading.pop(name) for name in known.settings},
         **reading,
         **own,
     )
@@ -140,9 +131,6 @@ def make_config(
 
 
 def _check(config: ProfileConfig) -> None:
-    for name, valid in (("tokens", ("patches", "all")), ("image_pooling", ("mean", "class"))):
-        if getattr(config, name) not in (None, *valid):
-            raise UnknownNameError(name, str(getattr(config, name)), valid)
     if config.final_norm not in FINAL_NORMS:
         raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
     if config.needs("views") and not 2 <= config.views <= 16:

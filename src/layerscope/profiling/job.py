@@ -22,7 +22,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions
 from layerscope.data.corpus import lack_words, refuse_missing
 from layerscope.data.items import is_items
-from layerscope.data.kinds import open_items
+from layerscope.data.kinds import open_items, setting_names
 from layerscope.engines import Engine
 from layerscope.forward import Plan, choose_shard_size, make_plan
 from layerscope.metrics import Options
@@ -112,14 +112,12 @@ def profile(
     engine: str | Engine = "local",
     **options: Any,
 ) -> Profile:
-    """Measure every layer of a model on texts or images, without labels.
+    """Measure every layer of a model on texts, without labels.
 
     - `model`: a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its
-      `tokenizer` (for an image model,
-      its image processor).
-    - `data`: texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or images
-      for an image model (an
-      `ImageSet`, or anything that `load_images` takes).
+      `tokenizer`.
+    - `data`: texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or items
+      of the kind that the model reads.
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
       nothing is left on disk.
     - `map`: keep up to 2,000 of the items as points at every layer (`run.map()`, and on the page).
@@ -131,8 +129,8 @@ def profile(
     Options of the model (dtype, device, revision, adapters, …), the data (column, limit,
     text_filter, split) and the engine (address, workers, gpus_per_worker, batch_size) are
     plain keywords; `engine` is `local` (this process), `ray` (workers of a cluster) or an `Engine`. Other keywords are settings of the metrics (`alpha`,
-    `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and of images (`tokens`,
-    `image_pooling`).
+    `rows`, `temperature`, `permutations`, …), of views (`augmenter`)
+    and for reading items of the model's kind.
 
         run = layerscope.profile("smollm2-135m", "lee", limit=50, dtype="bfloat16")
         run.table; run.plot()
@@ -149,11 +147,12 @@ def profile(
         metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed,
         **options,
     )  # fmt: skip
-    config = make_config(**settings)
+    any_kind = {name: value for name, value in settings.items() if name not in setting_names()}
+    config = make_config(**any_kind)
     refuse_missing(data)
     with asked:
         kind = _kind_of(model, data, asked.loading, offline)
-        if kind != "texts":
+        if kind != "texts" or len(any_kind) < len(settings):
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
         items = open_items(data, kind, reading, offline)

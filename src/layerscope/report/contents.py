@@ -68,7 +68,7 @@ def gather(runs: Iterable[Any], texts: bool = True) -> Report:
     """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work
     out what they show.
 
-    Without `texts` nothing of what a run's texts or images say is in it.
+    Without `texts` nothing of what a run's items say is in it.
     """
     given = list(runs)
     folders = [str(one) for one in given if isinstance(one, (str, Path))]

@@ -20,7 +20,7 @@ def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = Tr
         layerscope.write_report(run)
         layerscope.write_report(["runs/a", "runs/b"], "both.html")
 
-    With `texts=False` the page holds no text, image or sound of yours.
+    With `texts=False` the page holds no item of yours.
     """
     check_page_name(out)
     several = isinstance(runs, Iterable) and not isinstance(runs, str)

@@ -98,10 +98,11 @@ def choose(
         raise LayerscopeError(
             f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`."
         )
-    if "image_tokens" in profiles[0].manifest["conventions"]:
+    items = profiles[0].manifest["conventions"].get("items", "texts")
+    if items != "texts":
         raise LayerscopeError(
-            f"{profiles[0].name} is an image model, and rules without labels rest on scores of language models: they say nothing "
-            "about it. Measure its layers with `layerscope probe MODEL --data DATA`."
+            f"{profiles[0].name} reads {items}, and rules without labels rest on scores of language "
+            "models. Measure its layers with `layerscope probe MODEL --data DATA`."
         )
     return choose_label_free(
         from_run(profiles[0]),

@@ -344,7 +344,7 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
 
 
 _CONTENTS = {
-    "corpus": "the texts or images (others, or another number of them)",
+    "corpus": "the data (others, or another number of them)",
     "model.weights_sha256": "the model's weights",
     "model.settings_sha256": "the model's settings",
 }

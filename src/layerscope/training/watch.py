@@ -29,9 +29,10 @@ from layerscope.errors import (
 from layerscope.loggers import OnRows, send
 from layerscope.metrics import Options, PromptMean
 from layerscope.metrics.registry import MetricName
-from layerscope.models import LoadedModel, modules
+from layerscope.models import LoadedModel
 from layerscope.models.families import family_for
 from layerscope.models.modules import inner_tokenizer, unwrap
+from layerscope.models.pretrained import check_input
 from layerscope.store import atomic
 from layerscope.training.measuring import (
     COLUMNS,
@@ -172,9 +173,13 @@ class LayerWatch:
         self.pace = Pace(share, clock)
         self.pace.arrive()
         inner = unwrap(without_wrappers(model))
-        if modules.reads_pixels(inner):
-            raise ModelError(f"a watch reads texts, and {type(inner).__name__} reads images.")
-        anatomy = family_for(inner).resolve(inner)
+        family = family_for(inner)
+        if family.kind != "texts":
+            raise ModelError(
+                f"a watch reads texts, and {type(inner).__name__} reads {family.kind}."
+            )
+        check_input(inner, family.kind)
+        anatomy = family.resolve(inner)
         name = getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
         self.model = LoadedModel(inner, inner_tokenizer(model, tokenizer), anatomy, str(name))
         self.options = Options(alpha=alpha)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from layerscope.data.images.imageset import ImageSetEntry
 from layerscope.errors import DataError
+from layerscope_media import ImageSetEntry
 from layerscope_zoo.origins import File, Published
 from layerscope_zoo.packages import Package
 

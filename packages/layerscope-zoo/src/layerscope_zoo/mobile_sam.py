@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from layerscope.models.families import Family
+from layerscope_media.image_family import ImageFamily
 
 # TinyViT (Wu et al. 2022), its third stage: the longest run of blocks of one width.
-TINY_VIT = Family(
+TINY_VIT = ImageFamily(
     name="tiny_vit",
     model_types=("tiny_vit_stage",),
     blocks="layers.2.blocks",
@@ -14,7 +14,6 @@ TINY_VIT = Family(
     # block's output.
     taps={"attn": "attn", "mlp": "mlp"},
     bidirectional=True,
-    modality="image",
     hf_norms_last=False,
     loads="layerscope_zoo.tiny_vit:TinyVitModel",
     notes="layers are the blocks of the third stage; attention sees a window of 14 × 14 tokens",

@@ -19,8 +19,8 @@ from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from layerscope.data.images.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
-from layerscope.models.settings import quiet
+from layerscope.models import quiet
+from layerscope_media.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
 
 _SIZES: dict[str, Any] = {
     "image_size": 224,

@@ -12,11 +12,12 @@ from typing import Any
 from torch import nn
 
 from layerscope.core.plugins import Registry
-from layerscope.models.architectures import model_type_of
-from layerscope.models.families.base import Family
+from layerscope.models.families.base import Family, pre_norm_taps
+from layerscope.models.families.generic import GenericFamily
 
-__all__ = ["FAMILIES", "Family", "declared_family", "family_for"]
+__all__ = ["FAMILIES", "Family", "GenericFamily", "declared_family", "family_for", "pre_norm_taps"]
 
+GENERIC = "generic"
 FAMILIES: Registry[Family] = Registry(
     "model family",
     "layerscope.families",
@@ -28,25 +29,27 @@ FAMILIES: Registry[Family] = Registry(
 )
 
 
-def declared_family(config: Mapping[str, Any]) -> Family | None:
-    """The family that declares the model type of a config.json."""
-    model_type = model_type_of(config)
-    return next(
-        (
-            family
-            for family in FAMILIES.all().values()
-            if model_type in (*family.model_types, *family.containers)
-        ),
-        None,
-    )
+def declared_family(config: Mapping[str, Any]) -> Family:
+    """Return the family that declares a config.json; the one that fits such models if none does."""
+    known = FAMILIES.all().values()
+    declaring = next((family for family in known if family.declares(config)), None)
+    return declaring or _fitting(config.get("model_type"))
 
 
 def family_for(module: nn.Module, name: str | None = None) -> Family:
-    """The family called `name`, or the one that declares the module's model type, or `generic`."""
-    if name is not None:
-        return FAMILIES.get(name)
+    """Return the family called `name`, or the one that declares the module's model type.
+
+    If none does, or with `name` generic, it is one that looks for the parts itself.
+    """
     model_type = getattr(getattr(module, "config", None), "model_type", None)
+    if name not in (None, GENERIC):
+        return FAMILIES.get(name)
+    known = () if name == GENERIC else FAMILIES.all().values()
+    declaring = next((family for family in known if model_type in family.model_types), None)
+    return declaring or _fitting(model_type, module)
+
+
+def _fitting(model_type: str | None, module: nn.Module | None = None) -> Family:
     known = FAMILIES.all()
-    return next(
-        (family for family in known.values() if model_type in family.model_types), known["generic"]
-    )
+    fitting = (family for family in known.values() if family.fits(model_type, module))
+    return next(fitting, known[GENERIC])

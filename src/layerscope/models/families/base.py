@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from layerscope.capture.anatomy import Anatomy, Residual, Tap
 from layerscope.errors import ModelError
+from layerscope.models import modules
+from layerscope.models.loaded import LoadedModel
+from layerscope.models.pretrained import read_text_model
+
+if TYPE_CHECKING:
+    from layerscope.models.source import Source
 
 
 @dataclass(frozen=True)
@@ -22,13 +28,14 @@ class Family:
     of transformers differ. `residual` may depend on the config. `bidirectional` says whether tokens
     see later tokens as the model is published.
 
-    Of an image model: `class_token` and `registers` (which may depend on the config) stand before
-    the patches; `class_norm_only` says that the model itself applies the final norm to the class
-    token alone, and so does `applied`; `hf_norms_last` as in `Anatomy`; `loads` names transformers'
-    class of the image part, for model types that also hold a text part (`containers`), or as
-    `module:class` one that transformers does not have; `notes` is what a reader must know, in
-    words.
+    `containers` are the model types that hold such a model as a part. `attentions` are the values
+    of `attention=` that a user may choose from. `notes` is what a reader must know, in words.
+
+    A family whose models read other items than texts overrides `kind` and the methods after
+    `resolve`.
     """
+
+    kind: ClassVar[str] = "texts"
 
     name: str
     model_types: tuple[str, ...]
@@ -37,14 +44,25 @@ class Family:
     taps: Mapping[str, str] = field(default_factory=dict)
     residual: Residual | Callable[[Any], Residual] = "unknown"
     bidirectional: bool = False
-    modality: Literal["text", "image", "sound"] = "text"
-    class_token: bool = False
-    registers: int | Callable[[Any], int] = 0
-    class_norm_only: bool = False
-    hf_norms_last: bool = True
-    loads: str | None = None
     containers: tuple[str, ...] = ()
+    attentions: tuple[str, ...] = ()
     notes: str = ""
+
+    @property
+    def has_own_classes(self) -> bool:
+        """Return whether the classes of the models come with the family, not with transformers."""
+        return False
+
+    def declares(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json is that of a model of this family."""
+        return config.get("model_type") in (*self.model_types, *self.containers)
+
+    def fits(self, model_type: str | None, module: nn.Module | None = None) -> bool:
+        """Return whether the family describes a model whose type no family declares.
+
+        `module` is the model, where it has been loaded.
+        """
+        return False
 
     def resolve(self, module: nn.Module) -> Anatomy:
         """Find the declared parts in `module`."""
@@ -66,20 +84,34 @@ class Family:
         return Anatomy(
             family=self.name,
             blocks=blocks,
-            final_norm=ClassTokenNorm(norm) if norm is not None and self.class_norm_only else norm,
+            final_norm=norm,
             taps=[
                 {site: self._tap(block, path) for site, path in sites.items()} for block in blocks
             ],
             residual=residual,
-            class_token=self.class_token,
-            registers=self.registers(config) if callable(self.registers) else self.registers,
-            hf_norms_last=self.hf_norms_last,
         )
 
-    def call(self, module: nn.Module, pixels: Tensor) -> Any:
-        """Run an image model on pixels, or on what stands for them; every patch is read, in its
-        place."""
-        return module(pixel_values=pixels)
+    def read(self, source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
+        """Read a model of this family from files, and what prepares its input: a tokenizer."""
+        return read_text_model(source, options)
+
+    def choose_attention(self, module: nn.Module, attention: str) -> None:
+        """Set which tokens see which, for families that name `attentions`."""
+
+    def make_model(
+        self, module: nn.Module, preparation: Any, anatomy: Anatomy, name: str
+    ) -> LoadedModel:
+        """Return the model with what prepares its input (None: as usual for such a model)."""
+        return LoadedModel(module, preparation, anatomy, name)
+
+    def is_bidirectional(self, module: nn.Module) -> bool:
+        """Return whether the tokens of a model see later tokens."""
+        config = getattr(module, "config", None)
+        return self.bidirectional or getattr(config, "is_causal", None) is False
+
+    def sees_ahead(self, module: nn.Module) -> bool:
+        """Run the model on small inputs to find out whether its first token sees the last one."""
+        return modules.sees_ahead(module)
 
     def _tap(self, block: nn.Module, path: str) -> Tap:
         path, _, factor = (part.strip() for part in path.partition("*"))
@@ -105,20 +137,6 @@ class Family:
 def pre_norm_taps(norm1: str, attn: str, norm2: str, mlp: str) -> dict[str, str]:
     """The taps of a block that norms, attends, adds, norms, applies its MLP and adds."""
     return {"norm1": norm1, "attn": attn, "mid": f"{norm2}.input", "norm2": norm2, "mlp": mlp}
-
-
-class ClassTokenNorm(nn.Module):
-    """A norm that a model applies to its class token alone: the other tokens stay as they are."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(B, T, D), the class token first."""
-        normed = states.clone()
-        normed[:, 0] = self.norm(states[:, 0])
-        return normed
 
 
 _NEXT = 'Leave `family` out, or pass family="generic" to have the blocks looked for.'

@@ -3,6 +3,7 @@ forward pass."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,15 +24,16 @@ class GenericFamily(Family):
 
     def resolve(self, module: nn.Module) -> Anatomy:
         path, blocks = find_blocks(module)
-        norm = find_final_norm(module, path, blocks)
+        norm = find_final_norm(module, path, blocks, lambda: self.try_model(module))
         taps: list[dict[str, Tap]] = [{} for _ in blocks]
-        if not modules.reads_pixels(module):
-            return Anatomy(family=self.name, blocks=list(blocks), final_norm=norm, taps=taps)
-        ahead = leading_tokens(module, blocks)
-        return Anatomy(
-            family=self.name, blocks=list(blocks), final_norm=norm, taps=taps,
-            class_token=ahead > 0, registers=max(0, ahead - 1), hf_norms_last=False,
-        )  # fmt: skip
+        return Anatomy(family=self.name, blocks=list(blocks), final_norm=norm, taps=taps)
+
+    def is_bidirectional(self, module: nn.Module) -> bool:
+        return self.sees_ahead(module)
+
+    def try_model(self, module: nn.Module) -> Any:
+        """Run the model on a small input."""
+        return modules.run(module, modules.sample(module))
 
 
 GENERIC = GenericFamily(name="generic", model_types=(), blocks="", final_norm=None)
@@ -68,7 +70,9 @@ def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
     )
 
 
-def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.Module | None:
+def find_final_norm(
+    module: nn.Module, path: str, blocks: nn.ModuleList, run: Callable[[], Any]
+) -> nn.Module | None:
     """The norm between the last block and the model's output, or None where the last block's output
     is the output."""
     what = type(module).__name__
@@ -80,10 +84,10 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
     }
     watch = _Watch(blocks, norms)
     try:
-        output = modules.first(watch.run(module))
+        output = modules.first(watch.run(run))
     except Exception as error:
         raise ModelError(
-            f"{what} could not be run on a few token ids to check its parts: {error}. {_NEXT}"
+            f"{what} could not be run on a small input to check its parts: {error}. {_NEXT}"
         ) from error
     if watch.order != list(range(len(blocks))):
         raise ModelError(
@@ -107,22 +111,6 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
     )
 
 
-def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
-    """Tokens of an image model beside its patches: what a block gives, less the patches; they are
-    taken to come first."""
-    image = modules.sample(module)
-    height, width = modules.height_and_width(getattr(module, "config", None), "patch_size")
-    patches = (image.shape[-2] // height) * (image.shape[-1] // width)
-    watch = _Watch(blocks, {})
-    watch.run(module)
-    ahead = watch.last.shape[1] - patches
-    if ahead < 0:
-        raise ModelError(
-            f"{type(module).__name__} has {watch.last.shape[1]} tokens for {patches} patches. {_NEXT}"
-        )
-    return int(ahead)
-
-
 @dataclass
 class _Watch:
     """Records, over one forward pass, the order of the blocks, the last block's output and the
@@ -134,7 +122,7 @@ class _Watch:
     last: Any = None
     norms: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
-    def run(self, module: nn.Module) -> Any:
+    def run(self, forward: Callable[[], Any]) -> Any:
         handles = [
             block.register_forward_hook(partial(self._block, k))
             for k, block in enumerate(self.blocks)
@@ -144,7 +132,7 @@ class _Watch:
             for name, norm in self.watched.items()
         ]
         try:
-            return modules.run(module, modules.sample(module))
+            return forward()
         finally:
             for handle in handles:
                 handle.remove()

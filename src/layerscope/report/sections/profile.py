@@ -46,7 +46,7 @@ def from_run(run: Profile) -> Curves:
     facts = {
         "kind": "profile",
         "final norm": reading.final_norm if reading.has_norm else "none in this model",
-        "texts": f"{m['corpus']['name']}, {count_of(counts['prompts'], 'images' if 'image_tokens' in c else 'prompts')}",
+        "texts": f"{m['corpus']['name']}, {count_of(counts['prompts'], c.get('items', 'prompts'))}",
         "corpus": str(m["corpus"].get("fingerprint", ""))[:12],
         **_lengths(c, counts),
         "rows": c["metrics"]["rows"],
@@ -75,11 +75,11 @@ def _other_options(metrics: dict[str, Any]) -> str | None:
 
 
 def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
-    """How long texts are and how many were cut; of images, which tokens are read and how many there
-    are."""
-    if "image_tokens" in c:
+    """How long texts are and how many were cut; of other items, which tokens are read and how many
+    there are."""
+    if "items" in c:
         attention = {"attention": c["attention"]} if "attention" in c else {}
-        return {"tokens": f"{counts['tokens']['longest']} per image: {c['tokens']}", **attention}
+        return {"tokens": f"{_token_count(counts)} each: {c['tokens']}", **attention}
     return {
         "longest text": f"{c['max_length']} tokens",
         "cut texts": f"{counts['truncated']} of {counts['prompts']}",
@@ -263,9 +263,16 @@ def print_run(run: Profile, console: Console | None = None) -> None:
 def describe_prompts(manifest: dict[str, Any]) -> str:
     """How many prompts a profile has and how long they are."""
     counts, conventions = manifest["counts"], manifest["conventions"]
-    if "image_tokens" in conventions:
-        return f"{count_of(counts['prompts'], 'images')} of {counts['tokens']['longest']} tokens ({conventions['image_tokens']})"
+    if "items" in conventions:
+        read = str(conventions["tokens"]).partition(",")[0]
+        count = count_of(counts["prompts"], conventions["items"])
+        return f"{count} of {_token_count(counts)} tokens ({read})"
     return f"{count_of(counts['prompts'], 'prompts')}, up to {conventions['max_length']} tokens"
+
+
+def _token_count(counts: dict[str, Any]) -> str:
+    shortest, longest = counts["tokens"]["shortest"], counts["tokens"]["longest"]
+    return f"{longest}" if shortest == longest else f"{shortest} to {longest}"
 
 
 def _headline(run: Profile) -> str:

@@ -1,0 +1,269 @@
+"""Image models: their parts, their batches, and what the manifest says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from layerscope.capture import Anatomy, Capture, Site
+from layerscope.data import Items
+from layerscope.errors import InvalidValueError, LayerscopeError, ModelError, UnknownNameError
+from layerscope.models import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
+from layerscope.spectra import to_device
+from layerscope_media.image_files import describe
+from layerscope_media.model import MediaModel, ValueBatch
+from layerscope_media.pixels import RECIPE, PixelReader
+
+if TYPE_CHECKING:
+    from layerscope_media.image_family import ImageFamily
+
+TokensRead = Literal["patches", "all"]
+TOKENS_READ: tuple[TokensRead, ...] = get_args(TokensRead)
+ImagePooling = Literal["mean", "class"]
+_MOST_BYTES = 256 * 2**20  # of prepared images: of more, each is decoded again when it is needed
+IMAGE_POOLINGS: tuple[ImagePooling, ...] = get_args(ImagePooling)
+
+
+@dataclass(frozen=True)
+class ImageAnatomy(Anatomy):
+    """The parts of an image model; `class_token` and `registers` stand before the patches."""
+
+    class_token: bool = False
+    registers: int = 0
+
+    @property
+    def leading(self) -> int:
+        """Tokens in front of the patches: the class token and the registers."""
+        return int(self.class_token) + self.registers
+
+
+@dataclass
+class ImageModel(MediaModel):
+    """One image model. `processor` turns images into its input; `tokens` says what is read of each
+    image.
+
+    `patches` leaves out the class and register tokens, `all` reads every token. `pooling` is what
+    stands for an image: the `mean` over the tokens that are read, or the `class` token.
+    """
+
+    anatomy: ImageAnatomy
+    family: ImageFamily = None  # type: ignore[assignment]  # after fields with defaults
+    processor_from: str = ""
+    tokens: TokensRead = "patches"
+    pooling: ImagePooling = "mean"
+
+    @property
+    def kind(self) -> str:
+        return "images"
+
+    def _reader(self, items: Items, settings: ReadSettings) -> ItemReader:
+        return ImageReader(self, items, settings)
+
+    @cached_property
+    def reader(self) -> PixelReader:
+        """What decodes images and prepares them for this model; its worker processes end with
+        it."""
+        return PixelReader(self.processor)
+
+    @property
+    def item_bytes(self) -> int:
+        """About what one prepared image takes."""
+        config = getattr(self.module, "config", None)
+        height, width = height_and_width(config, "image_size", 32)
+        return int(height * width * getattr(config, "num_channels", 3) * 4)
+
+    def try_model(self) -> Any:
+        return self.family.try_model(self.module)
+
+    @cached_property
+    def max_length(self) -> int | None:
+        """Images are not cut."""
+        return None
+
+    def set_reading(self, tokens: str | None = None, pooling: str | None = None) -> None:
+        """Choose which tokens are read and what stands for an image; None keeps what is set."""
+        if tokens is not None:
+            if tokens not in TOKENS_READ:
+                raise UnknownNameError("tokens", tokens, TOKENS_READ)
+            self.tokens = tokens
+        if pooling is not None:
+            if pooling not in IMAGE_POOLINGS:
+                raise UnknownNameError("image pooling", pooling, IMAGE_POOLINGS)
+            if pooling == "class" and not self.anatomy.class_token:
+                raise InvalidValueError(
+                    f"{self.name} ({self.anatomy.family}) has no class token; use image_pooling=mean."
+                )
+            self.pooling = pooling
+
+    def count_tokens(self, row: np.ndarray) -> int:
+        """Tokens of one prepared image as the blocks see them, class and register tokens
+        included."""
+        if row.ndim == 1:  # numbers of a palette: a token each
+            return len(row) + self.anatomy.leading
+        height, width = height_and_width(getattr(self.module, "config", None), "patch_size")
+        return (row.shape[-2] // height) * (row.shape[-1] // width) + self.anatomy.leading
+
+    def check_layout(self, row: np.ndarray) -> None:
+        """Run one prepared image and see that the first block gets as many tokens as were
+        counted."""
+        seen: list[int] = []
+        batch = self.make_batch([row])
+        with Capture(
+            self.anatomy,
+            [Site("embed", 0, 0.0)],
+            "raw",
+            lambda _i, raw, _s: seen.append(raw.shape[1]),
+        ) as capture:
+            try:
+                capture.run(lambda: self.run(batch))
+            except (RuntimeError, ValueError, IndexError) as error:
+                size = "×".join(map(str, row.shape))
+                raise ModelError(
+                    f"{self.name} cannot read an image prepared as {size}: {error}"
+                ) from error
+        if seen != [self.count_tokens(row)]:
+            raise ModelError(
+                f"{self.name} has {seen} tokens for an image where {self.count_tokens(row)} were expected "
+                f"({self.anatomy.leading} of them before the patches): the {self.anatomy.family} family does not describe it."
+            )
+
+    def lengths(self, rows: Sequence[Any]) -> list[int]:
+        """How many tokens are read of each of some prepared images."""
+        skip = self.anatomy.leading if self.tokens == "patches" else 0
+        return [self.count_tokens(row) - skip for row in rows]
+
+    def make_batch(self, rows: Sequence[Any], tokens: str | None = None) -> ValueBatch:
+        """Prepared images as one batch on the model's device; `tokens` overrides what is read."""
+        read = self.tokens if tokens is None else tokens
+        if read not in TOKENS_READ:
+            raise UnknownNameError("tokens", read, TOKENS_READ)
+        skip = self.anatomy.leading if read == "patches" else 0
+        count = self.count_tokens(rows[0]) - skip
+        sizes = {row.shape for row in rows}
+        if len(sizes) > 1:
+            shown = ", ".join("×".join(map(str, size)) for size in sorted(sizes)[:3])
+            raise LayerscopeError(
+                f"the image processor gives images of different sizes ({shown}); it must give one size."
+            )
+        pixels = torch.from_numpy(np.stack(rows))
+        pixels = to_device(
+            pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device
+        )
+        no_ids = torch.empty((len(rows), 0), dtype=torch.int64, device=self.device)
+        counts, first = [count] * len(rows), self.pooling == "class"
+        return ValueBatch(no_ids, None, counts, skip, first, values=pixels)
+
+    def run(self, batch: Any) -> Any:
+        return self.family.call(self.module, batch.values)
+
+    def own_identity(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "modality": "image",
+            "processor": describe(self.processor),
+            "processor_from": self.processor_from,
+            "class_token": self.anatomy.class_token,
+            "registers": self.anatomy.registers,
+        }
+        return {**facts, **self.family.own_identity(self.module)}
+
+
+class ImageReader(ItemReader):
+    """Images as the model's own processor prepares them. All have as many tokens."""
+
+    most_kept = _MOST_BYTES
+
+    def __init__(self, model: ImageModel, items: Items, settings: ReadSettings) -> None:
+        model.set_reading(settings.own.get("tokens"), settings.own.get("image_pooling"))
+        super().__init__(model, items)
+
+    def survey(self, numbers: np.ndarray) -> Part:
+        """Count the tokens of one image, and prepare all of them if they take little memory."""
+        first = self.read(numbers[:1])
+        self.model.check_layout(first[0])
+        self.max_length = count = self.model.lengths(first)[0]
+        n, size = len(numbers), np.asarray(first[0]).nbytes * len(numbers)
+        rows = self.read(numbers) if size <= self.most_kept else None
+        return Part(numbers, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), rows, size)
+
+    def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
+        return self.model.reader.read(self.items, numbers)
+
+    def read_views(
+        self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
+    ) -> ViewInputs:
+        return ViewInputs(
+            list(self.model.reader.views(self.items, numbers, views.count, views.seed))
+        )
+
+    def conventions(self, settings: ViewSettings) -> dict[str, Any]:
+        """Which tokens are read, what stands for an image, and how views are made."""
+        model, anatomy = self.model, self.model.anatomy
+        front = ", ".join(
+            [
+                *(["class token"] if anatomy.class_token else []),
+                *([f"{anatomy.registers} registers"] if anatomy.registers else []),
+            ]
+        )
+        left_out = f", {front} left out" if front and model.tokens == "patches" else ""
+        read = (
+            "patches"
+            if model.tokens == "patches" or not front
+            else f"all tokens ({front} and patches)"
+        )
+        pooled = "the class token" if model.pooling == "class" else f"mean over {read}{left_out}"
+        hf = "normed" if anatomy.hf_norms_last else "raw"
+        return {
+            "items": "images",
+            "pooling": pooled,
+            "tokens": f"{read}{left_out}, in raster order",
+            "image_tokens": model.tokens,
+            "image_pooling": model.pooling,
+            "padding": "none: every image has as many tokens",
+            "max_length": None,
+            "augmenter": "builtin (images)" if settings.count else None,
+            "augmentations": RECIPE if settings.count else None,
+            "hf": f"output_hidden_states of this family is {hf} at the last layer",
+            **({"attention": model.identity["attention"]} if "attention" in model.identity else {}),
+            **({"notes": model.family.notes} if model.family.notes else {}),
+        }
+
+    @property
+    def has_class_token(self) -> bool:
+        return bool(self.model.anatomy.class_token)
+
+    def facts(self, part: Part) -> dict[str, Any]:
+        """How many patches there are, and what was left out."""
+        anatomy = self.model.anatomy
+        return {
+            "patches": int(part.lengths[0]) if len(part.lengths) else 0,
+            "tokens": "patches; class and register tokens are left out",
+            "class_token": anatomy.class_token,
+            "registers": anatomy.registers,
+            "dropped": dict(self.items.dropped),
+        }
+
+    def warnings(self) -> list[str]:
+        """That the model came without a processor."""
+        if "default" not in str(self.model.identity.get("processor_from", "")):
+            return []
+        return [
+            "the model came without an image processor: layerscope's default was used (`processor` in the manifest). "
+            "If the model was trained on images prepared otherwise, its states are not what they should be."
+        ]
+
+    def close(self) -> None:
+        self.model.reader.close()
+
+
+def height_and_width(config: Any, name: str, default: int | None = None) -> tuple[int, int]:
+    """A height and a width that a configuration may give as one number: those of its images, or of
+    its patches."""
+    side = getattr(config, name, None) or default
+    if side is None:
+        raise ModelError(f"the config does not say {name}: how large a patch is.")
+    return (side[0], side[1]) if isinstance(side, (list, tuple)) else (side, side)

@@ -1,0 +1,48 @@
+"""What image and speech models have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from layerscope.capture import Batch
+from layerscope.errors import ModelError
+from layerscope.models import LoadedModel, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueBatch(Batch):
+    """A batch of a model that reads no token ids. `values` is its input.
+
+    They are pixels, numbers of a palette, samples of sounds or spectrograms. Where sounds are
+    padded to one window, `mask` says which frames belong to each.
+    """
+
+    values: Tensor
+
+
+@dataclass
+class MediaModel(LoadedModel):
+    """A model that reads images or sounds. `processor` makes its input."""
+
+    processor: Any = None
+
+    @property
+    def preparation(self) -> Any:
+        return self.processor
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, cache: Any = None) -> Any:
+        raise self._refusal()
+
+    def tokenize(self, texts: Any, max_length: int | None = None) -> Tokens:
+        raise self._refusal()
+
+    def find_shortcuts(self) -> None:
+        """There are none for models that read no texts."""
+
+    def _refusal(self) -> ModelError:
+        return ModelError(
+            f"{self.name} reads {self.kind}: give {self.kind} (data=) instead of texts."
+        )
