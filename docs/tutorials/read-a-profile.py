@@ -85,7 +85,7 @@ both.wide("prompt_entropy").iloc[::3].round(2)
 #
 # - A dip in a curve is not yet compression: first look at the curve without the sink.
 # - Two curves can be compared only under the same conventions; `compare` says where they differ.
-# - For a paper, `raw.to_latex(metrics=["prompt_entropy"])` gives a table, and `raw.plot(other)`
+# - For a paper, `raw.wide(["prompt_entropy"]).to_latex()` gives a table, and `raw.plot(other)`
 #   draws two runs together.
 # - Read on: [every metric explained](../metrics.md), and [what the paper says, what we
 #   find](../../packages/layerscope-paper/docs/paper.md).

@@ -16,7 +16,7 @@ from layerscope.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from layerscope import metrics, training
-    from layerscope.core.runs import AnyRun, load_run
+    from layerscope.core.runs import load_run
     from layerscope.data import Corpus, load_corpus
     from layerscope.embedding import ModelComparison, compare_models, embed, encode, search
     from layerscope.errors import LayerscopeError
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from layerscope.selection.labels import select_with_labels
 
 __all__ = [
-    "AnyRun",
     "Choice",
     "Comparison",
     "Corpus",
@@ -71,7 +70,7 @@ __all__ = [
 
 # Where the public names live. One that is not here is a module of the package.
 _HOMES = {
-    "core.runs": ("AnyRun", "load_run"),
+    "core.runs": ("load_run",),
     "data": ("Corpus", "load_corpus"),
     "embedding": ("ModelComparison", "compare_models", "embed", "encode", "search"),
     "errors": ("LayerscopeError",),

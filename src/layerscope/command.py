@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from layerscope.core.options import EngineOptions, ModelOptions
-from layerscope.core.runs import read_back
 from layerscope.engines import (
     Engine,
     ModelRecipe,
@@ -122,7 +121,7 @@ def run_in(
         kind.kind, config, overwrite=overwrite, started=now(), **settings
     ) as session:
         if session.finished:
-            return read_back(kind.kind, kind.load, folder.path)
+            return kind.load(folder.path)
         run = compute(session)
         run.manifest = session.completed(run.manifest)
         run.save(folder.path)

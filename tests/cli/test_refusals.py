@@ -33,7 +33,7 @@ from layerscope.selection.labels.read import read_labels
 from layerscope.store import RunFolder
 from layerscope.terminal import Console
 from tests.cli.support import Cli, assert_refused
-from tests.report.synthetic import synthetic_evaluation, synthetic_run
+from tests.report.synthetic import synthetic_evaluation
 
 
 def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
@@ -129,31 +129,6 @@ def test_a_cache_that_cannot_be_written(
     )
 
 
-@pytest.mark.parametrize(("part", "value"), [("model", None), ("model", []), ("conventions", [])])
-def test_a_finished_run_that_was_edited(
-    cli: Cli, model_folder: Path, data: Path, part: str, value: object
-) -> None:
-    words = (
-        "profile",
-        model_folder,
-        "--data",
-        data,
-        "--out",
-        "run",
-        "-m",
-        "prompt_entropy",
-        "--max-length",
-        "16",
-        "-q",
-    )
-    assert cli(*words).code == 0
-    file = Path("run", "manifest.json")
-    manifest = {**json.loads(file.read_text()), part: value}
-    manifest.pop("checksum")
-    file.write_text(json.dumps(manifest))
-    assert_refused(cli(*words), "the profile run in run is damaged", "--overwrite")
-
-
 def test_a_folders_name_cannot_speak_to_the_terminal(
     cli: Cli, model_folder: Path, data: Path
 ) -> None:
@@ -217,38 +192,6 @@ def test_ctrl_c_before_anything_has_begun(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert ended.err.splitlines() == [
         "layerscope: stopped. Finished work is kept: run the same command again to resume."
     ]
-
-
-def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    manifest = {"kind": "profile", "status": "complete", "model": [], "conventions": 3}
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
-    assert_refused(cli("report", tmp_path / "run"), "its manifest does not say model.name")
-
-
-@pytest.mark.parametrize(
-    ("run", "part", "value", "words"),
-    [
-        (synthetic_run, "counts", {"prompts": "some"}, ("select",)),
-        (
-            synthetic_run,
-            "conventions",
-            {"final_norm": "raw", "max_length": [1]},
-            ("select",),
-        ),
-    ],
-)
-def test_an_edited_run_in_every_view(
-    cli: Cli, tmp_path: Path, run: Any, part: str, value: Any, words: tuple[str, ...]
-) -> None:
-    run().save(tmp_path / "run")
-    file = tmp_path / "run" / "manifest.json"
-    manifest = {**json.loads(file.read_text()), part: value}
-    for sums in ("checksum", "tables"):
-        manifest.pop(sums, None)
-    file.write_text(json.dumps(manifest))
-    out = () if words == ("select",) else ("--out", tmp_path / "out.svg")
-    assert_refused(cli(*words, tmp_path / "run", *out), "is damaged")
 
 
 def test_what_a_terminal_obeys_does_not_reach_it() -> None:

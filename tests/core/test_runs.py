@@ -17,7 +17,6 @@ import layerscope
 from layerscope.core import plugins, runs
 from layerscope.core.plugins import Registry
 from layerscope.core.runs import (
-    AnyRun,
     RunKind,
     load_run,
     read_manifest,
@@ -49,8 +48,6 @@ def test_a_profile_and_an_evaluation_open_by_their_folders(tmp_path: Path) -> No
     write(tmp_path / "b", scored.manifest)
     first, second = layerscope.load_run(tmp_path / "a"), layerscope.load_run(str(tmp_path / "b"))
     assert (first.kind, second.kind) == ("profile", "evaluation")
-    assert isinstance(first, AnyRun)
-    assert isinstance(second, AnyRun)
     assert first.name == second.name == "small"
     assert list(first.tables()) == ["profile", "prompts"]
     assert first.path == tmp_path / "a"
@@ -79,8 +76,6 @@ def test_every_kind_and_every_view_is_where_the_registry_says() -> None:
         ),
         ("{", "cannot be read"),
         ("[]", "not a JSON object"),
-        ({"kind": "profile", "status": "complete"}, "does not say model.name"),
-        ({**synthetic_run().manifest, "conventions": []}, "does not say conventions.final_norm"),
         (synthetic_run().manifest, "holds no profile table"),
     ],
 )
@@ -186,22 +181,6 @@ def test_opening_a_run_is_light() -> None:
     code = "import sys, layerscope.core.runs; print([m for m in ('torch', 'pandas', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("n_blocks", 2**31), ("n_blocks", -1), ("n_blocks", 1e308), ("width", 10**30)],
-)
-def test_a_manifest_cannot_ask_for_all_memory(tmp_path: Path, name: str, value: Any) -> None:
-    run = synthetic_run()
-    run.save(tmp_path / "run")
-    file = tmp_path / "run" / "manifest.json"
-    manifest = {
-        key: inner for key, inner in json.loads(file.read_text()).items() if key != "checksum"
-    }
-    file.write_text(json.dumps({**manifest, "model": {**manifest["model"], name: value}}))
-    with pytest.raises(RunFolderError, match=f"has {name} .*, which no model has"):
-        load_run(tmp_path / "run")
 
 
 def test_a_run_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -13,74 +13,30 @@ from __future__ import annotations
 import importlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
 from layerscope.core.files import exists
 from layerscope.core.json import matches_checksum, read_json
 from layerscope.core.plugins import Registry
-from layerscope.errors import (
-    LayerscopeError,
-    RunFolderError,
-    UnknownNameError,
-    clean_values,
-    one_line,
-)
+from layerscope.errors import RunFolderError, UnknownNameError, clean_values, one_line
 from layerscope.version import VERSION
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MANIFEST = "manifest.json"
 MARKER = "layerscope.json"  # of an export or a converted model, written last: where it is, the folder is complete
 
 
-@runtime_checkable
-class AnyRun(Protocol):
-    """What every finished run offers, whatever its kind."""
-
-    @property
-    def kind(self) -> str:
-        """profile, evaluation, probe, improve, …"""
-
-    @property
-    def name(self) -> str:
-        """What the run is about: a model, or what another package names."""
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """The conventions, counts and versions behind the numbers."""
-
-    @property
-    def path(self) -> Path | None:
-        """The run's folder; None for a run that was never saved."""
-
-    def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values."""
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table of the run, under the name of its file."""
-
-
-R = TypeVar("R", bound=AnyRun)
-
-
 @dataclass(frozen=True)
 class RunKind:
-    """One kind of run: its class (which has `load(path)`) and its views, each as "module:name".
-
-    `needs`: the entries that every manifest of this kind has, and their types.
-    """
+    """One kind of run: its class (which has `load(path)`) and its views, each as "module:name"."""
 
     name: str
     target: str
     views: Mapping[str, str] = field(default_factory=dict)
-    needs: Mapping[str, type] = field(default_factory=dict)
 
-    def load(self, path: str | Path) -> AnyRun:
+    def load(self, path: str | Path) -> Any:
         """Open a finished run of this kind."""
         return resolve(self.target).load(path)
 
@@ -194,7 +150,7 @@ def folder_name(text: str) -> str:
     return f"_{plain}" if is_reserved(plain) else plain
 
 
-def load_run(path: str | Path) -> AnyRun:
+def load_run(path: str | Path) -> Any:
     """Open any finished run by its folder: a profile, an evaluation, probes, an improvement or
     what another package adds.
 
@@ -206,49 +162,7 @@ def load_run(path: str | Path) -> AnyRun:
         raise RunFolderError(no_run(Path(path)))
     kind = run_kinds.get(str(manifest.get("kind")))
     finished_manifest(path)
-    return read_back(kind.name, kind.load, path)
-
-
-def read_back(kind: str, load: Callable[[str | Path], R], path: str | Path) -> R:
-    """What `load(path)` makes of a finished run; a damaged or edited one is one clear error."""
-    with explain_damage(f"the {kind} run in {path}"):
-        run = load(path)
-        run.summary()  # a manifest that lacks what every view needs is found out here
-        return run
-
-
-@contextmanager
-def explain_damage(what: str) -> Iterator[None]:
-    """One clear error from whatever a damaged or edited run makes of the code that reads it."""
-    try:
-        yield
-    except LayerscopeError:
-        raise
-    except (
-        OSError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        raise RunFolderError(
-            f"{what} is damaged ({type(error).__name__}: {error}). "
-            "Run its command again with overwrite=True, or restore the folder."
-        ) from error
-
-
-@contextmanager
-def explain_damage_in(folders: Sequence[str | Path]) -> Iterator[None]:
-    """The same, where several runs are used at once, or none that is on a disk."""
-    if not folders:
-        yield
-        return
-    with explain_damage(
-        f"{'the run in' if len(folders) == 1 else 'a run among'} {', '.join(map(str, folders))}"
-    ):
-        yield
+    return kind.load(path)
 
 
 class NewerVersionError(RunFolderError):
@@ -293,30 +207,10 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
         raise RunFolderError(
             f"{file} cannot be read ({error}). Delete the folder or choose another one."
         ) from error
-    try:
-        cleaned: dict[str, Any] = clean_values(found, _SHOWN)
-    except RecursionError as error:
-        raise RunFolderError(
-            f"{file} cannot be read: it is nested too deeply. Delete the folder or choose another one."
-        ) from error
+    cleaned: dict[str, Any] = clean_values(found, _SHOWN)
     return cleaned
 
 
-_MOST = {"n_blocks": 100_000, "width": 100_000_000}
-_MODEL = {"model.name": str, "model.n_blocks": int}
-# What every view takes for granted: a folder may be a stranger's, and be edited.
-_NEEDED: dict[str, dict[str, type]] = {
-    "profile": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
-    "evaluation": {
-        **_MODEL,
-        "conventions.readouts": list,
-        "tasks": dict,
-        "counts": dict,
-        "warnings": list,
-    },
-    "probe": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
-    "improve": {**_MODEL, "conventions": dict, "evidence": dict, "texts": dict, "warnings": list},
-}
 _SHOWN = (
     "name",
     "title",
@@ -347,33 +241,7 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
         raise RunFolderError(
             f"the {actual} run in {path} is not finished. Run the same command again: it resumes."
         )
-    told = manifest.get("model")
-    model: dict[str, Any] = told if isinstance(told, dict) else {}
-    for name, most in _MOST.items():
-        # tables with a row per layer are made from these: a number of ten digits would ask for all
-        # memory
-        value = model.get(name)
-        if isinstance(value, (int, float)) and not 0 <= value <= most:
-            raise RunFolderError(
-                f"the manifest of {path} says that its model has {name} {value:g}, which no model has: it is damaged. "
-                "Run its command again with overwrite=True, or restore the folder."
-            )
-    for name, sort in _needs(actual).items():
-        inner: Any = manifest
-        for part in name.split("."):
-            inner = inner.get(part) if isinstance(inner, dict) else None
-        if not isinstance(inner, sort):
-            raise RunFolderError(
-                f"the {actual} run in {path} is damaged (its manifest does not say {name}). "
-                "Run its command again with overwrite=True, or restore the folder."
-            )
     return manifest
-
-
-def _needs(kind: str) -> Mapping[str, type]:
-    if kind in _NEEDED or kind not in run_kinds:
-        return _NEEDED.get(kind, {})
-    return run_kinds.get(kind).needs
 
 
 def no_run(folder: Path) -> str:

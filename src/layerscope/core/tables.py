@@ -1,45 +1,10 @@
-"""Tables for papers: layers down and what was measured across, and the same in LaTeX."""
+"""Tables: plain columns, extremes over layers, and layers down with what was measured across."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pandas as pd
-
-from layerscope.errors import LayerscopeError
-
-
-class WideTable:
-    """For results with a wide table: `to_latex` writes it through pandas."""
-
-    def wide(self, *given: Any, **named: Any) -> pd.DataFrame:
-        """Layers down, what was measured across."""
-        raise NotImplementedError
-
-    def to_latex(
-        self,
-        *,
-        digits: int = 2,
-        caption: str | None = None,
-        label: str | None = None,
-        **options: Any,
-    ) -> str:
-        """The wide table in LaTeX (booktabs). `options` go to `wide`:
-        `run.to_latex(metrics=["curvature"])`."""
-        table = self.wide(**options)
-        shown = (
-            table.rename(columns=lambda name: str(name).replace("_", " "))
-            if table.columns.nlevels == 1
-            else table
-        )
-        try:
-            return shown.to_latex(
-                float_format=f"%.{digits}f", na_rep="--", escape=True, caption=caption, label=label
-            )
-        except ImportError as error:  # pandas formats through jinja2, which comes with torch but not with every torch
-            raise LayerscopeError(
-                f"pandas needs jinja2 to write LaTeX ({error}). Run: pip install jinja2"
-            ) from None
 
 
 def plain_columns(table: pd.DataFrame) -> pd.DataFrame:

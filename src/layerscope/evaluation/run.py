@@ -19,7 +19,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, average_precision, bootstrap_rows, spearman
-from layerscope.core.tables import WideTable, pivot
+from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, StoredRun, checked
 
@@ -256,7 +256,7 @@ ItemTable = dict[TaskPart, dict[tuple[str, int], ItemScores]]
 
 
 @dataclass
-class Evaluation(WideTable, StoredRun):
+class Evaluation(StoredRun):
     """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the
     last on the same items.
 

@@ -17,7 +17,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import READOUT_COLUMNS, Readout
-from layerscope.core.runs import explain_damage_in, load_run, read_back
+from layerscope.core.runs import load_run
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, RunFolderError
@@ -70,7 +70,7 @@ class ExportEvidence:
         is still there."""
         run = None
         if choice.rule == "measured" and choice.source is not None and Path(choice.source).is_dir():
-            run = read_back(Evaluation.kind, Evaluation.load, choice.source)
+            run = Evaluation.load(choice.source)
         return cls(where, run, choice, choice.identity)
 
     def check(self, model: LoadedModel) -> None:
@@ -105,10 +105,9 @@ class ExportEvidence:
                 )
             return self.given, []
         usable = why_not if readout is None else None
-        with explain_damage_in([self.where]):
-            choice = choose(
-                self.run, readouts=None if readout is None else [readout.name], usable=usable
-            )
+        choice = choose(
+            self.run, readouts=None if readout is None else [readout.name], usable=usable
+        )
         return choice, [
             text.replace("cannot be used", "cannot be exported") for text in choice.passed_over
         ]

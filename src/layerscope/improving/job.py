@@ -18,7 +18,7 @@ from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.heads import LEAST_TEXTS, unit
 from layerscope.core.readout import HEAD, Readout
-from layerscope.core.runs import MANIFEST, read_back
+from layerscope.core.runs import MANIFEST
 from layerscope.data.corpus import lack_words
 from layerscope.engines import Engine
 from layerscope.errors import (
@@ -280,7 +280,7 @@ class ImproveJob:
         config = self.settings.config(self.model, self.sample)
         if out is not None:
             if not overwrite and is_finished(out, config):
-                return read_back(Improved.kind, Improved.load, out)
+                return Improved.load(out)
             check_free(out, overwrite)
         self.config, self.clock = config, perf_counter()
         if self.model.identity.get("sentence_encoder"):

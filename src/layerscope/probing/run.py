@@ -17,7 +17,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights
-from layerscope.core.tables import WideTable, pivot
+from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import StoredRun
 
@@ -143,7 +143,7 @@ def item_table(
 
 
 @dataclass
-class ProbeRun(WideTable, StoredRun):
+class ProbeRun(StoredRun):
     """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row
     per test item as well."""
 

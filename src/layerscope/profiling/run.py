@@ -17,7 +17,7 @@ from layerscope.core.formatting import count_of
 from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import WideTable, lowest_and_highest, pivot
+from layerscope.core.tables import lowest_and_highest, pivot
 from layerscope.core.valley import find_valley
 from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
@@ -117,7 +117,7 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 
 
 @dataclass
-class Profile(WideTable, StoredRun):
+class Profile(StoredRun):
     """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization
     and sink setting."""
 

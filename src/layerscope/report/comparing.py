@@ -15,7 +15,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import WideTable, pivot
+from layerscope.core.tables import pivot
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.report.contents import read
 from layerscope.report.notices import notices
@@ -25,7 +25,7 @@ KINDS = ("profile", "evaluation", "probe")
 
 
 @dataclass
-class Comparison(WideTable):
+class Comparison:
     """What `layerscope.compare` returns.
 
     `table` is tidy: run, layer, depth, series, value and its interval. A series is a metric of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import exists
-from layerscope.core.runs import explain_damage_in, load_run
+from layerscope.core.runs import load_run
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
 from layerscope.report.drawing import Style, styles
@@ -70,11 +70,8 @@ def gather(runs: Iterable[Any], texts: bool = True) -> Report:
 
     Without `texts` nothing of what a run's items say is in it.
     """
-    given = list(runs)
-    folders = [str(one) for one in given if isinstance(one, (str, Path))]
-    with explain_damage_in(folders):
-        sources = [read(one) for one in given]
-        return _gather(sources if texts else [_without_texts(one) for one in sources])
+    sources = [read(one) for one in runs]
+    return _gather(sources if texts else [_without_texts(one) for one in sources])
 
 
 def _without_texts(source: Source | Choice) -> Source | Choice:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.runs import explain_damage_in
 from layerscope.errors import InvalidValueError
 from layerscope.report.contents import Report, gather
 from layerscope.report.page import page
@@ -30,8 +29,7 @@ def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = Tr
 def write(report: Report, out: str | Path) -> Path:
     """Write a report that was put together already."""
     check_page_name(out)
-    with explain_damage_in([run.path for run in report.runs if run.path is not None]):
-        made = page(report).encode()
+    made = page(report).encode()
     atomic.write(Path(out), lambda stream: stream.write(made))
     return Path(out)
 

@@ -32,7 +32,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.formatting import split_names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.core.runs import MANIFEST, explain_damage_in, load_run
+from layerscope.core.runs import MANIFEST, load_run
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection import shallower
@@ -134,15 +134,14 @@ def select(
 
     A file of labeled examples decides in `select_with_labels`.
     """
-    with explain_damage_in([run for run in runs if isinstance(run, str | Path)]):
-        return choose(
-            *runs,
-            rule=rule,
-            readouts=readouts,
-            max_blocks=max_blocks,
-            tolerance=tolerance,
-            seed=seed,
-        )
+    return choose(
+        *runs,
+        rule=rule,
+        readouts=readouts,
+        max_blocks=max_blocks,
+        tolerance=tolerance,
+        seed=seed,
+    )
 
 
 def choose_label_free(

@@ -12,7 +12,6 @@ STUDY = RunKind(
         "html": "layerscope.report.notebook:result_html",
         "report": "layerscope.report.write:write_report",
     },
-    {"study": str, "conventions": dict, "verdict": list, "warnings": list},
 )
 SWEEP = RunKind(
     "sweep",

@@ -11,7 +11,7 @@ import pandas as pd
 
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
-from layerscope.core.runs import explain_damage_in, load_run
+from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, RunFolderError
 
@@ -99,8 +99,7 @@ def load_overlay(path: str | Path) -> Overlay:
         raise RunFolderError(
             f"{path} holds a run of kind {run.kind}: a profile or an evaluation is compared with the atlas."
         )
-    with explain_damage_in([path]):
-        overlay = overlay_scores(run) if run.kind == "evaluation" else overlay_metrics(run)
+    overlay = overlay_scores(run) if run.kind == "evaluation" else overlay_metrics(run)
     overlay.folder = str(path)
     return overlay
 

@@ -19,7 +19,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import WideTable, pivot
+from layerscope.core.tables import pivot
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError
 from layerscope_paper.correlation import maths, pooled
 
@@ -192,7 +192,7 @@ def _curves(run: Profile, sink: str) -> pd.DataFrame:
 
 
 @dataclass
-class Correlations(WideTable):
+class Correlations:
     """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean
     over tasks).
 
