@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from layerscope.core.picking import pick
+from layerscope.evaluation.run import ItemScores
 from layerscope.selection import select
-from layerscope.selection.measured import choose_measured, measure
+from layerscope.selection.measured import measure
+from layerscope.store import checked
 from tests.selection.support import READOUT, evaluation
 
 
@@ -71,12 +72,8 @@ def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
             **names,
             "scores": [{"split": "test", "subset": "default", "score": float(values.mean())}],
         }
-        (place / f"k{layer}.json").write_text(json.dumps(told))
-        np.savez(
-            place / f"k{layer}.test.default.npz",
-            values=values.astype(np.float32),
-            rule=np.array("mean"),
-        )
+        checked.write_json(place / f"k{layer}.json", told)
+        ItemScores("mean", values).save(place / f"k{layer}.test.default.npz")
 
 
 def test_stored_items_pair_the_layers(tmp_path: Path) -> None:
@@ -106,9 +103,6 @@ def test_a_lead_of_which_nothing_is_known_moves_nothing() -> None:
     assert (choice.layer, choice.abstained, choice.expected_gain) == (3, True, 0.0)
     assert "not known" in choice.reason
     assert any("not known" in warning for warning in choice.warnings)
-    forced = choose_measured(made, layer=2)
-    assert (forced.layer, forced.ci_low, forced.risk_of_loss) == (2, None, None)
-    assert forced.expected_gain == pytest.approx(1.0)
 
 
 def test_without_items_several_tasks_tell_how_certain_a_lead_is() -> None:

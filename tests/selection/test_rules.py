@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.selection.choice import Choice
-from layerscope.selection.rules import RULES, RuleInfo, get_rule
+from layerscope.selection.rules import RULES, get_rule
 from tests.selection.support import evidence, valley_curve
 
 
@@ -102,17 +101,3 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
         evidence({"prompt_entropy": valley_curve()}, final_norm="applied", has_final_norm=False)
     )
     assert bare.warnings == ()
-
-
-def test_another_package_adds_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    RULES.load()
-    monkeypatch.setattr(RULES, "_things", dict(RULES.all()))
-    RULES.add(
-        RuleInfo(
-            "second", "the second layer", lambda _: lambda evidence: Choice(2, reason="as they say")
-        )
-    )
-    made = evidence({"prompt_entropy": valley_curve()})
-    assert get_rule("second")(made).layer == 2
-    with pytest.raises(LayerscopeError, match="takes no number"):
-        get_rule("second:3")

@@ -249,11 +249,8 @@ class Panel:
         """
         if self.encoder is not None:
             reference, who = self.reference.reference, self.encoder.name
-        elif self.alone and getattr(self.own, "rounds", 0) == 1:
-            reference, who = (
-                _consensus(candidates, self._said[0], getattr(self.own, "share", 0.0)),
-                "",
-            )
+        elif self.alone:
+            reference, who = _consensus(candidates, self._said[0]), ""
         else:
             return None
         shares: dict[str, Any] = {"by": who}
@@ -282,7 +279,7 @@ class Panel:
     ) -> ScoredCandidates:
         """The candidates judged last, and heads besides: by the same judges, on texts that no head
         was fitted on."""
-        layers, found, share = reader.layers, [], getattr(self.own, "share", 0.0)
+        layers, found = reader.layers, []
         views = {
             **self.texts(sample, seed),
             **({} if self.labels is None else {LABELED: self.labels.texts}),
@@ -295,14 +292,14 @@ class Panel:
                     ask(FewLabels(self.labels, view=LABELED), candidates.only([HEAD_READOUT]), seed)
                 )
             elif (
-                self.own is not None and getattr(self.own, "rounds", 0) != 1
+                self.own is not None and not self.alone
             ):  # its scores may depend on what it is asked about
                 return ask(self.own, candidates.only([*readouts, HEAD_READOUT]), seed)
             else:
                 reference = (
                     self.reference.reference
                     if self.encoder is not None
-                    else _consensus(candidates, said, share)
+                    else _consensus(candidates, said)
                 )
                 items = np.full((1, len(layers), len(sample)), np.nan, dtype=np.float32)
                 for place in range(len(layers)):
@@ -318,9 +315,9 @@ class Panel:
         )
 
 
-def _consensus(candidates: StoredCandidates, said: ScoredCandidates, share: float) -> Neighborhoods:
+def _consensus(candidates: StoredCandidates, said: ScoredCandidates) -> Neighborhoods:
     """What the most consistent candidates say of the texts, as when they were judged."""
-    return Neighborhoods.of(consensus(candidates, best_candidates(said.facts["alone"], share)))
+    return Neighborhoods.of(consensus(candidates, best_candidates(said.facts["alone"])))
 
 
 def _all_said(found: Sequence[ScoredCandidates]) -> ScoredCandidates:

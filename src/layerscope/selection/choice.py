@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -213,7 +213,6 @@ class Choice:
                 for name, value in values.items()
                 if name not in known and name not in _TOLD
             }
-            _check_types(values)
             own = {name: clean_values(value) for name, value in values.items() if name in known}
             own |= {
                 name: _interval(values[name])
@@ -252,54 +251,6 @@ def _interval(given: Mapping[str, Any] | None) -> Interval | None:
         for key in ("value", "low", "high")
     }
     return Interval(**bounds, n=int(given.get("n") or 0))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-# what a file must hold under a name, in words and as a test; None is allowed where the value may be
-# absent
-_TYPES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
-    "a whole number": ("layer layers blocks_saved", _is_whole, "max_length"),
-    "a number": ("", _is_number, "expected_gain ci_low ci_high risk_of_loss before after"),
-    "a text": (
-        "site rule model reason metric",
-        lambda value: isinstance(value, str),
-        "readout center_on source",
-    ),
-    "true or false": ("abstained", lambda value: isinstance(value, bool), "unit_length"),
-    "a list of layers": (
-        "tied near",
-        lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
-        "",
-    ),
-    "a list of texts": (
-        "warnings passed_over",
-        lambda value: (
-            isinstance(value, list | tuple) and all(isinstance(inner, str) for inner in value)
-        ),
-        "",
-    ),
-    "a table of values": (
-        "identity",
-        lambda value: isinstance(value, Mapping),
-        "gain_readout gain_layer",
-    ),
-}
-
-
-def _check_types(values: Mapping[str, Any]) -> None:
-    """Refuse a file that somebody edited before its values are used."""
-    for wanted, (needed, holds, optional) in _TYPES.items():
-        for name in (*needed.split(), *optional.split()):
-            absent = name not in values or (values[name] is None and name in optional.split())
-            if not absent and not holds(values[name]):
-                raise ValueError(f"{name} is {str(values[name])[:40]!r}, not {wanted}")
 
 
 def _plain(value: Any) -> Any:

@@ -1,18 +1,11 @@
-"""One chooser: a run, an evaluation or a stored choice in, a layer and
-readout out.
+"""The choice of a layer from runs: from a profile without labels, or from measured scores.
 
-`select` (the public function), `export`, the report, the demo and `improve` all ask `choose`, so
-that they cannot disagree:
+`select` is the public function; `choose` is what `export` and the report ask besides, so that they
+cannot disagree:
 
-    choice = choose("runs/evaluation")                   # a folder, a Profile, an Evaluation, a Choice or a `select --json` file
+    choice = choose("runs/evaluation")                   # a folder, a Profile or an Evaluation
     choice = choose(run, evaluation)                        # both: the scores decide
     choice = choose(folder, usable=why_not)                 # only what can be exported; `choice.passed_over` says what was not
-    choice = choose(folder, layer=12, readouts="plain/mean")  # what was asked for, with what is known about its gain
-
-    choice.layer, choice.how                                # where to read and how: a `Readout`
-    choice.gain_readout, choice.gain_layer                  # two intervals in points; never add them up as "over the last layer"
-    choice.model_identity.difference(ModelIdentity.of(model.identity))  # None, or what tells the two models apart
-    choice.max_length, choice.unit_length, choice.center_on  # what an export needs besides
 
 `choice.headline()`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into
 words.
@@ -51,7 +44,6 @@ def choose(
     *sources: Any,
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
-    layer: int | None = None,
     max_blocks: float | None = None,
     tolerance: float | None = None,
     seed: int = 0,
@@ -59,20 +51,13 @@ def choose(
 ) -> Choice:
     """The layer and readout to use, from whatever is known about a model.
 
-    `sources`: a profile, an evaluation, or one of each (folders or run objects), or a choice (a
-    `Choice`, or a file that `select --json` wrote), which is returned as it is. `readouts` and
-    `layer` restrict the choice. `usable` says why a readout cannot be used (None: it can); better
+    `sources`: a profile, an evaluation, or one of each (folders or run objects). `readouts`
+    restricts the choice. `usable` says why a readout cannot be used (None: it can); better
     candidates that cannot be are named in `passed_over`. The other options are `select`'s.
     """
     shallower.check(max_blocks, tolerance)
     named = _names(readouts)
-    profiles, evaluations, choices = _sort(sources)
-    if choices:
-        if len(sources) > 1:
-            raise LayerscopeError(
-                "a choice was given: give nothing else with it, or choose again from the runs."
-            )
-        return _stored(choices[0], named, layer, usable)
+    profiles, evaluations = _sort(sources)
     if not profiles and not evaluations:
         raise LayerscopeError("give the folder of a profile or of an evaluation.")
     if len(profiles) > 1 or len(evaluations) > 1:
@@ -86,13 +71,13 @@ def choose(
             "the rule 'measured' reads an evaluation's folder: make one with `layerscope evaluate`."
         )
     if evaluations and rule in (None, "measured"):
-        options = {"max_blocks": max_blocks, "tolerance": tolerance, "seed": seed}
         return choose_measured(
             evaluations[0],
             readouts=named,
-            layer=layer,
+            max_blocks=max_blocks,
+            tolerance=tolerance,
+            seed=seed,
             usable=usable,
-            **options,  # type: ignore[arg-type]
         )
     if not profiles:
         raise LayerscopeError(
@@ -109,7 +94,6 @@ def choose(
         rule or "evidence",
         max_blocks=max_blocks,
         tolerance=tolerance,
-        layer=layer,
         readout=_one_readout(named, usable),
         facts=_facts(profiles[0]),
     )
@@ -150,22 +134,14 @@ def choose_label_free(
     *,
     max_blocks: float | None = None,
     tolerance: float | None = None,
-    layer: int | None = None,
     readout: str = DEFAULT_READOUT,
     facts: dict[str, Any] | None = None,
 ) -> Choice:
-    """A rule's answer on some evidence, brought within `max_blocks`; or what is known about a layer
-    that was asked for."""
+    """A rule's answer on some evidence, brought within `max_blocks`."""
     last = need_blocks(evidence)
     answer = get_rule(rule)(evidence)
     at, warnings, forecast = answer.layer, list(answer.warnings), answer.forecast
-    if layer is not None:
-        if not 0 <= layer <= last:
-            raise InvalidValueError(
-                f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}."
-            )
-        at = layer
-    elif forecast is not None:
+    if forecast is not None:
         at, warning = shallower.earliest(
             _trusted(forecast, last, max_blocks), at, answer.near, max_blocks, tolerance
         )
@@ -198,11 +174,8 @@ def choose_label_free(
         gain_layer=gain,
         layers=last,
         model=evidence.model,
-        reason=answer.reason
-        if layer is None
-        else f"layer {layer} was asked for. The rule: {answer.reason}",
         warnings=tuple(warnings),
-        abstained=answer.abstained and at == last and layer is None,
+        abstained=answer.abstained and at == last,
         extra={
             "source": evidence.source,
             "final_norm": evidence.final_norm,
@@ -225,33 +198,30 @@ def _trusted(forecast: Forecast, last: int, max_blocks: float | None) -> np.ndar
     )
 
 
-def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation], list[Choice]]:
+def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation]]:
     from layerscope.evaluation.run import Evaluation
     from layerscope.profiling.run import Profile
 
     profiles: list[Profile] = []
     evaluations: list[Evaluation] = []
-    choices: list[Choice] = []
     for given in sources:
         source = given
         if isinstance(given, str | Path):
             refuse_model(given)
-            source = Choice.from_json(Path(given)) if Path(given).is_file() else load_run(given)
+            source = load_run(given)
         if isinstance(source, Profile):
             profiles.append(source)
         elif isinstance(source, Evaluation):
             evaluations.append(source)
-        elif isinstance(source, Choice):
-            choices.append(source)
         elif source is not given:
             raise LayerscopeError(
-                f"{given} holds a {getattr(source, 'kind', 'run')}; a choice rests on a profile, an evaluation or a choice."
+                f"{given} holds a {getattr(source, 'kind', 'run')}; a choice rests on a profile or an evaluation."
             )
         else:
             raise InvalidValueError(
-                f"expected the folder of a run, a Profile, an Evaluation or a Choice, not {type(given).__name__}."
+                f"expected the folder of a run, a Profile or an Evaluation, not {type(given).__name__}."
             )
-    return profiles, evaluations, choices
+    return profiles, evaluations
 
 
 def refuse_model(given: str | Path) -> None:
@@ -278,22 +248,6 @@ def _check_same(profile: Profile, evaluation: Evaluation) -> None:
         raise LayerscopeError(
             f"the runs are of different models: {one.name} was profiled, {other.name} evaluated, and they differ in {difference}."
         )
-
-
-def _stored(
-    choice: Choice, named: list[str] | None, layer: int | None, usable: WhyNot | None
-) -> Choice:
-    if layer not in (None, choice.layer) or (named is not None and choice.readout not in named):
-        raise LayerscopeError(
-            f"the choice is layer {choice.layer} under {choice.readout}: leave out the layer and the readout, or choose again "
-            "from the runs."
-        )
-    why = usable(choice.how) if usable is not None and choice.how is not None else None
-    if why is not None:
-        raise LayerscopeError(
-            f"the choice is {choice.readout}, which cannot be used: {why}. Choose again from the runs."
-        )
-    return choice
 
 
 def _names(readouts: str | Sequence[str] | None) -> list[str] | None:

@@ -122,7 +122,6 @@ def choose_measured(
     evaluation: Evaluation,
     *,
     readouts: Collection[str] | None = None,
-    layer: int | None = None,
     max_blocks: float | None = None,
     tolerance: float | None = None,
     seed: int = 0,
@@ -130,9 +129,8 @@ def choose_measured(
 ) -> Choice:
     """The answer from measured scores, over the last layer under the default readout.
 
-    `readouts` and `layer` restrict the choice; a layer that was asked for is not abstained from.
-    `usable` says why a readout cannot be used: better candidates that cannot be are named in
-    `passed_over`.
+    `readouts` restricts the choice. `usable` says why a readout cannot be used: better candidates
+    that cannot be are named in `passed_over`.
     """
     blocks = int(evaluation.manifest["model"]["n_blocks"])
     known = {name: Readout.from_row(row) for name, row in _readouts(evaluation).items()}
@@ -153,16 +151,7 @@ def choose_measured(
         evaluation, None if readouts is None else wanted | ({DEFAULT_READOUT} & set(known)), seed
     )
     names, layers = list(every.readouts), list(every.layers)
-    fitting = (
-        every.defined
-        & np.isin(names, list(wanted))[:, None]
-        & np.array([layer in (None, at) for at in layers])
-    )
-    if not fitting.any():
-        there = sorted({layers[k] for r, k in np.argwhere(every.defined) if names[r] in wanted})
-        raise LayerscopeError(
-            f"the evaluation in {evaluation.path} did not measure layer {layer}; it measured {there}."
-        )
+    fitting = every.defined & np.isin(names, list(wanted))[:, None]
     open_to = fitting & ~np.isin(names, list(refused))[:, None]
     if not open_to.any():
         name = names[int(np.argwhere(fitting)[0][0])]
@@ -198,7 +187,7 @@ def choose_measured(
         lambda place: stays or last_of(every, place[0]),
         (*lasts, *([] if default is None else [default])),
         rule=None if max_blocks is None and tolerance is None else shallower,
-        forced=max_blocks is not None or layer is not None,
+        forced=max_blocks is not None,
         seed=seed,
     )
     at, same_last = picking.place, last_of(every, picking.place[0])
@@ -222,7 +211,7 @@ def choose_measured(
             f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out."
         )
     tasks, candidates = every.facts["tasks"], int(open_to.sum())
-    abstained = not picking.moved and best != at and max_blocks is None and layer is None
+    abstained = not picking.moved and best != at and max_blocks is None
     on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
     many = f"best of {candidates} on {on}"
     if abstained:
@@ -232,8 +221,6 @@ def choose_measured(
             else "how certain that is is not known"
         )
         reason = f"layer {layers[best[1]]} is {many}, but {luck}: the last layer is kept."
-    elif layer is not None:
-        reason = f"layer {layer} was asked for; its gain was measured on {on}."
     else:
         how = (
             ""

@@ -1,7 +1,5 @@
 """Label-free rules: functions from evidence to an answer, each known under a name.
 
-Other packages add theirs through the entry points `layerscope.rules`, each a `RuleInfo`.
-
 Ours, `evidence`: whether prompt entropy has a valley decides which of the atlas's depth curves
 applies; weak evidence abstains. Models whose prompt entropy has a valley hold their best vectors
 late (about 80 % depth), models without one early. The curves, how they carry over to families that
@@ -11,11 +9,10 @@ were left out, and what that does not cover are in docs/selection.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.selection.choice import MOST_RISK, Choice
 from layerscope.selection.evidence import Evidence, read_valley
@@ -26,7 +23,7 @@ UNSURE = (
 )
 # Metrics whose lowest layer is a rule.
 LOWEST = ("prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime")
-DEFAULT_DEPTH = 0.8
+FIXED, DEFAULT_DEPTH = "fixed_depth", 0.8
 _NEAR = 0.1  # share of the headroom within which one family alone cannot tell layers apart
 
 
@@ -35,43 +32,28 @@ Rule = Callable[[Evidence], Choice]
 filled in."""
 
 
-@dataclass(frozen=True)
-class RuleInfo:
-    """A rule with its name and what it does in a line. Rules with a `parameter` are also known as
-    `name:number`."""
-
-    name: str
-    summary: str
-    make: Callable[[float | None], Rule]
-    parameter: bool = False
-
-
-RULES: Registry[RuleInfo] = Registry(
-    "rule",
-    "layerscope.rules",
-    name=lambda rule: rule.name,
-    check=lambda thing: isinstance(thing, RuleInfo),
-    hint="`measured` reads an evaluation's folder.",
-)
-
-
 def get_rule(name: str) -> Rule:
-    """The rule of that name; `fixed_depth:0.7` sets the number of a rule that has one."""
+    """The rule of that name; `fixed_depth:0.7` sets the depth of the one that has a depth."""
     base, _, number = name.partition(":")
     if base not in RULES:
-        raise UnknownNameError("rule", name, [*RULES, "measured"], RULES.hint)
-    rule = RULES.get(base)
+        raise UnknownNameError(
+            "rule", name, [*RULES, "measured"], "`measured` reads an evaluation's folder."
+        )
     if not number:
-        return rule.make(None)
-    if not rule.parameter:
+        return RULES[base]
+    if base != FIXED:
         raise InvalidValueError(f"the rule {base!r} takes no number; {name!r} was given.")
     try:
-        value = float(number)
+        depth = float(number)
     except ValueError:
         raise InvalidValueError(
             f"{name!r}: after the colon comes a number, such as {base}:0.7."
         ) from None
-    return rule.make(value)
+    if not 0 <= depth <= 1:
+        raise InvalidValueError(
+            f"a depth lies between 0 (embeddings) and 1 (last layer), not at {depth:g}."
+        )
+    return partial(_fixed_depth, depth)
 
 
 # --- evidence
@@ -165,65 +147,40 @@ def nearest(depth: float, n_blocks: int) -> int:
     return int(np.floor(depth * n_blocks + 0.5))
 
 
-def _fixed_depth(depth: float | None) -> Rule:
-    wanted = DEFAULT_DEPTH if depth is None else depth
-    if not 0 <= wanted <= 1:
-        raise InvalidValueError(
-            f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}."
+def _fixed_depth(depth: float, evidence: Evidence) -> Choice:
+    reason = f"the layer at {depth:.0%} depth; nothing was looked at."
+    return Choice(nearest(depth, evidence.n_blocks), reason=reason)
+
+
+def _last(evidence: Evidence) -> Choice:
+    return Choice(evidence.n_blocks, reason="the last layer, as asked.")
+
+
+def _lowest(metric: str, evidence: Evidence) -> Choice:
+    curve = evidence.curve(metric)
+    if curve is None:
+        measured = ", ".join(sorted(evidence.curves)) or "none"
+        raise LayerscopeError(
+            f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: {measured}."
         )
-    reason = f"the layer at {wanted:.0%} depth; nothing was looked at."
-    return lambda evidence: Choice(nearest(wanted, evidence.n_blocks), reason=reason)
+    layer = int(np.argmin(curve.value))
+    # layers whose interval reaches below the upper end of the lowest one's
+    near = np.flatnonzero(
+        np.nan_to_num(curve.low, nan=np.inf)
+        <= np.nan_to_num(curve.high[layer], nan=curve.value[layer])
+    )
+    warning = "on the published results this rule loses to the last layer on some families."
+    return Choice(
+        layer,
+        reason=f"{metric} is lowest there.",
+        near=tuple(int(k) for k in near),
+        warnings=(warning,),
+    )
 
 
-def _lowest(metric: str) -> Rule:
-    def choose(evidence: Evidence) -> Choice:
-        curve = evidence.curve(metric)
-        if curve is None:
-            measured = ", ".join(sorted(evidence.curves)) or "none"
-            raise LayerscopeError(
-                f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: {measured}."
-            )
-        layer = int(np.argmin(curve.value))
-        # layers whose interval reaches below the upper end of the lowest one's
-        near = np.flatnonzero(
-            np.nan_to_num(curve.low, nan=np.inf)
-            <= np.nan_to_num(curve.high[layer], nan=curve.value[layer])
-        )
-        warning = "on the published results this rule loses to the last layer on some families."
-        return Choice(
-            layer,
-            reason=f"{metric} is lowest there.",
-            near=tuple(int(k) for k in near),
-            warnings=(warning,),
-        )
-
-    return choose
-
-
-for _rule in (
-    RuleInfo(
-        "evidence",
-        "ours: depth curves of the atlas, chosen by the valley of prompt entropy; abstains where evidence is weak",
-        lambda _: lambda evidence: choose_by_evidence(evidence, shipped_prior()),
-    ),
-    RuleInfo(
-        "last",
-        "the last layer",
-        lambda _: lambda evidence: Choice(evidence.n_blocks, reason="the last layer, as asked."),
-    ),
-    RuleInfo(
-        "fixed_depth",
-        "the layer at 80 % depth, or at another: fixed_depth:0.7",
-        _fixed_depth,
-        parameter=True,
-    ),
-    *(
-        RuleInfo(
-            f"lowest_{metric}",
-            f"the layer at which {metric} is lowest",
-            lambda _, metric=metric: _lowest(metric),  # type: ignore[misc]
-        )
-        for metric in LOWEST
-    ),
-):
-    RULES.add(_rule)
+RULES: dict[str, Rule] = {
+    "evidence": lambda evidence: choose_by_evidence(evidence, shipped_prior()),
+    "last": _last,
+    FIXED: partial(_fixed_depth, DEFAULT_DEPTH),
+    **{f"lowest_{metric}": partial(_lowest, metric) for metric in LOWEST},
+}

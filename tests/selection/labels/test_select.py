@@ -153,39 +153,49 @@ def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
     assert scores.table["score"].between(-100, 100).all()
 
 
-def test_a_run_gives_its_stored_vectors(
+def by_name(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    """A model that a run can name, since it is of the catalogue."""
+    named = tiny_model()
+    named.identity["source"] = "catalogue"
+    monkeypatch.setattr("layerscope.selection.labels.source.load", lambda name, **options: named)
+    return named
+
+
+def test_a_run_names_its_model(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, run = labeled_file(tmp_path), tmp_path / "run"
     run.mkdir()
-    conventions = {"max_length": 128, "unit_length": False}
+    named = by_name(monkeypatch)
     manifest = {
         "kind": "evaluation",
         "status": "complete",
-        "model": model.identity,
-        "conventions": conventions,
+        "model": named.identity,
+        "conventions": {"max_length": 64, "unit_length": True},
     }
-    (run / "manifest.json").write_text(json.dumps(manifest))
+
+    def write(**other: object) -> None:
+        (run / "manifest.json").write_text(json.dumps({**manifest, **other}))
+
+    write()
+    found = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
+    assert (found.max_length, found.unit_length, found.source) == (64, True, str(run))
+    write(model={**named.identity, "weights_sha256": "0" * 64})
+    with pytest.raises(ModelError, match="they differ in weights_sha256"):
+        select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
+    write(model=model.identity)
     with pytest.raises(ModelError, match="Give the model itself"):
         select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
-    from_model = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    seen = watch(monkeypatch)
-    from_run = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
-    assert len(seen) == 0
-    assert (from_run.layer, from_run.readout, from_run.expected_gain) == (
-        from_model.layer,
-        from_model.readout,
-        from_model.expected_gain,
-    )
-    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    write(status="running")
     with pytest.raises(RunFolderError, match="not finished"):
         select_with_labels(run, file)
 
 
-def test_the_label_free_answer_stands_beside_a_profiles(model: LoadedModel, tmp_path: Path) -> None:
+def test_the_label_free_answer_stands_beside_a_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, run = labeled_file(tmp_path), tmp_path / "run"
-    profiled = profile(model, sentences(30), out=run, max_length=64, progress=False)
-    select_with_labels(model, file, readouts=FEW, max_length=64, store=tmp_path / "store")
+    profiled = profile(by_name(monkeypatch), sentences(30), out=run, max_length=64, progress=False)
     found = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
     assert (
         profiled.manifest["conventions"]["max_length"]

@@ -10,7 +10,6 @@ the agreement with it: their common opinion is better than any of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -133,26 +132,21 @@ class SelfConsistency:
     summary = "recognizes texts by their parts, then agrees with the consensus of the readouts that do it best"
     views: tuple[str, ...] = VIEWS
 
-    def __init__(self, rounds: int = ROUNDS, best: float = BEST) -> None:
-        self.rounds, self.share = rounds, best
-
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
-        """The consensus's agreement with every candidate; without a round of consensus, the added
-        ranks."""
-        said = added_ranks(consistency_items(candidates), seed)
-        alone = said.score
-        for _ in range(self.rounds):
-            leaders = best_candidates(said.score, self.share)
-            reference = Neighborhoods.of(consensus(candidates, leaders))
-            items = agreement_items(reference, candidates)
-            said = scored_by_items(self.name, items, seed, leaders=len(leaders), rounds=self.rounds)
-        return replace(said, judge=self.name, facts={**said.facts, "alone": alone})
+        """The consensus's agreement with every candidate."""
+        alone = added_ranks(consistency_items(candidates), seed).score
+        leaders = best_candidates(alone)
+        reference = Neighborhoods.of(consensus(candidates, leaders))
+        items = agreement_items(reference, candidates)
+        return scored_by_items(
+            self.name, items, seed, leaders=len(leaders), rounds=ROUNDS, alone=alone
+        )
 
 
-def best_candidates(score: np.ndarray, share: float = BEST) -> list[tuple[int, int]]:
+def best_candidates(score: np.ndarray) -> list[tuple[int, int]]:
     """The places of the best share of the candidates, at least five."""
     known = int(np.isfinite(score).sum())
-    count = min(known, max(LEAST_BEST, round(share * known)))
+    count = min(known, max(LEAST_BEST, round(BEST * known)))
     order = np.argsort(-np.where(np.isfinite(score), score, -np.inf), axis=None, kind="stable")[
         :count
     ]

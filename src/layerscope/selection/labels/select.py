@@ -25,7 +25,6 @@ from layerscope.selection.labels.source import (
     Opened,
     encode_texts,
     open_source,
-    truncated,
 )
 from layerscope.store.embeddings import EmbeddingStore
 
@@ -73,13 +72,13 @@ def make_choice(
     }
     return replace(
         decided,
-        layers=opened.n_blocks,
-        model=opened.name,
+        layers=opened.model.n_blocks,
+        model=opened.model.name,
         warnings=tuple(_notes(labeled, opened, decided.gain, facts)),
         metric=_METRICS[evidence.measure.name],
         before=before,
         after=after,
-        identity=dict(opened.identity),
+        identity=dict(opened.model.identity),
         source=None if opened.run is None else str(opened.run),
         max_length=opened.max_length,
         unit_length=opened.unit,
@@ -95,10 +94,9 @@ def _notes(labeled: Labeled, opened: Opened, gain: Interval, facts: dict[str, An
             out.append(
                 f"{cut} of {facts['texts']} texts were cut to {opened.max_length} tokens under template {template!r}."
             )
-    if opened.identity.get("quantization"):
-        out.append(
-            f"the weights were quantized ({opened.identity['quantization']}) in their source."
-        )
+    quantization = opened.model.identity.get("quantization")
+    if quantization:
+        out.append(f"the weights were quantized ({quantization}) in their source.")
     if gain.low < 0 < gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
     if facts["max_blocks"] is not None and gain.value < 0:
@@ -168,27 +166,14 @@ def select_with_labels(
     opened = open_source(model, max_length, offline)
     chosen_layers, texts = opened.layers(layers), labeled.texts
     embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
-    grid = opened.readouts(readouts, offline)
+    grid = opened.readouts(readouts)
+    sites = [
+        site for site in expand_sites(None, opened.model.anatomy) if site.layer in chosen_layers
+    ]
     with progress_bar(progress) as bar:
-        spaces = (
-            None
-            if opened.model is not None
-            else opened.stored(embeddings, texts, grid, chosen_layers)
+        spaces, facts = encode_texts(
+            opened.model, texts, grid, sites, embeddings, opened.max_length, bar, batch_size
         )
-        facts: dict[str, Any]
-        if spaces is not None:
-            facts = {"texts": len(texts), "encoded": 0, "truncated": truncated(spaces, texts)}
-        else:
-            loaded = opened.loaded(offline)
-            grid = opened.readouts(
-                readouts, offline
-            )  # a model that is loaded says whether it has a final norm
-            sites = [
-                site for site in expand_sites(None, loaded.anatomy) if site.layer in chosen_layers
-            ]
-            spaces, facts = encode_texts(
-                loaded, texts, grid, sites, embeddings, opened.max_length, bar, batch_size
-            )
         vectors = LabeledVectors(
             spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit
         )

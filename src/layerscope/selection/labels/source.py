@@ -14,10 +14,10 @@ from layerscope.capture import Site
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout, all_readouts, kinds_of, parse_readouts
-from layerscope.core.sites import pick_layers, site_of
+from layerscope.core.sites import pick_layers
 from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
-from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors, space_description
+from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors
 from layerscope.models import LoadedModel, load
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
@@ -107,67 +107,18 @@ def prepare(vectors: np.ndarray, center: bool, unit: bool) -> np.ndarray:
 DEFAULT_MAX_LENGTH = 256
 
 
-@dataclass
+@dataclass(frozen=True)
 class Opened:
-    """A model, loaded or not: where the store holds the vectors of all texts, it need not be
-    loaded."""
+    """A loaded model, how it reads the examples, and the run that named it, if one did."""
 
-    identity: dict[str, Any]
+    model: LoadedModel
     max_length: int
     unit: bool
     run: Path | None = None
-    model: LoadedModel | None = None
 
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.identity["name"])
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks."""
-        return int(self.identity["n_blocks"])
-
-    def loaded(self, offline: bool) -> LoadedModel:
-        """The model itself; an error where it is not the one that the run was made with."""
-        if self.model is not None:
-            return self.model
-        spec, revision = self.name, self.identity.get("revision")
-        if self.identity.get("source") not in ("catalogue", "hub"):
-            raise ModelError(
-                f"{self.run} was made with {self.name!r}, a local model whose location it did not record, and the store "
-                "does not hold the vectors of these examples. Give the model itself instead of the run."
-            )
-        options = {"revision": revision} if self.identity["source"] == "hub" and revision else {}
-        dtype, both = (
-            str(self.identity.get("dtype", "float32")),
-            bool(self.identity.get("bidirectional")),
-        )
-        if self.identity.get("adapters"):
-            raise ModelError(
-                f"{self.run} was made with adapters. Give the adapted model itself in place of the run."
-            )
-        model = load(spec, offline=offline, dtype=dtype, **options)
-        if both and not model.identity["bidirectional"]:
-            model = load(spec, offline=offline, dtype=dtype, bidirectional=True, **options)
-        if (
-            difference := ModelIdentity.of(self.identity).difference(
-                ModelIdentity.of(model.identity)
-            )
-        ) is not None:
-            raise ModelError(
-                f"{self.name!r} is not the model that {self.run} was made with: they differ in {difference}."
-            )
-        self.model = model
-        return model
-
-    def readouts(self, given: str | Sequence[str] | None, offline: bool) -> list[Readout]:
+    def readouts(self, given: str | Sequence[str] | None) -> list[Readout]:
         """The readouts to compare, the default one always among them; all where none are named."""
-        if self.model is None and not self.identity.get("bidirectional"):
-            has_cls, has_norm = False, True
-        else:
-            model = self.loaded(offline)
-            has_cls, has_norm = model.has_class_token, model.anatomy.final_norm is not None
+        has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
         wanted = (
             all_readouts(has_cls=has_cls, has_norm=has_norm)
             if given is None
@@ -177,31 +128,12 @@ class Opened:
 
     def layers(self, given: Sequence[int] | None) -> list[int]:
         """The layers to compare, the last one always among them."""
-        return sorted({*pick_layers(given, self.n_blocks, self.name), self.n_blocks})
-
-    def stored(
-        self,
-        store: EmbeddingStore,
-        texts: Sequence[str],
-        readouts: Sequence[Readout],
-        layers: Sequence[int],
-    ) -> dict[str, Space] | None:
-        """The spaces of the store by template, if they hold everything; nothing is made where they
-        do not exist."""
-        keys, sites = [text_key(text) for text in texts], [site_of(layer) for layer in layers]
-        known = {info.key for info in store.spaces()} if store.root.exists() else set()
-        spaces = {}
-        for name, group in by_template(readouts).items():
-            description = space_description(self.identity, get_template(name), self.max_length)
-            space = store.space(description)
-            if space.key not in known or not bool(space.has(keys, kinds_of(group), sites).all()):
-                return None
-            spaces[name] = space
-        return spaces
+        blocks = self.model.n_blocks
+        return sorted({*pick_layers(given, blocks, self.model.name), blocks})
 
 
 def open_source(source: str | Path | LoadedModel, max_length: int | None, offline: bool) -> Opened:
-    """What was given. A model is loaded; the model of a run is loaded only when it is needed."""
+    """Load a model, or the model of a finished run."""
     if isinstance(source, LoadedModel):
         return _of_model(source, max_length)
     folder = Path(source)
@@ -222,15 +154,37 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None, offlin
             f"the run in {folder} is not finished. Run the same command again: it resumes."
         )
     conventions = manifest.get("conventions", {})
-    identity = manifest["model"]
+    model = _model_of_run(folder, manifest["model"], offline)
     length = max_length or Reading.of(conventions).max_length or DEFAULT_MAX_LENGTH
-    unit = bool(conventions.get("unit_length", identity.get("normalizes")))
-    return Opened(identity, _capped(length, identity.get("context_length")), unit, folder)
+    unit = bool(conventions.get("unit_length", model.identity.get("normalizes")))
+    return Opened(model, _capped(length, model.max_length), unit, folder)
+
+
+def _model_of_run(run: Path, identity: dict[str, Any], offline: bool) -> LoadedModel:
+    """The model that a run was made with; an error where it cannot be loaded by its name."""
+    name = str(identity["name"])
+    if identity.get("source") not in ("catalogue", "hub") or identity.get("adapters"):
+        raise ModelError(
+            f"{run} was made with {name!r}, a local model whose location it did not record, or one with adapters. "
+            "Give the model itself instead of the run."
+        )
+    options: dict[str, Any] = {"dtype": str(identity.get("dtype", "float32"))}
+    if identity["source"] == "hub" and identity.get("revision"):
+        options["revision"] = identity["revision"]
+    model = load(name, offline=offline, **options)
+    if identity.get("bidirectional") and not model.identity["bidirectional"]:
+        model = load(name, offline=offline, bidirectional=True, **options)
+    difference = ModelIdentity.of(identity).difference(ModelIdentity.of(model.identity))
+    if difference is not None:
+        raise ModelError(
+            f"{name!r} is not the model that {run} was made with: they differ in {difference}."
+        )
+    return model
 
 
 def _of_model(model: LoadedModel, max_length: int | None) -> Opened:
     length = _capped(max_length or DEFAULT_MAX_LENGTH, model.max_length)
-    return Opened(model.identity, length, bool(model.identity.get("normalizes")), None, model)
+    return Opened(model, length, bool(model.identity.get("normalizes")))
 
 
 def _capped(length: int, limit: int | None) -> int:
