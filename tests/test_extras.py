@@ -6,8 +6,8 @@ from __future__ import annotations
 from tests.forking import run_python
 
 EXTRAS = (
-    "gguf", "matplotlib", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL", "sklearn",
-    "layerscope_gpu", "scipy", "onnx", "onnxruntime", "onnxscript",
+    "gguf", "matplotlib", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL",
+    "layerscope_gpu", "onnx", "onnxruntime", "onnxscript",
     "python_calamine",
 )  # fmt: skip
 NEEDS_MTEB = "layerscope.evaluation.mteb_models"

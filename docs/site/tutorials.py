@@ -129,8 +129,8 @@ def notebook(cells: list[Cell]) -> dict[str, Any]:
 
 
 def refresh(script: Path, cells: list[Cell]) -> bool:
-    """Take the results of the notebook that is there, if its code is still the script's; then only
-    words were changed."""
+    """Take the results of the notebook that is there, if its code does what the script's does; then
+    only words or the layout of lines were changed."""
     target = script.with_suffix(".ipynb")
     if not target.exists():
         return False
@@ -140,7 +140,8 @@ def refresh(script: Path, cells: list[Cell]) -> bool:
         if cell["cell_type"] == "code"
     ]
     new = [cell for cell in cells if cell.kind == "code"]
-    if ["".join(cell["source"]) for cell in old] != [cell.text for cell in new] or not any(
+    before = [ast.dump(ast.parse("".join(cell["source"]))) for cell in old]
+    if before != [ast.dump(ast.parse(cell.text)) for cell in new] or not any(
         cell["outputs"] for cell in old
     ):
         return False

@@ -59,7 +59,8 @@ questions[:4]
 better = layerscope.improve("smollm2-135m", questions, max_length=48)
 better
 
-# %% [markdown] Read the output from the top: the layer and readout; the judge's score against
+# %% [markdown]
+# Read the output from the top: the layer and readout; the judge's score against
 # *today* (the last layer, averaged over tokens); and how much of the gain comes from the readout
 # and how much from the layer. Usually most of it comes from the readout. The output ends with five
 # of the questions and their nearest neighbors.

@@ -62,7 +62,8 @@ READOUTS = [
 choice = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts=READOUTS)
 choice
 
-# %% [markdown] With so few labels, *tied* layers cannot be told from the chosen one. That is
+# %% [markdown]
+# With so few labels, *tied* layers cannot be told from the chosen one. That is
 # useful: a tied layer further down makes a smaller model. `max_blocks=0.5` asks for at most half of
 # the blocks:
 
@@ -110,7 +111,8 @@ def classify(texts):
 right = classify([row["text"] for row in unseen]) == np.array([row["label"] for row in unseen])
 print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that nothing has seen")
 
-# %% [markdown] That is the small model: a sixth of the blocks, six classes, and a classifier that
+# %% [markdown]
+# That is the small model: a sixth of the blocks, six classes, and a classifier that
 # only compares with class means. If quality matters more than speed, export `choice` instead of
 # `small`: above, cross-validated on the 80 examples with a better classifier, it improves accuracy
 # from 45 to 63 %.

@@ -52,14 +52,16 @@ raw
 # %%
 raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
 
-# %% [markdown] Entropy is computed after the mean of the states is subtracted. With one giant token
+# %% [markdown]
+# Entropy is computed after the mean of the states is subtracted. With one giant token
 # among them, the mean points where the giant points, and once it is subtracted, all other tokens
 # look alike. So we leave that token out:
 
 # %%
 raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
 
-# %% [markdown] The dotted line is the same metric without the sink token. The valley is gone.
+# %% [markdown]
+# The dotted line is the same metric without the sink token. The valley is gone.
 # layerscope always measures both, and says whether a valley comes from the sink (`is_sink`):
 
 # %%

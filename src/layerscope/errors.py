@@ -112,7 +112,7 @@ def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
     """
     asked = given.lower()
     known = {name.lower(): name for name in sorted(names, reverse=True)}
-    close = get_close_matches(asked, known, most, cutoff=0.7)
+    close = get_close_matches(asked, known, most, cutoff=0.65)
     parts = [
         name
         for name in sorted(known, key=len)

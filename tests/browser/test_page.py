@@ -432,7 +432,7 @@ def same(file: str, seen: str) -> bool:
 
 
 def test_text_stays_text(open_page: Open, tmp_path: Path) -> None:
-    run = synthetic_run(EVIL, "llama", 4, max_length=EVIL)
+    run = synthetic_run(EVIL, "llama", 4)
     run.manifest["warnings"] = [EVIL]
     run.manifest["corpus"]["name"] = EVIL
     scores = synthetic_evaluation(

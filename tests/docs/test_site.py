@@ -58,6 +58,8 @@ def test_relative_links_lead_somewhere() -> None:
         ROOT / "CONTRIBUTING.md",
         ROOT / "SECURITY.md",
         *DOCS.rglob("*.md"),
+        *ROOT.glob("packages/*/README.md"),
+        *ROOT.glob("packages/*/docs/**/*.md"),
     ]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             place = Path((page.parent / target).resolve())

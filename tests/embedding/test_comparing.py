@@ -110,7 +110,7 @@ def test_models_on_texts_with_labels(tmp_path: Path) -> None:
         "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts))
     )
     with pytest.raises(LayerscopeError, match="0 texts that are not among the labels; 20"):
-        layerscope.compare_models(["x", "y"], texts, labels=every)
+        layerscope.compare_models([tiny_model("llama"), ready], texts, labels=every)
     with pytest.raises(InvalidValueError, match="same name"):
         layerscope.compare_models([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
     with pytest.raises(InvalidValueError, match="two models"):

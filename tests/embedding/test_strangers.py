@@ -265,9 +265,9 @@ MEDDLING: dict[str, Callable[[Path], Any]] = {
         (work / "part-000000.parquet").unlink(),
         (work / "part-000000.parquet").mkdir(),
     ),
-    "what a killed writer left": lambda work: (
-        work / ".parts.json.12345678-9-0a1b2c3d.part"
-    ).write_text("{"),
+    "what a killed writer left": lambda work: (work / ".parts.json.9-0a1b2c3d.part").write_text(
+        "{"
+    ),
     "files of the user": lambda work: [
         (work / name).write_text("mine") for name in ("notes.txt", "part-mine.parquet")
     ],
@@ -300,7 +300,7 @@ def test_a_run_that_was_killed_at_its_very_end_leaves_nothing(
             embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
     assert (tmp_path / ".v.parquet.embedding" / "parts.json").exists()
     embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"v.parquet"}
 
 
 def test_a_working_folder_that_is_a_link_is_not_followed(encoder: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+from aim_published import as_published
 from PIL import Image
 from tiny_images import SIDE, build
 
@@ -37,7 +38,6 @@ from tests.cli.support import Cli, run_main
 from tests.evaluation.support import write_tasks
 from tests.faults.conftest import parquet
 from tests.faults.hub import Hub, Repository
-from tests.models.test_aim import as_published
 from tests.tiny import build_tiny, tiny_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -1,4 +1,4 @@
-"""The pure parts import only torch, numpy and the standard library; their examples are true."""
+"""The pure parts import only torch, numpy, scipy and the standard library; their examples are true."""
 
 import doctest
 import importlib
@@ -17,7 +17,6 @@ BLOCKED = (
     "typer",
     "matplotlib",
     "pyarrow",
-    "scipy",
     "safetensors",
     "datasets",
     "tokenizers",
@@ -48,7 +47,7 @@ print(len(metrics()))
 """
 
 
-def test_the_pure_parts_need_only_torch_and_numpy():
+def test_the_pure_parts_need_only_torch_numpy_and_scipy():
     program = PROGRAM.format(blocked=BLOCKED, pure=PURE, first=BLOCKED[0])
     done = run_python(program, without=["layerscope", *BLOCKED])
     assert done.returncode == 0, done.stderr

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
 from layerscope.report.choosing import grid_of, groups, place_words, plot_choice
-from layerscope.report.write import write_report
 from tests.report.synthetic import synthetic_improvement
 
 
@@ -30,18 +27,6 @@ def test_rows_are_in_words_and_places_are_those_of_the_table() -> None:
     assert at == sorted(at)
     for cost, score in at:  # nothing that costs as little is better
         assert score == grid.score[grid.cost <= cost + 1e-12].max()
-
-
-def test_runs_of_earlier_versions_are_drawn_as_far_as_they_go(tmp_path: Path) -> None:
-    run = synthetic_improvement()
-    run.table = run.table.drop(columns=["cost", "eligible", "tied"])
-    grid = grid_of(run)
-    assert grid is not None
-    assert grid.cost is None
-    assert not grid.front
-    assert grid.open.all()
-    write_report([run], tmp_path / "report.html")
-    assert len(plot_choice(run).axes) == 2  # the heat map and its scale
 
 
 def test_scores_that_are_missing_or_undefined() -> None:

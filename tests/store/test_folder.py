@@ -514,7 +514,7 @@ def test_a_folder_of_several_runs_is_swept_too(tmp_path: Path) -> None:
     ]
     for path in left:
         path.write_text("half")
-    with RunFolder(tmp_path).lock():
+    with RunFolder(tmp_path).lock(".sweep"):
         assert not any(path.exists() for path in left)
 
 

@@ -275,7 +275,7 @@ def test_overwrite_computes_again(
         match=r"holds another run, which differs in profile\.final_norm: \"applied\" there, \"raw\"",
     ):
         profile(model, texts, out=tmp_path, final_norm="raw", **OPTIONS)
-    with pytest.raises(RunFolderError, match="differs in the texts or images"):
+    with pytest.raises(RunFolderError, match="differs in the data"):
         profile(model, texts[1:], out=tmp_path, **OPTIONS)
     with pytest.raises(RunFolderError, match="differs in the model's weights"):
         profile(tiny_model("llama", seed=1), texts, out=tmp_path, **OPTIONS)

@@ -176,6 +176,8 @@ def export_command(
         "normalize": normalize, "formats": formats or None, "onnx": onnx or None,
     }  # fmt: skip
     given = {name: value for name, value in asked.items() if value is not None}
+    if push is not None:
+        _check_push(push, yes, offline)
     if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():
         for name in {**given, **loading.as_dict()}:
             raise LayerscopeError(
@@ -204,6 +206,20 @@ def export_command(
         f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
         f"layerscope verify {shared.shell_quote(folder)}",
     )
+
+
+def _check_push(repo: str, yes: bool, offline: bool) -> None:
+    """Raise, before any work, where nothing could be sent."""
+    from layerscope.exporting.pushing import check_address, check_token
+
+    if offline:
+        raise LayerscopeError("push= sends to the hub, and offline= forbids it. Give one of them.")
+    if not yes and not sys.stdin.isatty():
+        raise LayerscopeError(
+            "push= asks before it sends, and nobody can answer here. To send without a question: yes=True."
+        )
+    check_address(repo)
+    check_token()
 
 
 def _push(done: Any, repo: str, public: bool, yes: bool, output: shared.Output) -> None:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -330,11 +331,11 @@ def csv_rows(
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))
     lines = text_lines(path, encoding)
     head: list[str] = []
-    filled: list[str] = []
-    while len(filled) < 2 and (line := next(lines, None)) is not None:
+    first: list[str] = []
+    while len(first) < 2 and (line := next(lines, None)) is not None:
         head.append(line)
-        filled += [line] if line.strip() else []
-    delimiter = _delimiter(filled, path)
+        first += [line] if line.strip() else []
+    delimiter = _delimiter(first, path)
     if facts is not None:
         facts["delimiter"] = delimiter
     reader = csv.reader(itertools.chain(head, lines), delimiter=delimiter, strict=True)
@@ -373,7 +374,15 @@ def _delimiter(lines: list[str], path: Path) -> str:
             f"{path}: its fields may be separated by {given}. Put fields that hold them in double "
             "quotes."
         )
-    return possible[0] if len(possible) == 1 else usual
+    delimiter = possible[0] if len(possible) == 1 else usual
+    if delimiter != usual:
+        _log_delimiter(path, delimiter)
+    return delimiter
+
+
+@lru_cache(maxsize=64)  # a file may be read more than once, and this is logged once
+def _log_delimiter(path: Path, delimiter: str) -> None:
+    log.info("%s: its fields are separated by %r", path, delimiter)
 
 
 def _width(line: str, delimiter: str) -> int:

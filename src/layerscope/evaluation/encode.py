@@ -262,8 +262,7 @@ class EncodePass:
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
         """Encode texts and add them to the store, a chunk while the next is encoded: what is added
         survives what comes next."""
-        width = self.encoder.model.width
-        self.space.check_room(len(texts), len(self.kinds), len(self.sites), width)
+        self.check_room(len(texts))
         with ThreadPoolExecutor(1) as writer:
             added = writer.submit(lambda: None)
             for part in (list(texts[span]) for span in self.spans(len(texts))):
@@ -271,6 +270,11 @@ class EncodePass:
                 added.result()  # one at a time, so that memory holds two chunks at most; and its error, if any
                 added = writer.submit(self.add, part, vectors)
         added.result()
+
+    def check_room(self, count: int) -> None:
+        """Raise where the vectors of so many texts do not fit into the store."""
+        width = self.encoder.model.width
+        self.space.check_room(count, len(self.kinds), len(self.sites), width)
 
     def add(self, texts: Sequence[str], encoded: Vectors) -> None:
         """Add the vectors and numbers of texts to the store."""
