@@ -110,8 +110,9 @@ format: $(STAMP) ## let ruff rewrite the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against the released method's way
-	$(BIN)/python benchmarks/all.py
+bench: $(STAMP) ## short CPU benchmarks of a profile: its time over the bare passes, its memory over the number of prompts
+	$(BIN)/python benchmarks/profile_overhead.py --prompts 16
+	$(BIN)/python benchmarks/memory.py --prompts 1000 8000
 
 simulate: $(STAMP) ## the statistics on data whose truth is known: bias, coverage, false positives, power
 	for part in picking intervals; do $(BIN)/python benchmarks/simulate.py $$part || exit 1; done

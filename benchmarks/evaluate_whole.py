@@ -10,7 +10,6 @@ shape takes the same time where no weights can be had.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from common import make_parser
 
 import layerscope
 from layerscope import Evaluation
@@ -62,15 +62,11 @@ def beside(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tasks", default="", help="names (default: all of DIR)")
-    parser.add_argument("--layers", type=int, nargs="*", help="(default: all)")
     parser.add_argument("--sample", type=int)
-    parser.add_argument("--scoring-workers", type=int)
     parser.add_argument(
         "--in-turn",
         action="store_true",
@@ -91,14 +87,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         given: dict[str, Any] = {
             "data_dir": args.data_dir,
-            "layers": args.layers,
             "sample": args.sample,
             "dtype": dtype,
-        }
-        given |= {
             "store": Path(work) / "store",
             "store_size": 50 * 10**9,
-            "scoring_workers": args.scoring_workers,
         }
         if args.in_turn:
             EvaluationJob.apart = property(lambda self: False)  # type: ignore[assignment, method-assign]

@@ -12,12 +12,13 @@ the labels that were hidden: as the model reads them today (last layer, mean of 
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
+from common import make_parser
 from improve_tasks import Task, load_tasks
 
 import layerscope
@@ -27,7 +28,7 @@ from layerscope.models import LoadedModel, load
 def score(task: Task, vectors: np.ndarray) -> float:
     """The score of vectors (texts, D) of a task's texts, in points."""
     rows = torch.nn.functional.normalize(torch.as_tensor(vectors, dtype=torch.float32), dim=-1)
-    return float(task.score(rows[None])[0])
+    return task.score(rows)
 
 
 def measure(
@@ -64,9 +65,7 @@ def measure(
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--judge", default="minilm-l6", help="a sentence encoder, or none")
     parser.add_argument("--budget", type=float)
@@ -89,10 +88,7 @@ def main() -> None:
     ]
     print(f"{f'mean of {len(rows)} tasks':32}{means[0]:8.1f}{means[1]:10.1f}{means[2]:8.1f}")
     if args.csv is not None:
-        with args.csv.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        pd.DataFrame(rows).to_csv(args.csv, index=False)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,22 @@
-"""The statistics on data whose truth is known: false positives, power, bias and coverage, before
-and after.
+"""The statistics on data whose truth is known: false positives, power, bias and coverage.
 
     python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
-    python benchmarks/simulate.py picking --cells flat,200,1,6 --trials 12000 --seed 9 --out more.csv      # one row of it
     python benchmarks/simulate.py improving [--trials 4000]     # the interval of what `improve`'s judge says
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
-Each writes benchmarks/results/simulated-NAME.csv. *Before* are the rules of version 0.2, kept here
-to compare with.
+Each writes benchmarks/results/simulated-NAME.csv.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from rows import commit
+from common import commit, make_parser
 
 from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.picking import pick
@@ -28,7 +25,8 @@ from layerscope.metrics import get_metric, interval
 
 RESULTS = Path(__file__).parent / "results"
 LAYERS = 13
-HUMP = 5.0  # points, in the middle
+HUMP = 5.0 * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)  # points, most in the middle
+TRUTHS = {"flat": 0 * HUMP, "humped": HUMP - HUMP[-1]}
 
 
 def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) -> ScoredCandidates:
@@ -50,86 +48,48 @@ def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) 
     return ScoredCandidates(score.reshape(shape), draws.reshape(*shape, DRAWS))
 
 
-def before(
-    given: ScoredCandidates, last: tuple[int, int]
-) -> tuple[tuple[int, ...], float, float, float] | None:
-    """Version 0.2: the mean lead of the winners of resamples was taken off; kept unless it lost in
-    more than 20 % of them."""
-    assert given.draws is not None
-    best, flat = given.best(), given.draws.reshape(-1, DRAWS)
-    winners = flat.argmax(0)
-    price = max(0.0, float((flat[winners, np.arange(DRAWS)] - given.score.ravel()[winners]).mean()))
-    moves = given.draws[best] - given.draws[last] - price
-    if best == last or (np.sum(moves < 0) + 0.5) / (DRAWS + 1) > 0.2:
-        return None
-    low, high = np.quantile(moves, [0.025, 0.975])
-    return best, float(given.score[best] - given.score[last]) - price, float(low), float(high)
-
-
-def after(
-    given: ScoredCandidates, last: tuple[int, int], seed: int
-) -> tuple[tuple[int, ...], float, float, float] | None:
-    """The rule of today."""
-    found = pick(given, np.full(given.score.shape, True), lambda place: last, seed=seed)
-    if not found.moved:
-        return None
-    gain = found.gain(found.place, last)
-    return found.place, gain.value, gain.low, gain.high
-
-
-def picking(trials: int, cells: Sequence[str] = (), seed: int = 0) -> Iterator[dict[str, object]]:
-    """Moves away from the last layer, and what they promise, on flat and humped truths."""
-    hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
-    for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
+def picking(trials: int) -> Iterator[dict[str, object]]:
+    """Yield moves away from the last layer, and what they promise, on flat and humped truths."""
+    for name, curve in TRUTHS.items():
         for items, tasks, readouts in (
-            (200, 1, 1),
-            (200, 1, 6),
-            (200, 10, 1),
-            (200, 10, 6),
+            *product((200,), (1, 10), (1, 6)),
             (1379, 1, 1),
             (1379, 1, 6),
         ):
-            if cells and f"{name},{items},{tasks},{readouts}" not in cells:
-                continue
             truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
-            rng = np.random.default_rng([items, tasks, readouts, *([seed] if seed else [])])
-            told: dict[str, list[tuple[float, bool, float, bool]]] = {"before": [], "after": []}
+            rng = np.random.default_rng([items, tasks, readouts])
+            moves: list[tuple[float, bool, float, bool]] = []
             count = trials if name == "flat" else max(20, trials // 8)
             for trial in range(count):
                 given = scored(rng, truth, items, tasks)
-                for rule, said in (
-                    ("before", before(given, last)),
-                    ("after", after(given, last, trial)),
-                ):
-                    if said is not None:
-                        place, value, low, high = said
-                        true = float(truth[place] - truth[last])
-                        told[rule].append((value - true, low <= true <= high, true, low > 0))
-            for rule, rows in told.items():
-                moved = np.array(rows, dtype=float).reshape(-1, 4)
-                bias = moved[:, 0]
-                yield {
-                    "truth": name, "items": items, "tasks": tasks, "readouts": readouts, "rule": rule, "trials": count,
-                    "moves": len(moved) / count, "bias": bias.mean(), "bias_se": bias.std() / max(1, len(bias)) ** 0.5,
-                    "coverage": moved[:, 1].mean(), "true_gain": moved[:, 2].mean(), "sure": moved[:, 3].mean(),
-                }  # fmt: skip
+                usable = np.full(truth.shape, True)
+                result = pick(given, usable, lambda place, last=last: last, seed=trial)
+                if result.moved:
+                    gain = result.gain(result.place, last)
+                    true = float(truth[result.place] - truth[last])
+                    inside = gain.low <= true <= gain.high
+                    moves.append((gain.value - true, inside, true, gain.low > 0))
+            moved = np.array(moves, dtype=float).reshape(-1, 4)
+            bias = moved[:, 0]
+            yield {
+                "truth": name, "items": items, "tasks": tasks, "readouts": readouts, "trials": count,
+                "moves": len(moved) / count, "bias": bias.mean(), "bias_se": bias.std() / max(1, len(bias)) ** 0.5,
+                "coverage": moved[:, 1].mean(), "true_gain": moved[:, 2].mean(), "sure": moved[:, 3].mean(),
+            }  # fmt: skip
 
 
 def improving(trials: int) -> Iterator[dict[str, object]]:
     """The rule of `improve`: the best candidate, if the interval of its gain, made for all gains at
     once, is above zero."""
-    hump = HUMP * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)
-    for name, curve in (("flat", 0 * hump), ("humped", hump - hump[-1])):
+    for name, curve in TRUTHS.items():
         for items, readouts in ((200, 1), (200, 12), (600, 12)):
             truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
             rng, told = np.random.default_rng([items, readouts, 3]), []
             for _ in range(trials if name == "flat" else max(20, trials // 4)):
                 given = scored(rng, truth, items, 1)
                 best = given.best()
-                gain, true = (
-                    given.gain_of_pick(best, last, np.full(truth.shape, True)),
-                    float(truth[best] - truth[last]),
-                )
+                gain = given.gain_of_pick(best, last, np.full(truth.shape, True))
+                true = float(truth[best] - truth[last])
                 told.append((gain.low > 0, gain.value - true, gain.low <= true <= gain.high))
             moved, bias, held = np.array(told, dtype=float).T
             yield {
@@ -140,14 +100,8 @@ def improving(trials: int) -> Iterator[dict[str, object]]:
 
 
 SPECTRAL = (
-    "dataset_entropy",
-    "effective_rank",
-    "entropy_rank",
-    "rankme",
-    "nesum",
-    "alpha_req",
-    "anisotropy",
-    "intrinsic_dimension",
+    *("dataset_entropy", "effective_rank", "entropy_rank", "rankme"),
+    *("nesum", "alpha_req", "anisotropy", "intrinsic_dimension"),
 )
 VIEWED = ("infonce", "lidar", "dime")
 
@@ -159,16 +113,12 @@ def intervals(trials: int) -> Iterator[dict[str, object]]:
     shape = np.arange(1, width + 1) ** -0.5
 
     def rows(rng: np.random.Generator, kind: str) -> np.ndarray:
-        z = (
-            rng.standard_t(3, (prompts, width))
-            if kind == "heavy tails"
-            else rng.standard_normal((prompts, width))
-        )
-        return (
-            z
-            * shape
-            * np.where(np.arange(width) == 0, 8.0 if kind == "one feature dominates" else 1.0, 1.0)
-        )
+        if kind == "heavy tails":
+            return rng.standard_t(3, (prompts, width)) * shape
+        z = rng.standard_normal((prompts, width)) * shape
+        if kind == "one feature dominates":
+            z[:, 0] *= 8
+        return z
 
     for kind in ("normal", "one feature dominates", "heavy tails"):
         for name in (*SPECTRAL, *VIEWED):
@@ -192,34 +142,21 @@ def intervals(trials: int) -> Iterator[dict[str, object]]:
             }
 
 
-PARTS = {
-    "picking": (picking, 4000),
-    "improving": (improving, 4000),
-    "intervals": (intervals, 300),
-}
+PARTS = {"picking": (picking, 4000), "improving": (improving, 4000), "intervals": (intervals, 300)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--trials", type=int)
-    parser.add_argument(
-        "--cells", nargs="+", default=[], help="of picking: TRUTH,ITEMS,TASKS,READOUTS"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of picking: other data")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     run, trials = PARTS[given.part]
     rows = []
-    more = {"cells": given.cells, "seed": given.seed} if given.part == "picking" else {}
-    for row in run(given.trials or trials, **more):  # type: ignore[operator]
+    for row in run(given.trials or trials):
         rows.append({**row, "commit": commit()})
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        pd.DataFrame(rows).round(4).to_csv(
-            given.out or RESULTS / f"simulated-{given.part}.csv", index=False
-        )
+        place = RESULTS / f"simulated-{given.part}.csv"
+        pd.DataFrame(rows).round(4).to_csv(place, index=False)
 
 
 if __name__ == "__main__":
