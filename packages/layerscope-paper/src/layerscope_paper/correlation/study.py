@@ -368,7 +368,7 @@ def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
             f"a profile and an evaluation of the same model are needed; given: {given_kinds}. "
             "`layerscope profile` and `layerscope evaluate` make them."
         )
-    return profiles, evaluations[0]  # type: ignore[return-value]
+    return profiles, evaluations[0]
 
 
 _COLUMNS = [
