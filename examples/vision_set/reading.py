@@ -13,12 +13,12 @@ import pandas as pd
 import torch
 
 import layerscope
-from layerscope.capture import Batch
 from layerscope.data import LabeledItems
 from layerscope.probing.job import ProbeJob
 from layerscope.probing.run import ProbeRun
 from layerscope.probing.training import ProbeRecipe
 from layerscope.progress import progress_bar
+from layerscope_media.model import ValueBatch
 from vision_set.images import Images, prepared
 
 PROBES = ("attention", "linear", "mean", "knn")
@@ -38,14 +38,13 @@ class PixelSource:
         self.lengths = [count] * len(pixels)
         self.has_class_token = bool(model.anatomy.class_token)
 
-    def batch(self, items: Sequence[int]) -> Batch:
+    def batch(self, items: Sequence[int]) -> ValueBatch:
         """A selection."""
         chosen = self._pixels[torch.from_numpy(np.asarray(items)).to(self._pixels.device)]
         chosen = chosen.to(self._model.device, self._model.dtype)
         none = torch.empty((len(chosen), 0), dtype=torch.int64, device=chosen.device)
-        return Batch(
-            none, None, [self.lengths[0]] * len(chosen), chosen, self._model.anatomy.leading
-        )
+        counts, skip = [self.lengths[0]] * len(chosen), self._model.anatomy.leading
+        return ValueBatch(none, None, counts, skip, values=chosen)
 
     def facts(self) -> dict[str, Any]:
         """How many patches there are."""

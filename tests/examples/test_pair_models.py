@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from layerscope_zoo import origins as mechanism
 from layerscope_zoo.packages import Package
 from pair_models import (
     ANTIBODIES_MASKED,
@@ -25,7 +26,6 @@ from pair_models import (
     write,
 )
 
-import layerscope.catalogue as mechanism
 from layerscope.errors import ModelError
 from layerscope.models import load
 from layerscope.models.settings import quiet

@@ -55,10 +55,9 @@ def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path)
         tiny_image_model("vit"),
         pictures(6),
         out=folder,
-        **PRESETS["released"],
+        **{**PRESETS["released"], "augmenter": "builtin", "views": 2},
         tokens="all",
         metrics=METRICS,
-        views=2,
     )
     overlay = load_overlay(folder)
     assert set(overlay.metrics["metric"]) == {"entropy_prompt", "entropy_dataset"}

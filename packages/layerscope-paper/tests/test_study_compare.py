@@ -132,7 +132,8 @@ def test_workers_elsewhere_are_given_the_models_name(
     own, seen = profiles.profile, []
 
     def profile(model: object, *args: object, **settings: object) -> object:
-        seen.append((model, settings.pop("engine"), {"dtype": settings["dtype"]}))
+        options = {name: settings[name] for name in ("dtype", "bidirectional") if name in settings}
+        seen.append((model, settings.pop("engine"), options))
         return own(model, *args, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(profiles, "profile", profile)
