@@ -31,7 +31,6 @@ INPUTS = {
     "run": 700,
     "layer_map": 300,
     "task": 700,
-    "manifest": 1200,
 }
 DEFECTS = ("wrong", "silent", "errors", "left", "defects")
 

@@ -84,7 +84,7 @@ def model(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 
 
 def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """The folder of a finished run, damaged or with an odd manifest, opened and put on a page."""
+    """The folder of a finished run, damaged, opened and put on a page."""
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
@@ -128,21 +128,6 @@ def task(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 
     spec = resolve_tasks(["Own"], data_dir=task_folder(folder, rng))[0]
     return spec.facts(spec.load())
-
-
-def manifest(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
-    """The manifest of a run that somebody else has edited, opened and summed up."""
-    kind = str(rng.choice(sorted(scene.runs)))
-    target = folder / kind
-    shutil.copytree(scene.runs[kind], target)
-    path = target / "manifest.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    for name in ("checksum", "tables"):
-        content.pop(name, None)
-    path.write_text(json.dumps(distort(content, rng)), encoding="utf-8", errors="surrogatepass")
-    opened = load_run(target)
-    opened.tables()
-    return str(opened.summary())
 
 
 def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
@@ -240,7 +225,7 @@ def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.G
 
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "model": model, "run": run,
-    "choice": choice, "task": task, "manifest": manifest, "command": command,
+    "choice": choice, "task": task, "command": command,
     "layer_map": layer_map, "embedding": embedding,
 }  # fmt: skip
 

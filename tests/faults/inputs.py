@@ -217,7 +217,7 @@ def model_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
 
 
 def run_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
-    """The folder of a finished run, damaged or with an odd manifest."""
+    """The folder of a finished run, damaged."""
     kind = str(rng.choice(sorted(scene.runs)))
     target = folder / kind
     shutil.copytree(scene.runs[kind], target)
@@ -227,12 +227,7 @@ def run_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
         if path.is_file() and path.suffix in (".json", ".parquet", ".npz", ".npy")
     )
     path = target / "manifest.json" if rng.random() < 0.6 else files[int(rng.integers(len(files)))]
-    if path.name == "manifest.json" and rng.random() < 0.8:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content.pop("checksum")  # of an earlier version, or written by somebody else
-        content.pop("tables", None)
-        path.write_text(json.dumps(distort(content, rng)), encoding="utf-8", errors="surrogatepass")
-    elif rng.random() < 0.2:
+    if rng.random() < 0.2:
         path.unlink()
     else:
         path.write_bytes(mutate(path.read_bytes(), rng))
