@@ -303,14 +303,6 @@ def test_a_run_that_was_killed_at_its_very_end_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"v.parquet"}
 
 
-def test_a_working_folder_that_is_a_link_is_not_followed(encoder: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / ".v.parquet.embedding").symlink_to(tmp_path / "mine")
-    with pytest.raises(LayerscopeError, match=r"is a link, and nothing is written through one"):
-        embed(encoder, LINES, tmp_path / "v.parquet", progress=False)
-    assert not list((tmp_path / "mine").iterdir())
-
-
 def test_only_a_file_that_embed_wrote_is_replaced(encoder: Path, tmp_path: Path) -> None:
     mine = tmp_path / "texts.parquet"
     pq.write_table(pa.table({"text": LINES}), mine)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerscope.errors import RunFolderError
 from layerscope.store import checked
 from layerscope.store.checked import CheckedArray, DamagedFileError
 
@@ -130,18 +129,6 @@ def test_a_file_without_a_checksum_is_not_ours(tmp_path: Path) -> None:
     assert not checked.has_checksum(tmp_path / "a.json")
 
 
-def test_a_huge_shape_is_refused_before_it_is_built(tmp_path: Path) -> None:
-    checked.write_array(tmp_path / "a.npy", ARRAY)
-    raw = (
-        (tmp_path / "a.npy")
-        .read_bytes()
-        .replace(b"(2, 3, 4)", b"(9e9,9,9)"[:9].replace(b"9e9", b"999"))
-    )
-    (tmp_path / "a.npy").write_bytes(raw)
-    with pytest.raises(DamagedFileError, match="size is not what its header says"):
-        checked.read_array(tmp_path / "a.npy")
-
-
 def test_a_damaged_file_is_named_and_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,7 +170,6 @@ def test_what_cannot_be_opened_is_not_discarded(
     with monkeypatch.context() as patch:
         patch.setattr(io, "open", refused)
         patch.setattr(Path, "open", lambda self, *args, **kwargs: refused(self, *args, **kwargs))
-        with pytest.raises(RunFolderError, match="cannot read") as caught:
+        with pytest.raises(OSError, match=os.strerror(code)):
             checked.read_or_discard(path, read)
-        assert not isinstance(caught.value, checked.DamagedFileError)
     assert checked.read_or_discard(path, read) is not None

@@ -254,38 +254,6 @@ def test_a_manifest_cannot_reach_out_of_its_folder(
         assert (folder.path / "thesis.tex").exists()
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.write_text("important")
-    (tmp_path / "link").mkdir()
-    (tmp_path / "link" / "run.lock").symlink_to(mine)
-    with pytest.raises(RunFolderError, match=r"cannot write .*run\.lock"):
-        RunFolder(tmp_path / "link").session("profile", CONFIG).__enter__()
-    folder = started(tmp_path / "run")
-    folder.scratch.mkdir()
-    (folder.scratch / "numbers.bin").symlink_to(mine)
-    with (
-        pytest.raises(RunFolderError, match=r"numbers.bin is in the way: it is a link"),
-        folder.session("profile", CONFIG),
-    ):
-        pass
-    (folder.scratch / "numbers.bin").unlink()
-    folder.scratch.rmdir()
-    (tmp_path / "dir").mkdir()
-    (tmp_path / "dir" / "list.json").write_text("[1]")
-    folder.scratch.symlink_to(tmp_path / "dir")
-    for overwrite in (False, True):
-        with (
-            pytest.raises(RunFolderError, match="shards is in the way"),
-            folder.session("profile", CONFIG, overwrite=overwrite),
-        ):
-            pass
-    (folder.path / "scores.parquet").symlink_to(mine)
-    folder.write_table("scores", pd.DataFrame({"a": [1]}))
-    assert mine.read_text() == "important"
-    assert (tmp_path / "dir" / "list.json").exists()
-
-
 WRITER = """
 import sys, time
 from pathlib import Path
@@ -444,20 +412,6 @@ def test_overwrite_replaces_runs_and_no_other_files(tmp_path: Path) -> None:
     ):
         RunFolder(tmp_path).session("profile", CONFIG, overwrite=True).__enter__()
     assert (tmp_path / "profile.parquet").read_text() == "my own"
-
-
-def test_files_that_vanish_under_a_run_are_told(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    with (
-        pytest.raises(
-            RunFolderError,
-            match=r"gone.npz was removed while the run was written\. Run the same command again",
-        ),
-        folder.session("profile", CONFIG),
-    ):
-        (folder.scratch / "gone.npz").read_bytes()
-    with pytest.raises(FileNotFoundError), folder.session("profile", CONFIG):
-        (tmp_path.parent / "elsewhere").read_bytes()
 
 
 def test_an_edited_manifest_is_refused(tmp_path: Path) -> None:

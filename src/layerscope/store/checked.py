@@ -10,7 +10,6 @@ again where they are damaged.
 
 from __future__ import annotations
 
-import errno
 import io
 import logging
 import math
@@ -23,16 +22,14 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, RunFolderError, os_advice
+from layerscope.core.json import CHECKSUM, checksum, matches_checksum, parse_json, read_json
+from layerscope.errors import RunFolderError
 from layerscope.store import atomic
 
 log = logging.getLogger("layerscope")
 
 _MAGIC = b"LSCRC32\n"
 _END = struct.Struct("<II8s")  # CRC-32 of the header and the list of sums, how many sums, the magic
-_MOST_HEADER = 1 << 16
-_NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EINTR, errno.ESTALE)
 
 T = TypeVar("T")
 
@@ -45,23 +42,6 @@ class DamagedFileError(RunFolderError):
             f"{path} is damaged ({reason}). Run the command that wrote it again: what is damaged is computed again."
         )
         self.path, self.reason = path, reason
-
-
-class UnreadableFileError(RunFolderError):
-    """A file that could not be read for a reason that says nothing about its content: it must not
-    be discarded."""
-
-
-def _refuse_circumstances(path: Path, error: BaseException | None) -> None:
-    """Raise `UnreadableFileError` where a file could not be read because of the process or its
-    rights."""
-    while error is not None:
-        advice = os_advice(error)
-        if advice or (isinstance(error, OSError) and error.errno in _NOT_DAMAGE):
-            raise UnreadableFileError(
-                f"cannot read {path}: {advice or getattr(error, 'strerror', error)}"
-            ) from error
-        error = error.__cause__
 
 
 def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
@@ -97,9 +77,10 @@ def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
 def read_checked_json(path: Path) -> dict[str, Any]:
     """A JSON object that layerscope wrote, without its checksum."""
     try:
-        value: dict[str, Any] = read_json(path, error=RunFolderError)
-    except LayerscopeError as error:
-        _refuse_circumstances(path, error)
+        value: dict[str, Any] = parse_json(path.read_bytes(), path, RunFolderError)
+        if not isinstance(value, dict):
+            raise RunFolderError(f"{path} is not a JSON object")
+    except RunFolderError as error:
         raise DamagedFileError(path, "it is not readable JSON") from error
     if not matches_checksum(value):
         raise DamagedFileError(path, "its checksum does not match")
@@ -126,21 +107,13 @@ class CheckedArray:
         """Look at a file's header and trailer, and that its size is what they say."""
         try:
             with path.open("rb") as stream:
-                major = np.lib.format.read_magic(stream)[0]
-                read = (
-                    np.lib.format.read_array_header_1_0
-                    if major == 1
-                    else np.lib.format.read_array_header_2_0
-                )
-                shape, fortran, dtype = read(stream, max_header_size=_MOST_HEADER)
+                np.lib.format.read_magic(stream)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
                 offset = stream.tell()
-                if dtype.hasobject or fortran:
-                    raise ValueError(
-                        "it holds Python objects, or columns in the place of rows: layerscope writes neither"
-                    )
                 sums = _read_trailer(stream, offset, math.prod(shape) * dtype.itemsize)
-        except Exception as error:  # of many kinds, from a header that can say anything
-            _refuse_circumstances(path, error)
+        except (OSError, MemoryError):  # which say nothing about the file's content
+            raise
+        except Exception as error:  # of many kinds, from a damaged header
             raise DamagedFileError(path, str(error) or type(error).__name__) from error
         return cls(path, tuple(shape), dtype, offset, sums)
 
@@ -168,8 +141,7 @@ class CheckedArray:
             return np.fromfile(self.path, dtype=self.dtype, offset=place, count=count).reshape(
                 shape
             )
-        except (OSError, ValueError) as error:
-            _refuse_circumstances(self.path, error)
+        except ValueError as error:
             raise DamagedFileError(
                 self.path, f"it was removed or changed while in use: {error}"
             ) from error
@@ -239,10 +211,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except DamagedFileError:
+    except (DamagedFileError, OSError, MemoryError):
         raise
-    except Exception as error:  # of many kinds, from a file that can say anything
-        _refuse_circumstances(path, error)
+    except Exception as error:  # of many kinds, from a damaged file
         raise DamagedFileError(path, str(error) or type(error).__name__) from error
 
 

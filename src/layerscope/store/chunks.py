@@ -135,9 +135,8 @@ def write_chunk(
     vectors: Mapping[str, np.ndarray],
     numbers: Mapping[str, np.ndarray],
     dtype: str,
-) -> tuple[Chunk, int]:
-    """Write a chunk, its index last; returns it and the bytes that it takes. Leaves nothing behind
-    where it fails."""
+) -> Chunk:
+    """Write a chunk, its index last, and return it. Leaves nothing behind where it fails."""
     places, offset = {}, 0
     for number, array in numbers.items():
         places[number] = Number(array.ndim == 2, array.dtype.str, offset)
@@ -178,10 +177,7 @@ def write_chunk(
         for path in paths:
             path.unlink(missing_ok=True)
         raise
-    written = replace(
-        chunk, sizes=sizes, sums={kind: tuple(values) for kind, values in sums.items()}
-    )
-    return written, sum(sizes) + index.stat().st_size
+    return replace(chunk, sizes=sizes, sums={kind: tuple(values) for kind, values in sums.items()})
 
 
 def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:

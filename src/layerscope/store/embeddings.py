@@ -9,27 +9,23 @@ write a space at once, and may be killed at any time. Nobody prunes while anothe
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import logging
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.formatting import describe_size, shorten
+from layerscope.core.formatting import describe_size
 from layerscope.errors import RunFolderError
-from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
+from layerscope.store.chunks import INDEX, Key
 from layerscope.store.space import (
     DESCRIPTION,
     USED,
     MissingVectorsError,
     Space,
     bytes_in,
-    describe,
     remove_leftovers,
     space_key,
 )
@@ -43,8 +39,6 @@ __all__ = [
     "text_key",
 ]
 
-log = logging.getLogger("layerscope")
-
 DTYPES = ("float32", "float16")
 DEFAULT_SIZE = 10 * 2**30
 
@@ -56,55 +50,46 @@ def text_key(text: str) -> Key:
 
 @dataclass(frozen=True)
 class SpaceInfo:
-    """One space of a store, as it is listed and pruned. `last_used` is in seconds since 1970."""
+    """One space of a store, as it is pruned. `last_used` is in seconds since 1970."""
 
     key: str
-    description: dict[str, Any]
     bytes: int
-    texts: int
     last_used: float
-
-    @property
-    def label(self) -> str:
-        """What it holds, in a line."""
-        return shorten(json.dumps(self.description, ensure_ascii=False), 120)
 
 
 class EmbeddingStore:
     """A folder of spaces, at most `size_limit` bytes large (None: no limit)."""
 
     def __init__(self, root: Path, size_limit: int | None = DEFAULT_SIZE) -> None:
-        if size_limit is not None and size_limit < 0:
-            raise ValueError(
-                f"size_limit is a number of bytes >= 0, or None for no limit, not {size_limit}"
-            )
         self.root, self.size_limit = Path(root), size_limit
         self._open: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
-        self._total: int | None = None  # bytes on disk, counted when they are first needed
 
     def space(self, description: Mapping[str, Any], dtype: str = "float32") -> Space:
-        """The space of a description, made where there is none. `dtype` is how its vectors are
-        stored, and part of it."""
-        if dtype not in DTYPES:
-            raise ValueError(f"vectors are stored as {' or '.join(DTYPES)}, not {dtype!r}")
+        """Return the space of a description, made where there is none.
+
+        `dtype` is how its vectors are stored (float32 or float16), and part of the description.
+        """
         full = {**description, "storage_dtype": dtype}
         key = space_key(full)
         space = self._open.get(key)
         if space is None:
-            space = self._open[key] = Space(self.folder(key), key, full, self.make_room, self.grew)
+            space = self._open[key] = Space(self.folder(key), full, self.check_room)
         else:
-            space.open()
             space.refresh()
         return space
 
     def size(self) -> int:
-        """Bytes on disk, all files counted."""
-        self._total = bytes_in(self.root)
-        return self._total
+        """Return the bytes on disk, all files counted."""
+        return bytes_in(self.root)
 
     def spaces(self) -> list[SpaceInfo]:
-        """All spaces, least recently used first."""
-        return self._infos(_count_texts)
+        """Return all spaces, least recently used first."""
+        infos = [
+            SpaceInfo(folder.name, bytes_in(folder), (folder / USED).stat().st_mtime)
+            for folder in self.root.glob("??/*")
+            if (folder / DESCRIPTION).exists()
+        ]
+        return sorted(infos, key=lambda info: (info.last_used, info.key))
 
     def prune(self, keep_bytes: int) -> list[SpaceInfo]:
         """Remove whole spaces, the least recently used first, until the store is `keep_bytes`
@@ -114,7 +99,7 @@ class EmbeddingStore:
         for info in self.spaces():
             if excess <= 0:
                 break
-            self._remove(info)
+            shutil.rmtree(self.folder(info.key), ignore_errors=True)
             removed.append(info)
             excess -= info.bytes
         return removed
@@ -123,80 +108,23 @@ class EmbeddingStore:
         """Remove what killed processes left anywhere in the store; returns how many bytes that
         were."""
         before = self.size()
-        for folder in self._folders("??/*"):
+        for folder in self.root.glob("??/*"):
             remove_leftovers(
                 folder, {index.name[: -len(INDEX)] for index in folder.glob(f"*{INDEX}")}
             )
         return before - self.size()
 
     def folder(self, key: str) -> Path:
-        """Where a space lies."""
-        folder = self.root / key[:2] / key
-        if _is_link(folder):
-            raise RunFolderError(
-                f"{folder} is a link, and the embedding store follows none. Remove the link."
-            )
-        return folder
+        """Return where a space lies."""
+        return self.root / key[:2] / key
 
-    def make_room(self, need: int, current: Space) -> None:
+    def check_room(self, need: int) -> None:
         """Raise where `need` more bytes do not fit the limit."""
-        if self.size_limit is None:
+        if self.size_limit is None or (total := self.size()) + need <= self.size_limit:
             return
-        total = self.size() if self._total is None else self._total
-        if total + need > self.size_limit:
-            total = self.size()  # other processes may have removed something
-        if total + need > self.size_limit:
-            raise RunFolderError(
-                f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its limit is "
-                f"{describe_size(self.size_limit)}, and of the {describe_size(total)} that it holds "
-                f"{describe_size(current.bytes)} belong to this very model and template. "
-                "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store "
-                "(`layerscope doctor --prune 2GB`). What is stored already is kept and will be reused."
-            )
-
-    def grew(self, count: int) -> None:
-        """Note that bytes were written, so that the disk need not be walked for every chunk."""
-        if self._total is not None:
-            self._total += count
-
-    def _infos(self, texts: Callable[[Path], int] = lambda folder: 0) -> list[SpaceInfo]:
-        infos = []
-        for folder in self._folders("??/*"):
-            if (folder / DESCRIPTION).exists():
-                last_used = 0.0
-                with contextlib.suppress(OSError):
-                    last_used = (folder / USED).stat().st_mtime
-                infos.append(
-                    SpaceInfo(
-                        folder.name,
-                        describe(folder) or {},
-                        bytes_in(folder),
-                        texts(folder),
-                        last_used,
-                    )
-                )
-        return sorted(infos, key=lambda info: (info.last_used, info.key))
-
-    def _folders(self, pattern: str) -> list[Path]:
-        return [path for path in self.root.glob(pattern) if path.is_dir() and not _is_link(path)]
-
-    def _remove(self, info: SpaceInfo) -> None:
-        """Remove a space."""
-        mine = self._open.get(info.key)
-        if mine is not None:
-            mine.close()
-        shutil.rmtree(self.folder(info.key), ignore_errors=True)
-        if self._total is not None:
-            self._total -= info.bytes
-
-
-def _is_link(space: Path) -> bool:
-    return space.is_symlink() or (space.parent.is_symlink() and len(space.parent.name) == 2)
-
-
-def _count_texts(folder: Path) -> int:
-    index = ChunkIndex()
-    for path in folder.glob(f"*{INDEX}"):
-        with contextlib.suppress(ValueError):  # damaged: not counted, as it is not read
-            index.add(*read_chunk(folder, path.name[: -len(INDEX)]))
-    return index.texts()
+        raise RunFolderError(
+            f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its limit is "
+            f"{describe_size(self.size_limit)}, and it holds {describe_size(total)}. "
+            "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store "
+            "(`layerscope doctor --prune 2GB`). What is stored already is kept and will be reused."
+        )

@@ -174,7 +174,7 @@ class RunFolder:
                 return
             known = set(self._owned())
             for place in (self.path / name for name in owned):
-                if place.is_symlink() or (place.exists() and place.name not in known):
+                if place.exists() and place.name not in known:
                     raise RunFolderError(
                         f"{place} is in the way: no run of layerscope made it, so it is not replaced. "
                         "Move it, or choose another out=."
@@ -191,7 +191,7 @@ class RunFolder:
             if not stays:
                 continue
             aside = place
-            if place.name in owned and not place.is_symlink():  # the new run starts without it
+            if place.name in owned:  # the new run starts without it
                 aside = atomic.free_name(place, ".old")
                 os.rename(place, aside)
             log.warning(
@@ -200,18 +200,11 @@ class RunFolder:
             )
 
     def _sweep(self) -> None:
-        """Remove what killed writers left; refuse links, through which a run would write."""
+        """Remove what killed writers left."""
         atomic.remove_parts(self.path, of=_WRITTEN)
-        for folder in (self.path / name for name in self._owned()):
-            if folder.is_symlink():
-                continue
-            for path in [folder, *folder.rglob("*")]:
-                if path.is_symlink():
-                    raise RunFolderError(
-                        f"{path} is in the way: it is a link. Move it, or choose another out=."
-                    )
-                if path.is_dir():
-                    atomic.remove_parts(path)
+        for owned in (self.path / name for name in self._owned()):
+            for folder in (owned, *(path for path in owned.rglob("*") if path.is_dir())):
+                atomic.remove_parts(folder)
 
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
         """The manifest of this very run if it was started or finished here, else None for a fresh

@@ -40,13 +40,6 @@ def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
         facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
         path.write_text(json.dumps(facts), encoding="utf-8")
         yield
-    except FileNotFoundError as error:
-        name = "" if error.filename is None else os.fsdecode(error.filename)
-        if not name or not Path(name).is_relative_to(folder):
-            raise
-        raise RunFolderError(
-            f"{name} was removed while the run was written. Run the same command again."
-        ) from error
     finally:
         with contextlib.suppress(OSError):  # Windows does not remove a file that is open
             path.unlink(missing_ok=True)
@@ -61,10 +54,6 @@ def lock_beside(out: Path, kind: str) -> Iterator[Path]:
     left in it.
     """
     work = out.absolute().with_name(f".{out.name}.{kind}")
-    if work.is_symlink():
-        raise RunFolderError(
-            f"{work} is a link, and nothing is written through one. Remove it, or choose another out=."
-        )
     try:
         with run_lock(work, about=out):
             yield work

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import logging
-import math
 import os
 import secrets
 import time
@@ -21,7 +20,6 @@ from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
 from layerscope.store.chunks import (
     INDEX,
-    KEY_BYTES,
     Chunk,
     ChunkIndex,
     Column,
@@ -40,11 +38,8 @@ _FORMAT = 1
 _LEFTOVER_S = 3600.0  # a younger file may be another process's chunk in the making
 
 
-class MissingVectorsError(LayerscopeError, KeyError):
+class MissingVectorsError(LayerscopeError):
     """Vectors or numbers that are not in the store."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would show its repr
 
 
 class Space:
@@ -52,17 +47,11 @@ class Space:
     write one at once."""
 
     def __init__(
-        self,
-        folder: Path,
-        key: str,
-        description: dict[str, Any],
-        make_room: Callable[[int, Space], None],
-        grew: Callable[[int], None],
+        self, folder: Path, description: dict[str, Any], check_room: Callable[[int], None]
     ) -> None:
-        """`make_room(need, space)` raises where so many bytes do not fit the store's limit;
-        `grew(count)` is told what was written."""
-        self.folder, self.key, self.description = folder, key, description
-        self._make_room, self._grew = make_room, grew
+        """`check_room(need)` raises where so many bytes do not fit the store's limit."""
+        self.folder, self._check_room = folder, check_room
+        self.key = folder.name
         self.dtype: str = description["storage_dtype"]
         self._index, self._known = ChunkIndex(), set[str]()
         self._checked: set[tuple[str, str, str | None]] = (
@@ -70,7 +59,10 @@ class Space:
         )  # (chunk, kind, site) whose checksums were compared
         self._damaged: set[str] = set()
         self._counter = itertools.count()
-        self.open()
+        if not (folder / DESCRIPTION).exists():
+            atomic.write_text(folder / DESCRIPTION, json.dumps(description, indent=2))
+        self._touch()
+        self.refresh()
         remove_leftovers(self.folder, self._known)
 
     @property
@@ -78,41 +70,10 @@ class Space:
         """How many distinct texts have something here."""
         return self._index.texts()
 
-    @property
-    def bytes(self) -> int:
-        """Bytes on disk."""
-        return bytes_in(self.folder)
-
-    def open(self) -> None:
-        """See that the folder exists and is this space's, and note the use."""
-        path = self.folder / DESCRIPTION
-        if not path.exists():
-            self.close()
-            content = json.dumps(
-                {"format": _FORMAT, "description": self.description},
-                indent=2,
-                ensure_ascii=False,
-            )
-            raw = content.encode("utf-8", "surrogatepass")
-            atomic.write(path, lambda stream: stream.write(raw))
-            self._grew(len(raw))
-        description = describe(self.folder)
-        if description is None or space_key(description) != self.key:
-            raise RunFolderError(
-                f"{path} does not describe what its folder's name stands for: it is damaged or was edited. "
-                f"Remove {self.folder}; its embeddings will be computed again."
-            )
-        self.refresh()
-        self._touch()
-
-    def close(self) -> None:
-        """Forget what is known of the folder, which was or will be removed."""
-        self._index, self._known = ChunkIndex(), set()
-
     def check_room(self, texts: int, kinds: int, sites: int, width: int) -> None:
         """Raise, before any work, where the vectors of so many texts do not fit the store's
         limit."""
-        self._make_room(texts * kinds * sites * width * np.dtype(self.dtype).itemsize, self)
+        self._check_room(texts * kinds * sites * width * np.dtype(self.dtype).itemsize)
 
     def refresh(self) -> None:
         """See what other processes have added (or removed) since."""
@@ -124,9 +85,10 @@ class Space:
             }
         except FileNotFoundError:
             names = set()
-        if self._known - names:
-            self.close()
-        for name in sorted(names - self._known - self._damaged):
+        names -= self._damaged
+        if self._known - names:  # the space was pruned, or a chunk was damaged
+            self._index, self._known = ChunkIndex(), set()
+        for name in sorted(names - self._known):
             self._known.add(name)  # a damaged chunk, too: one warning is enough
             try:
                 self._index.add(*read_chunk(self.folder, name))
@@ -152,7 +114,7 @@ class Space:
         What is there is compared with its checksums. A damaged chunk is discarded, so that its
         texts are encoded again.
         """
-        self._use(keys)
+        self._touch()
         columns: list[Column] = [("vector", kind, site) for kind in kinds for site in sites]
         columns += [("number", name, None) for name in numbers]
         damaged = False
@@ -168,7 +130,6 @@ class Space:
                 self._discard(chunk, error)
                 damaged = True
         if damaged:
-            self.close()
             self.refresh()
         return self._index.holds(keys, columns)
 
@@ -221,23 +182,13 @@ class Space:
         """
         arrays = {kind: np.asarray(array) for kind, array in vectors.items()}
         per_text = {name: np.asarray(array) for name, array in (numbers or {}).items()}
-        _check(keys, arrays, sites, per_text)
         if not keys:
             return
-        # Rather too much than too little for headers, padding and the index, whose keys are written
-        # as hexadecimal.
-        need = 2 * KEY_BYTES * len(keys) + 64 * len(sites) + 4096
-        need += sum(array.size * np.dtype(self.dtype).itemsize + 256 for array in arrays.values())
-        need += sum(array.nbytes + 256 for array in per_text.values())
-        self._make_room(need, self)
-        self.open()
+        self._touch()
         name = f"{os.getpid()}-{next(self._counter):06d}-{secrets.token_hex(6)}"
-        chunk, written = write_chunk(
-            self.folder, name, keys, list(sites), arrays, per_text, self.dtype
-        )
+        chunk = write_chunk(self.folder, name, keys, list(sites), arrays, per_text, self.dtype)
         self._known.add(name)
         self._index.add(chunk, keys)
-        self._grew(written)
 
     def read(self, keys: Sequence[Key], kind: str, site: str) -> np.ndarray:
         """The vectors (texts, D) of one kind at one site, as float32, in the order asked for."""
@@ -248,18 +199,8 @@ class Space:
             )  # all of a chunk, in its order, is not copied twice
             for at, found, rows in self._found(keys, ("vector", kind, site))
         ]
-        widths = sorted({values.shape[1] for _, values in parts})
-        if len(widths) > 1:
-            raise RunFolderError(
-                f"{self.folder} holds {kind!r} vectors at {site!r} of {widths[0]} and of {widths[1]} dimensions: "
-                "two different models under one description. Remove this folder and let the description tell them apart."
-            )
-        return _assembled(
-            parts,
-            np.empty((len(keys), *widths), dtype=np.float32)
-            if widths
-            else np.empty((0, 0), np.float32),
-        )
+        width = parts[0][1].shape[1] if parts else 0
+        return _assembled(parts, np.empty((len(keys), width), dtype=np.float32))
 
     def read_numbers(self, keys: Sequence[Key], name: str, site: str | None = None) -> np.ndarray:
         """A number of each text (texts,), at a site where there is one per site."""
@@ -272,7 +213,7 @@ class Space:
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Chunk by chunk: which of the texts asked for it serves, its part of the column, and their
         rows in that, ascending."""
-        self._use(keys)
+        self._touch()
         sort, name, site = column
         numbers, row = self._index.locate(keys, column)
         missing = np.flatnonzero(numbers < 0)
@@ -295,7 +236,6 @@ class Space:
                 )
             except ValueError as error:
                 self._discard(chunk, error)
-                self.close()
                 self.refresh()
                 raise MissingVectorsError(
                     f"a part of the embedding store in {self.folder} was damaged ({error}) and has been discarded. "
@@ -304,13 +244,9 @@ class Space:
             per_site = sort == "number" and site is not None
             yield at, found[chunk.sites.index(str(site))] if per_site else found, row[at]
 
-    def _use(self, keys: Sequence[Key]) -> None:
-        """Note the use; a folder that was pruned is not made again."""
-        _check_keys(keys)
-        self._touch()
-
     def _touch(self) -> None:
-        with contextlib.suppress(OSError):  # gone, or on a disk that can only be read
+        """Note the use."""
+        with contextlib.suppress(OSError):  # a disk that can only be read
             (self.folder / USED).touch()
 
 
@@ -336,8 +272,8 @@ def bytes_in(folder: Path) -> int:
 
 
 def space_key(description: Mapping[str, Any]) -> str:
-    """The key of a description; descriptions that differ in anything have different keys."""
-    _check_plain(description, "description")
+    """Return the key of a description; descriptions that differ in anything have different
+    keys."""
     whole = {"format": _FORMAT, "description": description}
     # Not ASCII: its escapes would spell some pairs of surrogates like one character.
     text = json.dumps(
@@ -346,75 +282,7 @@ def space_key(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def describe(folder: Path) -> dict[str, Any] | None:
-    """What a space's folder says that it holds; None where that cannot be read."""
-    try:
-        description = json.loads(
-            (folder / DESCRIPTION).read_bytes().decode("utf-8", "surrogatepass")
-        )["description"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return description if isinstance(description, dict) else None
-
-
-def _check_plain(value: Any, where: str) -> None:
-    """Refuse what JSON would write like something else: {1: …} like {"1": …}, or anything through
-    its str()."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"{where} has the key {key!r}: keys must be text")
-            _check_plain(inner, f"{where}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for i, inner in enumerate(value):
-            _check_plain(inner, f"{where}[{i}]")
-    elif not (
-        value is None
-        or isinstance(value, (str, int, bool))
-        or (isinstance(value, float) and math.isfinite(value))
-    ):
-        raise TypeError(
-            f"{where} is {value!r}, which is not plain JSON: give text, finite numbers, lists and dicts only"
-        )
-
-
-def _check_keys(keys: Sequence[Key]) -> None:
-    if not set(map(len, keys)) <= {KEY_BYTES}:
-        raise ValueError(f"a text key has {KEY_BYTES} bytes: see text_key")
-
-
 def _assembled(parts: Sequence[tuple[np.ndarray, np.ndarray]], out: np.ndarray) -> np.ndarray:
     for at, values in parts:
         out[at] = values
     return out
-
-
-def _check(
-    keys: Sequence[Key],
-    vectors: Mapping[str, np.ndarray],
-    sites: Sequence[str],
-    numbers: Mapping[str, np.ndarray],
-) -> None:
-    _check_keys(keys)
-    texts = len(keys)
-    if not sites or len(set(sites)) != len(sites):
-        raise ValueError(f"sites must be given, each once, not {list(sites)}")
-    if not vectors and not numbers:
-        raise ValueError("nothing to store: give vectors, numbers or both")
-    for kind, array in vectors.items():
-        if (
-            array.ndim != 3
-            or array.shape[:2] != (len(sites), texts)
-            or not array.shape[2]
-            or array.dtype.kind != "f"
-        ):
-            wanted = f"({len(sites)} sites, {texts} texts, D)"
-            raise ValueError(
-                f"vectors {kind!r} must be floats of shape {wanted}, not {array.dtype} {array.shape}"
-            )
-    for name, array in numbers.items():
-        if array.shape not in ((texts,), (len(sites), texts)) or array.dtype.kind not in "biuf":
-            wanted = f"({texts} texts,) or ({len(sites)} sites, {texts} texts)"
-            raise ValueError(
-                f"numbers {name!r} must be numbers of shape {wanted}, not {array.dtype} {array.shape}"
-            )
