@@ -7,6 +7,8 @@ from pathlib import Path
 
 from layerscope.errors import LayerscopeError
 
+__all__ = ["cache_dir"]
+
 
 def cache_dir() -> Path:
     """The user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, TypeVar
 from layerscope.core.plugins import Registry
 from layerscope.errors import LayerscopeError
 
+__all__ = ["Catalogue", "Entry", "Installed", "Origin"]
+
 
 class Origin(ABC):
     """Where an entry's files come from."""

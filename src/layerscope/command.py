@@ -36,6 +36,8 @@ from layerscope.store import RunFolder, StoredRun
 from layerscope.store.folder import Session
 from layerscope.version import VERSION
 
+__all__ = ["Command", "environment", "make_manifest", "run_in"]
+
 R = TypeVar("R", bound=StoredRun)
 _PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "pandas")
 

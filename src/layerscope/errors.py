@@ -12,6 +12,21 @@ from collections.abc import Container, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+__all__ = [
+    "DataError",
+    "DownloadError",
+    "ExportError",
+    "InvalidValueError",
+    "LayerscopeError",
+    "ModelError",
+    "OfflineError",
+    "RunFolderError",
+    "UnknownNameError",
+    "clean_name",
+    "clean_names",
+    "printable",
+]
+
 _HARMFUL = {
     code: "\N{REPLACEMENT CHARACTER}"
     for code in (

@@ -10,6 +10,8 @@ from importlib import import_module
 from layerscope.errors import LayerscopeError
 from layerscope.version import install_command, install_package
 
+__all__ = ["MissingExtraError"]
+
 PACKAGES = {name: f"layerscope-{name}" for name in ("gpu", "media", "paper", "zoo")}
 """The extras that are packages of this repository."""
 

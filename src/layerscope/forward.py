@@ -25,6 +25,8 @@ from layerscope.errors import DataError
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Part, Row, ViewInputs, ViewSettings
 
+__all__ = ["BatchRunner", "read_states"]
+
 
 class BatchRunner:
     """Makes batches for a model, and remembers how many tokens of a batch fit in memory.

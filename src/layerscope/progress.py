@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from layerscope.core.formatting import format_duration
 from layerscope.errors import printable
 
+__all__ = ["Progress", "progress_bar"]
+
 
 class Progress(Protocol):
     """What long work tells about itself."""

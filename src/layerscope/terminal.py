@@ -16,6 +16,8 @@ from rich.text import Text
 
 from layerscope.errors import printable
 
+__all__ = ["Console", "headed_table", "print_notes"]
+
 
 class Console(RichConsole):
     """Shows colors that we choose. Escapes in what is shown do not reach the terminal, and `[/b]`

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+__all__ = ["VERSION", "install_command"]
+
 VERSION = "0.2.0"
 
 

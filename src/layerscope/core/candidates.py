@@ -15,6 +15,8 @@ import numpy as np
 
 from layerscope.core.statistics import Interval
 
+__all__ = ["DRAWS"]
+
 DRAWS = 500
 """Resamples behind every tie, and the intervals of what is compared."""
 

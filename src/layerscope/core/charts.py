@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 else:
     Figure = Any  # matplotlib is an extra: this is for annotations
 
+__all__ = ["Chart", "Figure", "Line"]
+
 
 @dataclass(frozen=True)
 class Style:

@@ -17,6 +17,8 @@ from layerscope.core.statistics import INTERVAL, Interval
 if TYPE_CHECKING:
     pass
 
+__all__ = ["PLACE", "PROFILE", "VALUE", "names"]
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+__all__ = ["SEVERAL", "Reading"]
+
 SEVERAL = "several"  # norm modules, one for each model of a run
 LAYER = "layer k is the state after k blocks; layer 0 is the input of the first block"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+__all__ = ["exists", "sha256_of"]
+
 _LONGEST_NAME = 255  # bytes, on most disks
 
 

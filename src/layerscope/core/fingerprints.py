@@ -11,6 +11,8 @@ from pathlib import Path
 from layerscope.cache import cache_dir
 from layerscope.core.files import sha256_of
 
+__all__ = ["file_sha256"]
+
 
 def file_sha256(path: Path) -> str:
     """Return the sha256 of a file, remembered in the user cache until something writes to the

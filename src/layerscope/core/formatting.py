@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["describe_size", "format_duration", "split_names"]
+
 
 def format_duration(seconds: float) -> str:
     """A duration, as short as it is still useful.

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+__all__ = ["LEAST_TEXTS", "Ridge", "make_target"]
+
 PENALTY = 0.03
 """The strength of the ridge penalty, in units of the mean squared length of a feature over the
 texts.

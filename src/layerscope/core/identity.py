@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from layerscope.core.formatting import shorten
 
+__all__ = ["ModelIdentity", "model_key"]
+
 
 def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
     """What of a model's identity belongs into the key of anything computed with it."""

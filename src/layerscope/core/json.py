@@ -9,6 +9,8 @@ from typing import Any
 
 from layerscope.errors import DataError, LayerscopeError
 
+__all__ = ["read_json"]
+
 CHECKSUM = "checksum"
 """The key under which a JSON object that layerscope wrote holds its checksum."""
 

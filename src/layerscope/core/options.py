@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from layerscope.errors import InvalidValueError, LayerscopeError
 
+__all__ = ["EngineOptions", "ModelOptions"]
+
 
 @dataclass(frozen=True)
 class OptionGroup:

@@ -21,6 +21,8 @@ from layerscope.extras import check_zoo
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+__all__ = ["Registry"]
+
 T = TypeVar("T")
 
 

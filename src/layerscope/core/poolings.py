@@ -16,6 +16,8 @@ from layerscope.core.plugins import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["POOLINGS"]
+
 SINK = "sink"
 """Kept like a pooling, without being one: the state of the token with the largest norm."""
 

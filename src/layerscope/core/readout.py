@@ -22,6 +22,8 @@ from layerscope.errors import InvalidValueError, UnknownNameError
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["DEFAULT_READOUT", "READOUT_COLUMNS", "Readout", "readout_names"]
+
 NORMS = ("applied", "raw")
 SINKS = ("keep", "drop")
 CENTERINGS = ("none", "corpus")

@@ -24,6 +24,16 @@ from layerscope.core.plugins import Registry
 from layerscope.errors import RunFolderError, UnknownNameError, clean_values, one_line
 from layerscope.version import VERSION
 
+__all__ = [
+    "MARKER",
+    "RunKind",
+    "finished_manifest",
+    "folder_name",
+    "is_reserved",
+    "load_run",
+    "on_disk",
+]
+
 MANIFEST = "manifest.json"
 MARKER = "layerscope.json"  # of an export or a converted model, written last: where it is, the folder is complete
 

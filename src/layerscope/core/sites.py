@@ -17,6 +17,8 @@ from layerscope.errors import InvalidValueError
 if TYPE_CHECKING:  # torch and numpy are enough for those who need only the names
     import pandas as pd
 
+__all__ = ["Site", "layer_ranges", "pick_layers", "site_of", "whole_layers"]
+
 PARTS = ("norm1", "attn", "mid", "norm2", "mlp")
 DEFAULT_SITES = ("embed", "block.*")
 _LAYER = r"embed|block\.\d+"

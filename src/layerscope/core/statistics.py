@@ -14,6 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 
+__all__ = [
+    "INTERVAL",
+    "Array",
+    "Interval",
+    "bootstrap_rows",
+    "mean_ranks",
+    "percentile_interval",
+    "spearman",
+    "student_cdf",
+    "student_interval",
+]
+
 Array = NDArray[np.float64]
 Seed = int | Sequence[int]
 

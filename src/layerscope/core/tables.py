@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+__all__ = ["lowest_and_highest", "pivot"]
+
 
 def plain_columns(table: pd.DataFrame) -> pd.DataFrame:
     """A table without pandas' nullable columns, whose missing values cannot be compared; numbers

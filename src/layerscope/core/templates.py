@@ -12,6 +12,8 @@ from typing import Any
 from layerscope.core.plugins import Registry
 from layerscope.core.poolings import POOLINGS
 
+__all__ = ["SLOT", "get_template"]
+
 SLOT = "{text}"
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from layerscope.core.candidates import DRAWS
 from layerscope.core.statistics import Z95, Array, Interval
 
+__all__ = ["LEAST_SHARE", "deepest_share", "find_valley"]
+
 LEAST_SHARE = 0.05
 """The least depth of a valley, as a share of its lower shoulder. Published models have at most 3 %
 or at least 8 %."""

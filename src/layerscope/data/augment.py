@@ -27,6 +27,8 @@ from layerscope.extras import MissingExtraError
 if TYPE_CHECKING:
     import numpy as np
 
+__all__ = ["views"]
+
 AUGMENTERS = ("builtin", "nlpaug")
 MAX_VIEWS = 16
 DEFAULT_STRENGTH = 0.3

@@ -10,6 +10,8 @@ from typing import ClassVar
 from layerscope.catalogue import Catalogue, Entry
 from layerscope.data.readers import Records, Row, read_file
 
+__all__ = ["CORPORA", "CorpusEntry"]
+
 DEFAULT_CORPUS = "lee"
 
 

@@ -26,6 +26,8 @@ from layerscope.errors import (
 )
 from layerscope.extras import missing
 
+__all__ = ["cached_folder", "hub_offline", "read_hub"]
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH = 1024
 

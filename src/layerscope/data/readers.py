@@ -23,6 +23,8 @@ from layerscope.core.json import json_problem
 from layerscope.errors import DataError, near_misses, one_line
 from layerscope.extras import require
 
+__all__ = ["Records"]
+
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 PREVIEW_ROWS = 100
 """How many rows of a table are looked at to tell columns of text from columns of numbers."""

@@ -21,6 +21,8 @@ from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit
 from layerscope.models.settings import pick_device
 
+__all__ = ["ROOM", "ignore_progress"]
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Advance = Callable[[int], None]

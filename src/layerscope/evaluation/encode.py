@@ -27,6 +27,8 @@ from layerscope.models.inputs import cut_by_characters
 from layerscope.models.prefix import SharedPrefix
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
+__all__ = ["TextEncoder"]
+
 _CHUNK_BYTES = 128 * 2**20
 _PARTS = 25  # a run that is stopped repeats at most two of this many parts, or two chunks on a GPU: less than a second each
 Vectors = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]

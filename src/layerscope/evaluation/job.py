@@ -44,6 +44,8 @@ from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
 
+__all__ = ["evaluate"]
+
 log = logging.getLogger(__name__)
 
 # What a run's folder holds besides its tables and its manifest.

@@ -15,6 +15,8 @@ import numpy as np
 
 from layerscope.extras import missing
 
+__all__ = ["LayerView", "model_meta"]
+
 try:
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder

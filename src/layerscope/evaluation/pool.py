@@ -26,6 +26,8 @@ from layerscope.evaluation.scoring import (
 )
 from layerscope.store.checked import CheckedArray
 
+__all__ = ["ScoringPool"]
+
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

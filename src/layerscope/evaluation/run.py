@@ -23,6 +23,8 @@ from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, StoredRun, checked
 
+__all__ = ["Evaluation", "ItemScores"]
+
 _AT_ONCE, _LEAST_DRAWS = (
     2**18,
     16,

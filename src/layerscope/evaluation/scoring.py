@@ -36,6 +36,23 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
+__all__ = [
+    "ScoreJob",
+    "ScoringContext",
+    "Undefined",
+    "clear_caches",
+    "encoded_texts",
+    "items_file",
+    "job_vectors",
+    "quiet_mteb",
+    "read_result",
+    "require_mteb",
+    "see_new",
+    "task_keys",
+    "task_rows",
+    "undefined",
+]
+
 _ROWS = 65536  # of vectors that are changed at a time
 _QUIET: dict[str, Any] = {"show_progress_bar": False, "co2_tracker": False}
 

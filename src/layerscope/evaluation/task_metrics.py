@@ -18,6 +18,8 @@ from layerscope.evaluation.tasks.facts import used_splits
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
 
+__all__ = ["corpus_of"]
+
 FEWEST_TEXTS = 8  # of a task whose own texts are measured
 
 

@@ -20,6 +20,8 @@ from layerscope.errors import ExportError
 from layerscope.evaluation.encode import encode_template
 from layerscope.models import LoadedModel
 
+__all__ = ["special_tokens"]
+
 INPUTS = ["input_ids", "attention_mask"]
 """What layerscope gives a model: token types are left to their default, which is 0."""
 

@@ -29,6 +29,8 @@ from layerscope.extras import missing
 from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
 
+__all__ = ["cosine_distances", "pooled_vectors"]
+
 TOLERANCE = {"float64": 1e-5, "float32": 1e-5}
 HALF_TOLERANCE = 5e-3  # half precision rounds every sum, and a batch's shape changes their order
 _PROBES = 5

@@ -21,6 +21,8 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.samples import PooledRows, PromptValues, ViewRows
 from layerscope.metrics.tokens.norms import full_mask
 
+__all__ = ["mean_over_prompts"]
+
 Data = TypeVar("Data")
 Level = Literal["tokens", "pooled", "views"]
 Bounds = Callable[[int, int, Options], tuple[float, float]]

@@ -17,6 +17,8 @@ from torch import Tensor
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.spectra import eigvalsh
 
+__all__ = ["rounding_floor", "smaller_gram"]
+
 Normalization = Literal["raw", "maxEntropy", "logN", "logD", "logNlogD"]
 # Of the largest eigenvalue. Single ones are missed by up to 4e-7, in either direction: what is
 # common to all is far less.

@@ -20,6 +20,8 @@ import torch
 from layerscope.core.statistics import Z95, student_quantile
 from layerscope.metrics.base import Estimate
 
+__all__ = ["RESAMPLES"]
+
 RESAMPLES = 1000
 LEVEL = 0.95
 _MOST_DF = 30

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+__all__ = ["RowPreparation"]
+
 RowPreparation = Literal["raw", "unit", "centered", "centered-unit"]
 ROW_PREPARATIONS: tuple[RowPreparation, ...] = get_args(RowPreparation)
 ENTROPIES = ("exact", "approximate")

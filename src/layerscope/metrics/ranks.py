@@ -17,6 +17,8 @@ from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
 from layerscope.metrics.folds import effective_rank_of_sums, entropy_rank_of_sums
 from layerscope.metrics.options import Options
 
+__all__ = ["effective_rank"]
+
 
 def effective_rank(eigenvalues: Tensor) -> Tensor:
     """exp of the entropy of q ∝ σ = √λ (Roy & Vetterli 2007), from eigenvalues λ of the Gram

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from layerscope.catalogue import Catalogue, Entry
 
+__all__ = ["ModelEntry"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry(Entry):

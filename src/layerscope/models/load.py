@@ -29,6 +29,8 @@ from layerscope.models.source import (
 )
 from layerscope.spectra import faster
 
+__all__ = ["decisive_options", "identify_files"]
+
 
 def load(
     spec: str | Path,

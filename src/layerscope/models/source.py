@@ -31,6 +31,8 @@ from layerscope.errors import (
 from layerscope.extras import check_zoo, zoo_hint
 from layerscope.models.catalogue import catalogue
 
+__all__ = ["check_name", "resolve"]
+
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
 HUB_IDS = {"minilm-l6": "sentence-transformers/all-MiniLM-L6-v2"}

@@ -19,6 +19,8 @@ from layerscope.metrics.options import ENTROPIES
 from layerscope.metrics.registry import MetricName, check_plugin, is_plugin, origin
 from layerscope.models.inputs import ReadSettings, ViewSettings
 
+__all__ = ["make_config"]
+
 DEFAULT_MAX_LENGTH = 256
 
 

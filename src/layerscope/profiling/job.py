@@ -45,6 +45,8 @@ from layerscope.store import RunFolder, Shard, ShardStore, atomic
 from layerscope.store.folder import Session
 from layerscope.version import VERSION
 
+__all__ = ["DEFAULT_DATA"]
+
 
 def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]:
     kind = task.items.kind

@@ -18,6 +18,20 @@ from layerscope.store import atomic
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = [
+    "COLORS",
+    "color_key",
+    "escape_math",
+    "fill_band",
+    "new_figure",
+    "ordered_colors",
+    "plain_log_axis",
+    "save_figure",
+    "style_axis",
+    "styles",
+    "use_log_scale",
+]
+
 
 # Okabe & Ito 2008: told apart by people with any color vision
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]

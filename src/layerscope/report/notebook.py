@@ -29,6 +29,8 @@ from layerscope.report.sources import Block, Chart, Curves, Line, Scores
 from layerscope.report.text import number
 from layerscope.selection.choice import Choice, lines
 
+__all__ = ["block_html"]
+
 MOST_CHARTS, MOST_LINES, MOST_ROWS = 4, 6, 12
 _WORDS = 'style="max-width:60em;margin:.3em 0"'
 

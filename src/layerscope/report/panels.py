@@ -22,6 +22,8 @@ from layerscope.report.drawing import (
     use_log_scale,
 )
 
+__all__ = ["plot_charts"]
+
 _DROPPED, _DASHED = (0, (1, 1.5)), (0, (3, 2))
 
 

@@ -12,6 +12,8 @@ from rich.table import Table
 from layerscope.core.tables import lowest_and_highest
 from layerscope.terminal import headed_table
 
+__all__ = ["curve_ends", "number", "numeric_table", "sparkline"]
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 

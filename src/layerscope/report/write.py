@@ -11,6 +11,8 @@ from layerscope.report.contents import Report, gather
 from layerscope.report.page import page
 from layerscope.store import atomic
 
+__all__ = ["write_report"]
+
 
 def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = True) -> Path:
     """Write one self-contained HTML page about runs of any kind: folders, runs, maps, or choices of

@@ -21,6 +21,8 @@ from layerscope.errors import LayerscopeError
 if TYPE_CHECKING:
     from layerscope.profiling.run import Profile
 
+__all__ = ["Curve", "Evidence"]
+
 # Vectors of a pretrained model share a direction (mean cosine 0.6 and more); contrastive training
 # at a layer spreads them out.
 ISOTROPIC = 0.3

@@ -14,6 +14,8 @@ import numpy as np
 
 from layerscope.core.statistics import student_cdf, student_quantile
 
+__all__ = ["DEPTHS", "Outcome", "Prior", "best_layer"]
+
 FILE = "prior.json"
 DEPTHS = np.linspace(0.0, 1.0, 41)
 WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecast is made

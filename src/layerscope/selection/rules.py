@@ -18,6 +18,8 @@ from layerscope.selection.choice import MOST_RISK, Choice
 from layerscope.selection.evidence import Evidence, read_valley
 from layerscope.selection.prior import Prior, best_layer, shipped_prior
 
+__all__ = ["choose_by_evidence", "get_rule", "nearest"]
+
 UNSURE = (
     1.25  # how much wider intervals are where the evidence was not read as in the published results
 )

@@ -20,6 +20,8 @@ import numpy as np
 
 from layerscope.errors import RunFolderError, os_advice
 
+__all__ = ["plain", "write_bytes", "write_text"]
+
 PART = ".part"
 _PART_NAME = re.compile(r"\.\d+-[0-9a-f]{8}\.part$")
 _REFUSED = (

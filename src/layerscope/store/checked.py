@@ -26,6 +26,16 @@ from layerscope.core.json import CHECKSUM, checksum, matches_checksum, parse_jso
 from layerscope.errors import RunFolderError
 from layerscope.store import atomic
 
+__all__ = [
+    "read_array",
+    "read_arrays",
+    "read_checked_json",
+    "read_or_discard",
+    "write_array",
+    "write_arrays",
+    "write_json",
+]
+
 log = logging.getLogger("layerscope")
 
 _MAGIC = b"LSCRC32\n"

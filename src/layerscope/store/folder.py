@@ -26,6 +26,8 @@ from layerscope.version import VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["Session"]
+
 log = logging.getLogger("layerscope")
 
 # Endings of what only the run's own process writes; a report may be written by somebody else at any

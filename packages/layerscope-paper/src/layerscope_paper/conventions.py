@@ -19,7 +19,7 @@ import pandas as pd
 
 import layerscope
 from layerscope.core.statistics import spearman
-from layerscope.data.corpus import load_corpus
+from layerscope.data import load_corpus
 from layerscope.profiling.job import DEFAULT_DATA
 from layerscope_paper.presets import PRESETS
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from layerscope.catalogue import Installed
 from layerscope.core.runs import MARKER
+from layerscope.models import quiet
 from layerscope.models.catalogue import ModelEntry
-from layerscope.models.settings import quiet
 from layerscope_zoo.origins import Converted, File, PackageMember
 from layerscope_zoo.packages import Package
 

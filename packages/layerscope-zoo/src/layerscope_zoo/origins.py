@@ -21,8 +21,8 @@ from layerscope.core.fingerprints import file_sha256
 from layerscope.core.formatting import split_names
 from layerscope.core.json import read_json
 from layerscope.core.runs import MARKER
-from layerscope.data.hub import cached_folder, load_hub_dataset
-from layerscope.data.specs import HubSpec
+from layerscope.data import HubSpec, load_hub_dataset
+from layerscope.data.hub import cached_folder
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope_zoo.packages import (
     Package,

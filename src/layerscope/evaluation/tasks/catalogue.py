@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal
 from layerscope.catalogue import Catalogue, Entry
 from layerscope.evaluation.tasks.info import task_class
 
+__all__ = ["Splits", "TaskEntry"]
+
 Splits = dict[str, list[dict[str, Any]]]
 
 

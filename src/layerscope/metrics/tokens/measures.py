@@ -31,6 +31,8 @@ from layerscope.metrics.tokens.norms import (
 )
 from layerscope.spectra import faster, full_precision, joined
 
+__all__ = ["prepare_tokens"]
+
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
 # Units of rounding in a Gram matrix's entries: what is smaller than that many is noise.

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from layerscope.spectra import faster
 
+__all__ = ["find_sink", "largest_token", "token_norms"]
+
 
 @dataclass(frozen=True)
 class Sink:

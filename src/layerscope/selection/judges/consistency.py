@@ -20,6 +20,8 @@ from layerscope.core.readout import Readout
 from layerscope.selection.judges.agreement import Neighborhoods, agreement_items, similarities
 from layerscope.selection.judges.base import Candidates, rank_of, scored_by_items, text_weights
 
+__all__ = ["drop_words", "halves"]
+
 VIEWS = DROPPED, FIRST, SECOND = ("dropped", "first-half", "second-half")
 DROP = 0.3
 TEMPERATURE = 0.05

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = ["stratified_folds"]
+
 OUTER = 3
 """Folds of the rounds that judge a choice: it is made on two thirds of the examples and measured on
 the third."""

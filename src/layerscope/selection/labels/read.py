@@ -21,6 +21,8 @@ import numpy as np
 from layerscope.data.readers import as_label, is_missing, read_rows
 from layerscope.errors import DataError, clean_names
 
+__all__ = ["read_labels"]
+
 Kind = Literal["classification", "pairs", "scores"]
 
 LEAST = 16

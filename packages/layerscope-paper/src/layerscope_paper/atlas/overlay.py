@@ -17,7 +17,7 @@ from layerscope.errors import LayerscopeError, RunFolderError
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Profile
+    from layerscope.profiling import Profile
 
 OURS = {  # the atlas's names of our metrics
     "entropy_prompt": "prompt_entropy",

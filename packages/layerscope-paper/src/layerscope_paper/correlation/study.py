@@ -25,7 +25,7 @@ from layerscope_paper.correlation import maths, pooled
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Profile
+    from layerscope.profiling import Profile
 
 MIN_LAYERS = 5
 

@@ -26,8 +26,8 @@ from layerscope.capture import expand_sites
 from layerscope.core.columns import VALUE, names
 from layerscope.core.sites import pick_layers
 from layerscope.errors import LayerscopeError
-from layerscope.metrics import prepare_rows
-from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
+from layerscope.metrics import prepare_rows, spectrum_entropy
+from layerscope.metrics.entropy import rounding_floor, smaller_gram
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math, ordered_colors, plain_log_axis
 from layerscope.spectra import eigvalsh

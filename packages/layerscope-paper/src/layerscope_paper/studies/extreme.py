@@ -25,7 +25,7 @@ from torch import Tensor
 
 from layerscope.capture import Site, expand_sites
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.data.items import content_key
+from layerscope.data import content_key
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress

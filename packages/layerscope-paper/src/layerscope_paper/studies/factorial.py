@@ -34,8 +34,7 @@ from layerscope.core.templates import get_template
 from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.evaluation.scoring import encoded_texts, quiet_mteb, require_mteb
-from layerscope.evaluation.tasks import TaskSpec, reseed
-from layerscope.evaluation.tasks.resolve import resolve_tasks
+from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math

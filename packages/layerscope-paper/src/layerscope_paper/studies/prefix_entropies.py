@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.metrics.entropy import matrix_entropy
-from layerscope.metrics.options import RowPreparation, prepare_rows
+from layerscope.metrics import matrix_entropy, prepare_rows
+from layerscope.metrics.options import RowPreparation
 
 _FEWEST = 48  # fewer prefixes than this are solved one by one as fast
 

@@ -27,9 +27,9 @@ import pandas as pd
 
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval
-from layerscope.data.augment import augment
+from layerscope.data import augment
 from layerscope.errors import DataError
-from layerscope.evaluation.tasks.catalogue import TASKS
+from layerscope.evaluation.tasks import TASKS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import color_key, escape_math

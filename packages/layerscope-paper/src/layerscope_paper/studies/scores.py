@@ -24,7 +24,7 @@ from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import DataError
 from layerscope.evaluation.task_metrics import corpus_of
-from layerscope.evaluation.tasks.resolve import resolve_tasks
+from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.metrics import metrics
 from layerscope.profiling import Profile
 from layerscope.progress import Progress

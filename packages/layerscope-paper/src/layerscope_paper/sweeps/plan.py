@@ -24,7 +24,7 @@ from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.job import evaluate
 from layerscope.metrics import Options
 from layerscope.models import load
-from layerscope.probing.job import probe
+from layerscope.probing import probe
 from layerscope.profiling import profile
 from layerscope_paper.presets import get_preset
 from layerscope_paper.studies.base import STUDIES

@@ -18,8 +18,8 @@ from layerscope.core.formatting import format_duration
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.data import Corpus
 from layerscope.data.hub import hub_offline
-from layerscope.engines import Engine
-from layerscope.engines.base import Advance, Work, ignore_progress
+from layerscope.engines import Advance, Engine, Work
+from layerscope.engines.base import ignore_progress
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, StoredRun, atomic

@@ -17,11 +17,10 @@ from layerscope.engines.base import ROOM
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
-from layerscope.models.catalogue import catalogue
-from layerscope.probing.job import probe
-from layerscope.probing.run import ProbeRun
-from layerscope.profiling import Profile, profile
-from layerscope.profiling.config import ProfileConfig, make_config
+from layerscope.models import catalogue
+from layerscope.probing import ProbeRun, probe
+from layerscope.profiling import Profile, ProfileConfig, profile
+from layerscope.profiling.config import make_config
 from layerscope.store import RunFolder
 from layerscope_paper.studies.run import StudyRun, study
 from layerscope_paper.studies.shared.models import Spec

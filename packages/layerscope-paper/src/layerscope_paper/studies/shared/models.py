@@ -26,8 +26,7 @@ from layerscope.core.files import exists
 from layerscope.core.identity import model_key
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.runs import is_reserved, on_disk
-from layerscope.data import Corpus
-from layerscope.data.items import content_key
+from layerscope.data import Corpus, content_key
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.evaluation.job import evaluate
