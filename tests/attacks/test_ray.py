@@ -142,6 +142,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_profile(folder: Path, model_folder: Path) -> None:
     """Also where the environment says that Ray needs no token."""
     words = [
