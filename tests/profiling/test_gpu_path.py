@@ -4,8 +4,6 @@ the CPU: the same tables."""
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from layerscope.capture import Reducer, reduce
-from layerscope.capture.reduce import LaterTokens
 from layerscope.data import Corpus
 from layerscope.errors import UnknownNameError
 from layerscope.forward import Prefetcher, choose_shard_size, items_per_batch, make_plan, read_rows
-from layerscope.metrics.options import Options
 from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings, ViewSettings
-from layerscope.profiling import Profile, encoder
+from layerscope.profiling import Profile
 from layerscope.profiling import encode as encode_module
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
@@ -105,118 +100,6 @@ def test_shards_held_and_sites_together(
     monkeypatch.setattr(TableBuilder, "_group_on_gpu", without_room_for_two)
     assert_same(plain, job(model).run(MemoryStore(), Silent()))
     assert tried == [2] + [1] * len(plain.table["site"].unique())
-
-
-class Compiling:
-    """A kernel that is ready when somebody has looked so often, and how much waited for it."""
-
-    def __init__(self, looks: float, monkeypatch: pytest.MonkeyPatch, room: int = 2**30) -> None:
-        self.looks, self.put_off = looks, 0
-        begin = LaterTokens.__init__
-        monkeypatch.setattr(Reducer, "_in_parts", lambda *_: False)  # a CPU has none to wait for
-        monkeypatch.setattr(reduce, "is_entropy_ready", self.is_ready)
-        monkeypatch.setattr(reduce, "room_for_matrices", lambda device: room)
-        monkeypatch.setattr(encoder, "room_while_compiling", lambda device, waiting: room - waiting)
-
-        def note(
-            later: LaterTokens, waiting: object, options: Options, solve: Callable[[], torch.Tensor]
-        ) -> None:
-            def solve_late() -> torch.Tensor:
-                self.put_off += 1
-                return solve()
-
-            begin(later, waiting, options, solve_late)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(LaterTokens, "__init__", note)
-
-    def is_ready(self, matrices: torch.Tensor, options: Options) -> bool:
-        self.looks -= 1
-        return self.looks < 0
-
-
-@pytest.mark.parametrize(("looks", "put_off"), [(0, 0), (1, 1), (5, 3), (math.inf, 3)])
-@pytest.mark.parametrize("views", [0, 3])
-def test_token_measures_are_put_off_while_their_kernel_is_compiled(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, looks: float, put_off: int, views: int
-) -> None:
-    metrics = ["prompt_entropy", "curvature", "sink_ratio", "dataset_entropy"]
-    settings = make_config(
-        max_length=24, views=views, metrics=[*metrics, *(["infonce"] if views else [])]
-    )
-    want = Job(model, Corpus.of(TEXTS), settings).run(MemoryStore(), Silent())
-    compiling = Compiling(looks, monkeypatch)
-    got = Job(model, Corpus.of(TEXTS), settings, batch_size=4).run(MemoryStore(), Silent())
-    assert compiling.put_off == put_off
-    assert_same(want, got)
-
-
-def test_not_more_is_put_off_than_there_is_room_for(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    want = job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent())
-    compiling = Compiling(math.inf, monkeypatch, room=1)
-    assert_same(want, job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
-    assert compiling.put_off == 0
-
-
-def test_after_memory_ran_out_what_was_put_off_is_computed_first(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_config(max_length=24, metrics=["prompt_entropy", "dataset_entropy"])
-    want = Job(model, Corpus.of(TEXTS), settings).run(MemoryStore(), Silent())
-    compiling, own, computed = Compiling(math.inf, monkeypatch), Reducer.reduce, []
-
-    def full_once(self: Reducer, *given: object, **more: object) -> object:
-        computed.append(compiling.put_off)
-        if len(computed) == 2:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return own(self, *given, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Reducer, "reduce", full_once)
-    got = Job(model, Corpus.of(TEXTS), settings, batch_size=4).run(MemoryStore(), Silent())
-    assert computed[:3] == [0, 0, 1]  # the first batch's, before a half of the second is tried
-    assert_same(want, got)
-
-
-@pytest.mark.usefixtures("as_on_gpu")
-def test_what_was_put_off_outlives_memory_that_ran_out(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        job_module, "choose_shard_size", lambda *_: 9
-    )  # one shard, which the tables ask for
-    want = job(model).run(MemoryStore(), Silent())
-    compiling, own, tried = Compiling(math.inf, monkeypatch), LaterTokens.__init__, []
-
-    def full_once(later: LaterTokens, *given: object) -> None:
-        own(later, *given)  # type: ignore[arg-type]
-        solve = later.solve
-
-        def solve_again() -> torch.Tensor:
-            tried.append(solve)
-            if len(tried) == 1:
-                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-            return solve()
-
-        later.solve = solve_again
-
-    monkeypatch.setattr(LaterTokens, "__init__", full_once)
-    got = job(model).run(MemoryStore(), Silent())
-    assert (len(tried), compiling.put_off) == (2, 1)
-    assert_same(want, got)
-
-
-def test_while_kernels_compile_a_quarter_of_free_memory_may_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    monkeypatch.setattr(reduce, "total_memory", lambda device: 1000)
-    monkeypatch.setattr(reduce, "free_memory", lambda device: 800)
-    assert reduce.room_while_compiling(gpu, 0) == reduce.room_for_matrices(gpu) == 60
-    assert reduce.room_while_compiling(gpu, 50) == 200
-    monkeypatch.setattr(reduce, "free_memory", lambda device: 20)
-    assert [reduce.room_while_compiling(gpu, waiting) for waiting in (50, 58)] == [10, 5]
-    assert reduce.room_while_compiling(cpu, 0) == 0
 
 
 def open_texts(model: LoadedModel) -> ItemReader:

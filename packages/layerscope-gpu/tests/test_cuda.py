@@ -112,7 +112,7 @@ def test_kernels_are_compiled_at_the_same_time_and_once(
     assert len(files()) == 3
 
 
-def test_who_uses_a_kernel_is_told_that_it_is_being_compiled(
+def test_who_uses_a_kernel_waits_for_its_compiler(
     made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, compile_it = threading.Event(), cuda._compile
@@ -122,45 +122,10 @@ def test_who_uses_a_kernel_is_told_that_it_is_being_compiled(
         return compile_it(source, architecture)
 
     monkeypatch.setattr(cuda, "_compile", wait)
-    assert not cuda.is_compiling("y", "sm_90")  # nobody has asked for it
     cuda.compile_ahead(["y"], "sm_90")
-    assert cuda.is_compiling("y", "sm_90")
-    assert not cuda.is_compiling("y", "sm_80")
     go_on.set()
     cuda._ahead["y", "sm_90"].result()
-    assert not cuda.is_compiling("y", "sm_90")
     assert cuda.compiled("y", "sm_90") == b"code of y for sm_90"
-    assert not cuda.is_compiling("y", "sm_90")
-
-
-def test_a_kernel_is_compiled_in_the_background_when_somebody_asks_whether_it_is_ready(
-    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "architecture_of", lambda index: "sm_90")
-    go_on, compile_it = threading.Event(), cuda._compile
-
-    def wait(source: str, architecture: str) -> bytes:
-        assert go_on.wait(20)
-        return compile_it(source, architecture)
-
-    again("kept")
-    monkeypatch.setattr(cuda, "_compile", wait)
-    assert cuda.is_ready("kept", 0)  # it is in the cache
-    assert not cuda.is_ready("v", 0)
-    assert not cuda.is_ready("v", 0)
-    go_on.set()
-    cuda._ahead["v", "sm_90"].result()
-    assert cuda.is_ready("v", 0)
-    assert made == [("kept", "sm_90"), ("v", "sm_90")]
-
-
-def test_nobody_waits_for_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> str:
-        raise cuda.UnusableError("libnvrtc.so was not found")
-
-    monkeypatch.setattr(cuda, "architecture_of", lambda index: "sm_90")
-    monkeypatch.setattr(cuda, "_version", missing)
-    assert cuda.is_ready("u", 0)
 
 
 def test_without_a_place_to_write_to_nothing_is_compiled_ahead_twice(

@@ -27,7 +27,6 @@ from layerscope.metrics.registry import checked_values
 from layerscope.metrics.tokens.measures import (
     PreparedTokens,
     centered_gram,
-    is_entropy_ready,
     prepare_gram,
     prepare_long,
     prepare_tokens,
@@ -45,7 +44,7 @@ from layerscope.metrics.tokens.norms import (
     without_token,
 )
 from layerscope.spectra import faster, map_concurrently
-from layerscope.spectra.execution import free_memory, total_memory
+from layerscope.spectra.execution import total_memory
 
 # what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = (
@@ -82,12 +81,11 @@ class ReducedTensors:
     sites, texts) float64.
 
     On a GPU the work may still be running, and nothing has been checked for NaN or infinity (see
-    `Reducer.check`). Where `tokens` were put off, `later` gives them.
+    `Reducer.check`).
     """
 
     pooled: Tensor
     tokens: Tensor | None
-    later: LaterTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -98,27 +96,6 @@ class _Waiting:
     norms: Tensor
     position: Tensor
     prepared: PreparedTokens
-
-
-class LaterTokens:
-    """The token measures of a batch whose matrices wait for a kernel that is still being compiled:
-    seconds, once per machine."""
-
-    def __init__(
-        self, waiting: Sequence[_Waiting], options: Options, solve: Callable[[], Tensor]
-    ) -> None:
-        self.solve, self._options = solve, options
-        self._matrices = [matrix for site in waiting for matrix in site.prepared.matrices.values()]
-
-    @property
-    def size(self) -> int:
-        """Bytes that wait."""
-        return sum(matrix.numel() * matrix.element_size() for matrix in self._matrices)
-
-    def is_ready(self) -> bool:
-        """Whether the kernel is compiled, so that `solve` does not have to wait for it."""
-        of_each_size = {matrix.shape[-1]: matrix for matrix in self._matrices}
-        return all(is_entropy_ready(matrix, self._options) for matrix in of_each_size.values())
 
 
 @dataclass(frozen=True)
@@ -194,42 +171,18 @@ class Reducer:
         )
 
     def reduce(
-        self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool, put_off: int = 0
+        self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool
     ) -> ReducedTensors:
-        """The same, left on the device: on a GPU this returns before the work is done.
-
-        Token measures may be put off while their kernel is being compiled, if not more than so many
-        bytes would wait.
-        """
+        """The same, left on the device: on a GPU this returns before the work is done."""
         self._forget()
         self._batch, self._token_level = batch, token_level
         try:
             self._capture.run(lambda: forward(batch))
             with torch.inference_mode():
-                pooled = stack_sites(self._pooled).float()
-                later = self._later()
-                if not later.is_ready() and later.size <= put_off:
-                    return ReducedTensors(pooled, None, later)
                 self._solve()
-                return ReducedTensors(pooled, self._token_values())
+                return ReducedTensors(stack_sites(self._pooled).float(), self._token_values())
         finally:
             self._forget()
-
-    def _later(self) -> LaterTokens:
-        batch, waiting, tokens, own = self._batch, self._waiting, self._tokens, self._own
-
-        @torch.inference_mode()
-        def solve() -> Tensor:
-            self._batch, self._waiting, self._tokens, self._own = batch, waiting, tokens, own
-            try:
-                self._solve()
-                values = self._token_values()
-                assert values is not None
-                return values
-            finally:
-                self._forget()
-
-        return LaterTokens(waiting, self.options, solve)
 
     def _token_values(self) -> Tensor | None:
         if not self._tokens:
@@ -516,17 +469,6 @@ def room_for_matrices(device: torch.device) -> int:
     """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at
     once."""
     return int(_SHARE_OF_MEMORY * total_memory(device)) if device.type == "cuda" else 0
-
-
-def room_while_compiling(device: torch.device, waiting: int) -> int:
-    """Bytes of Gram matrices of a further batch that may wait for a kernel beside `waiting` ones: a
-    quarter of what is free.
-
-    Texts of mixed lengths need several kernels, and a host that waits for one of them cannot queue
-    the next passes.
-    """
-    room = room_for_matrices(device) - waiting
-    return max(room, free_memory(device) // 4) if waiting and device.type == "cuda" else room
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:

@@ -132,10 +132,7 @@ class ProfileTask:
 
 def compile_kernels(task: ProfileTask) -> None:
     """Start compiling the kernels that a profile needs on this GPU, where a machine has none of
-    them yet.
-
-    Those for shorter texts follow when the first of them have been run: see `LaterTokens`.
-    """
+    them yet."""
     device, width = task.model.device, task.model.width
     gpu = faster.on(device)
     if gpu is None:
@@ -244,7 +241,7 @@ def _run_in_memory(
             pending.extend(encoder.run_items_of(plan, waiting.popleft(), bar.advance))
         # the host waits for a shard while another one's passes are queued; for the last one when it
         # has queued the metrics
-        while len(queued) > 1 and encoder.settled(wait=not waiting and not pending):
+        while len(queued) > 1:
             store.write(written, encoder.finish(queued.popleft()))
             written += 1
         if queued and not waiting and not pending:

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site
-from layerscope.capture.batches import is_out_of_memory
-from layerscope.capture.reduce import LaterTokens, ReducedTensors, room_while_compiling
 from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
 from layerscope.forward import BatchRunner, Plan, Prefetcher, read_rows
@@ -65,8 +63,7 @@ class ShardEncoder:
 
     On a GPU a shard's results stay on the device until all its batches are queued: the host waits
     once per shard (`run`), or for a shard while the next one's passes are queued (`run_items_of`,
-    `run_views`, `queue`, `finish`). With `on_device` the pooled vectors stay there for good, and
-    token measures whose kernel is still being compiled are put off until `settled`. With a
+    `run_views`, `queue`, `finish`). With `on_device` the pooled vectors stay there for good. With a
     `prefetcher`, rows are read before they are asked for.
     """
 
@@ -85,8 +82,6 @@ class ShardEncoder:
         self.on_device, self.prefetcher = on_device, prefetcher
         self.runner = BatchRunner(model, batch_size)
         self.empty_views = 0
-        self._late: list[tuple[LaterTokens, Callable[[Tensor], None]]] = []  # with where they go
-        self._crowded = False  # whether memory ran out since what was put off was computed
 
     def run(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> Shard:
         """Encode one shard's items and their views. `advance(n)` is told of n more done."""
@@ -114,8 +109,7 @@ class ShardEncoder:
 
         def keep_items(numbers: list[int], batch: Batch) -> None:
             on_batch()
-            reduced = self._reduce(batch, wanted)
-            puts = []
+            reduced = self.reducer.reduce(batch, self.model.run, wanted)
             for one in pending:
                 here = [
                     (k, places[number][1])
@@ -132,17 +126,8 @@ class ShardEncoder:
                     else _index([k for k, _ in here], device)
                 )
                 one.pooled[:, where, 0] = reduced.pooled.to(device)[:, some]
-                puts.append((one.values, where, some))
-
-            def put(tokens: Tensor) -> None:
-                for values, where, some in puts:
-                    if values is not None:
-                        values[:, :, where] = tokens.to(values.device)[:, :, some]
-
-            if reduced.later is not None:
-                self._late.append((reduced.later, put))
-            elif reduced.tokens is not None:
-                put(reduced.tokens)
+                if one.values is not None and reduced.tokens is not None:
+                    one.values[:, :, where] = reduced.tokens.to(device)[:, :, some]
             advance(len(numbers))
 
         self.runner.run([row for one in pending for row in one.rows], keep_items)
@@ -180,7 +165,7 @@ class ShardEncoder:
         places = pooled[:, :, 1:]
 
         def keep_views(numbers: list[int], batch: Batch) -> None:
-            reduced = self._reduce(batch, False)
+            reduced = self.reducer.reduce(batch, self.model.run, False)
             where = _index(numbers, pooled.device)
             places[:, where // n, where % n] = reduced.pooled.to(pooled.device)
             advance(len(numbers))
@@ -191,33 +176,18 @@ class ShardEncoder:
         """Have the device check its results and send the host what it needs of them; nothing
         waits."""
         finite = torch.isfinite(pending.pooled).all()
-        values = None if pending.values is None or self._late else Sent(pending.values)
+        values = None if pending.values is None else Sent(pending.values)
         return QueuedShard(pending, Sent(finite), values)
-
-    def settled(self, wait: bool = False) -> bool:
-        """Compute the token measures that are ready (all of them with `wait`), and say whether none
-        is left."""
-        for one in list(self._late):
-            if wait or one[0].is_ready():
-                one[1](one[0].solve())
-                self._late.remove(
-                    one
-                )  # not before: if memory runs out, it is computed the next time
-        return not self._late
 
     def finish(self, queued: QueuedShard) -> Shard:
         """Wait for a shard and check it."""
         pooled = queued.pending.pooled
         if not bool(queued.finite.get()):
             self.reducer.check(pooled)  # which finds the site and raises
-        values = queued.values
-        if values is None and queued.pending.values is not None:  # they had been put off
-            self.settled(wait=True)
-            values = Sent(queued.pending.values)
         numbers = (
             {}
-            if values is None
-            else dict(zip(self.reducer.fields, values.get().numpy(), strict=True))
+            if queued.values is None
+            else dict(zip(self.reducer.fields, queued.values.get().numpy(), strict=True))
         )
         if numbers:
             self.reducer.check_values(numbers)
@@ -226,17 +196,6 @@ class ShardEncoder:
             pooled if self.on_device else pooled.cpu().numpy(),  # type: ignore[arg-type]
             numbers,
         )
-
-    def _reduce(self, batch: Batch, token_level: bool) -> ReducedTensors:
-        if self._crowded:  # in the next attempt: the one that failed still holds its own memory
-            self._crowded = not self.settled(wait=True)
-        waiting = sum(later.size for later, _ in self._late)
-        room = room_while_compiling(self.model.device, waiting) if self.on_device else 0
-        try:
-            return self.reducer.reduce(batch, self.model.run, token_level, put_off=room)
-        except (RuntimeError, MemoryError) as error:
-            self._crowded = is_out_of_memory(error)
-            raise
 
 
 def _index(numbers: list[int], device: torch.device) -> Tensor:

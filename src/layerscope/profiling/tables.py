@@ -8,8 +8,6 @@ when somebody asks.
 from __future__ import annotations
 
 import math
-import os
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +40,6 @@ from layerscope.profiling.config import ProfileConfig
 from layerscope.spectra import map_concurrently
 from layerscope.spectra.execution import free_memory
 from layerscope.store import RunFolder, Shard, ShardStore, StoredVectors, atomic
-from layerscope.store.checked import DamagedFileError
 
 _AT_ONCE = 4096  # prompts
 # columns of the per-prompt table by field; a field that is not here is that of one metric,
@@ -73,12 +70,8 @@ class PromptNumbers:
     """The numbers (fields, sites, prompts) of finished shards, prompts in the order of the shards.
     Empty: none were asked for."""
 
-    def __init__(
-        self, fields: Sequence[str], sites: int, prompts: np.ndarray, values: np.ndarray | Path
-    ) -> None:
-        self.fields, self.sites, self.prompts = list(fields), sites, prompts
-        self._values = values
-        self._sums: dict[tuple[int, int], int] = {}  # CRC-32 of each row of a file
+    def __init__(self, fields: Sequence[str], prompts: np.ndarray, values: np.ndarray) -> None:
+        self.fields, self.prompts, self._values = list(fields), prompts, values
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> PromptNumbers:
@@ -86,72 +79,38 @@ class PromptNumbers:
         prompts = np.concatenate([shard.prompts for shard in shards])
         fields = list(shards[0].values)
         if not fields:
-            return cls([], 0, prompts, np.empty((0, 0, len(prompts))))
+            return cls([], prompts, np.empty((0, 0, len(prompts))))
         values = np.stack(
             [np.concatenate([shard.values[name] for shard in shards], axis=1) for name in fields]
         )
-        return cls(fields, values.shape[1], prompts, values)
+        return cls(fields, prompts, values)
 
     @classmethod
     def gathered(cls, store: ShardStore, shards: Sequence[np.ndarray], file: Path) -> PromptNumbers:
-        """Of shards on disk, written into one file where a site's numbers lie side by side. A few
-        shards are read at a time."""
-        prompts = np.concatenate(shards)
-        first = store.read(0).values
-        fields = list(first)
-        sites = len(first[fields[0]]) if fields else 0
-        made = cls(fields, sites, prompts, file)
-        if not fields:
-            return made
+        """Of shards on disk, written into one file where a site's numbers lie side by side."""
+        first = store.read(0)
+        if not first.values:
+            return cls.of([replace(first, prompts=np.concatenate(shards))])
+        fields, prompts = list(first.values), np.concatenate(shards)
+        shape = (len(fields), len(first.values[fields[0]]), len(prompts))
         with atomic.explained(file):
-            made._gather(store, shards, file)
-        return made
+            atomic.reserve(file, 8 * math.prod(shape))
+        values = np.memmap(file, np.float64, "r+", shape=shape)
+        start = 0
+        for index, shard in enumerate(shards):
+            numbers = store.read(index).values
+            for i, name in enumerate(fields):
+                values[i, :, start : start + len(shard)] = numbers[name]
+            start += len(shard)
+        return cls(fields, prompts, values)
 
-    def _gather(self, store: ShardStore, shards: Sequence[np.ndarray], file: Path) -> None:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            start, waiting = 0, []
-            for index in range(len(shards)):
-                waiting.append(store.read(index).values)
-                if len(waiting) * len(shards[0]) >= _AT_ONCE or index + 1 == len(shards):
-                    block = np.stack(
-                        [
-                            np.concatenate([values[name] for values in waiting], axis=1)
-                            for name in self.fields
-                        ]
-                    )
-                    self._write(descriptor, block.astype(np.float64, copy=False), start)
-                    start, waiting = start + block.shape[2], []
-        finally:
-            os.close(descriptor)
-
-    def _write(self, descriptor: int, block: np.ndarray, start: int) -> None:
-        for i, by_site in enumerate(block):
-            for j, numbers in enumerate(by_site):
-                at = memoryview(np.ascontiguousarray(numbers).tobytes())
-                self._sums[i, j] = zlib.crc32(at, self._sums.get((i, j), 0))
-                where = 8 * ((i * self.sites + j) * len(self.prompts) + start)
-                while at:  # a full disk writes less than asked for, then says so
-                    done = os.pwrite(descriptor, at, where)
-                    at, where = at[done:], where + done
-
-    def row(self, field: str, site: int, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """One field's numbers at a site (prompts,), or of some prompts."""
-        i, n = self.fields.index(field), len(self.prompts)
-        stop = n if stop is None else min(stop, n)
-        if isinstance(self._values, np.ndarray):
-            return self._values[i, site, start:stop]
-        where = 8 * ((i * self.sites + site) * n + start)
-        numbers = np.fromfile(self._values, dtype=np.float64, count=stop - start, offset=where)
-        if len(numbers) != stop - start or (
-            start == 0 and stop == n and zlib.crc32(numbers.data) != self._sums[i, site]
-        ):
-            raise DamagedFileError(self._values, "its checksum does not match")
-        return numbers
+    def row(self, field: str, site: int) -> np.ndarray:
+        """One field's numbers at a site (prompts,)."""
+        return self._values[self.fields.index(field), site]
 
     def block(self, field: str, start: int, stop: int) -> np.ndarray:
         """One field's numbers of some prompts (sites, prompts)."""
-        return np.stack([self.row(field, site, start, stop) for site in range(self.sites)])
+        return self._values[self.fields.index(field), :, start:stop]
 
 
 class PromptOrder:

@@ -276,7 +276,3 @@ def test_determinants_are_asked_for_where_they_give_the_entropy(monkeypatch):
         Options(clamp_gram=True),
     ):  # other orders; entries cut off make eigenvalues negative
         assert (measures.token_entropy(gram.clone(), options) > 0).all()
-
-
-def test_on_a_cpu_there_is_nothing_to_wait_for():
-    assert measures.is_entropy_ready(torch.eye(3).unsqueeze(0), Options())

@@ -15,7 +15,7 @@ from layerscope_gpu import (
     tokens,
     whitening,
 )
-from layerscope_gpu.cuda import UnusableError, is_ready
+from layerscope_gpu.cuda import UnusableError
 from layerscope_gpu.eigenvalues import (
     eigvalsh,
     entropy_source,
@@ -40,7 +40,6 @@ __all__ = [
     "entropy_source",
     "exact_entropy",
     "factors",
-    "is_ready",
     "kernel_source",
     "passes",
     "precision",

@@ -78,23 +78,6 @@ def compile_ahead(sources: Iterable[str], architecture: str) -> None:
         pool.shutdown(wait=False)
 
 
-def is_ready(source: str, index: int) -> bool:
-    """Whether a device's kernel can be used without waiting. If it must be compiled first, that is
-    begun, in the background."""
-    try:
-        architecture = architecture_of(index)
-        compile_ahead([source], architecture)
-    except (UnusableError, OSError, RuntimeError):  # whoever uses it is told
-        return True
-    return not is_compiling(source, architecture)
-
-
-def is_compiling(source: str, architecture: str) -> bool:
-    """Whether a kernel is being compiled in the background: whoever uses it now waits for that."""
-    waiting = _ahead.get((source, architecture))
-    return waiting is not None and not waiting.done()
-
-
 def architecture_of(index: int) -> str:
     """What kernels for a device are compiled for, such as `sm_90`."""
     major, minor = torch.cuda.get_device_capability(index)

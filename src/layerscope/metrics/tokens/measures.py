@@ -259,16 +259,6 @@ def entropy_kernel(n: int, options: Options, device: torch.device) -> str | None
     )
 
 
-def is_entropy_ready(matrices: Tensor, options: Options) -> bool:
-    """Whether `token_entropy` of some matrices can begin: not while its kernel is being
-    compiled."""
-    gpu = faster.on(matrices.device)
-    if gpu is None or matrices.dtype != torch.float32:
-        return True
-    source = entropy_kernel(matrices.shape[-1], options, matrices.device)
-    return source is None or gpu.is_ready(source, matrices.device.index)
-
-
 def _sum_without(states: Tensor, position: Tensor, total: Tensor | None) -> Tensor:
     """The sum of each prompt's states (B, D) but one, float64."""
     if (
