@@ -167,16 +167,13 @@ def measure(
     length: int,
     repeats: int,
     peak: float,
-    memory: str | None,
 ) -> dict[str, object]:
     """Return one line of the table."""
     settings = CASES[case]
     batches = bare_batches(model, corpus, length, **settings)
 
     def work() -> object:
-        return layerscope.profile(
-            model, corpus, max_length=length, progress=False, memory=memory, **settings
-        )
+        return layerscope.profile(model, corpus, max_length=length, progress=False, **settings)
 
     run_bare(model, batches[:2])
     torch.cuda.reset_peak_memory_stats()
@@ -226,7 +223,6 @@ def main() -> None:
     parser.add_argument("--texts", nargs="+", help="corpora or files to draw --prompts from")
     parser.add_argument("--tokenizer", default="smollm2-135m", help="whose reads --texts")
     parser.add_argument("--peak", type=float, default=790, help="TFLOP/s of the chip")
-    parser.add_argument("--memory", help="a bound for the profile, such as 5GB")
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16", flush=True)
     for shape in args.shapes:
@@ -247,7 +243,7 @@ def main() -> None:
             for case in args.cases:
                 if case == "b approximate" and length < 256:
                     continue
-                line = measure(model, corpus, case, length, args.repeats, args.peak, args.memory)
+                line = measure(model, corpus, case, length, args.repeats, args.peak)
                 print(json.dumps({"shape": shape, **line}), flush=True)
         del model
         torch.cuda.empty_cache()

@@ -90,11 +90,7 @@ def test_a_dataset_of_the_hub(hub: SimpleNamespace) -> None:
     assert corpus.name == "some-org/some-name:conf/test"
     assert corpus.source["kind"] == "hub"
     assert corpus.source["column"] == "text"
-    assert load_corpus("hub:some-org/some-name").texts == ("a text",)
-    assert hub.calls == [
-        ("some-org/some-name", "conf", "test", False),
-        ("some-org/some-name", None, "train", False),
-    ]
+    assert hub.calls == [("some-org/some-name", "conf", "test", False)]
 
 
 def test_columns(hub: SimpleNamespace) -> None:

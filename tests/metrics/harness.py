@@ -383,7 +383,7 @@ def check_bounds(name: str) -> None:
 
 
 def check_accumulation(name: str) -> None:
-    """Batches, their order, merges, keys and inference mode change no value and no interval."""
+    """Batches, their order, keys and inference mode change no value and no interval."""
     for samples in SAMPLES.values():
         count = len(samples)
         for keyed in (True, False):
@@ -396,12 +396,6 @@ def check_accumulation(name: str) -> None:
                 add(metric, samples, order[start : start + 16], keyed)
             assert_same(metric.compute(), whole)
             assert facts(metric.compute()).tolist() == facts(metric.compute()).tolist()
-            first, *others = (get_metric(name)() for _ in range(3))
-            for worker, part in zip((*others, first), np.split(order, [5, 40]), strict=True):
-                add(worker, samples, part, keyed)
-            for other in others:
-                first.merge(other)
-            assert_same(first.compute(), whole)
     with torch.inference_mode():
         assert_same(accumulate(name, samples, 16, keyed).compute(), whole)
 

@@ -88,10 +88,8 @@ def test_other_values_of_the_same_prompts() -> None:
         )
         assert (one.value, one.n, one.undefined) == (other.value, other.n, other.undefined)
         np.testing.assert_array_equal(one.influence, other.influence)
-    more = PromptValues(7)
-    more.update(np.array([1.0]), np.array([2]), np.array([0], dtype=np.uint64))
     for data in (plain, same):
-        data.merge(more)
+        data.update(np.array([1.0]), np.array([2]), np.array([0], dtype=np.uint64))
     for one, other in zip(plain.ordered(), same.ordered(), strict=True):
         np.testing.assert_array_equal(np.sort(one), np.sort(other))
     with pytest.raises(ValueError, match="59 values for 60 prompts"):

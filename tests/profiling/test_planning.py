@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from layerscope import forward
+from layerscope.capture import Reducer
 from layerscope.data import Corpus
 from layerscope.errors import DataError, NonFiniteStatesError
 from layerscope.forward import EarlyPlanner, Prefetcher, make_plan
@@ -271,15 +272,15 @@ def test_the_bar_counts_every_text_once(model: LoadedModel) -> None:
 
 def test_states_that_are_not_finite_are_still_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt_neox")
-    reduce = ShardEncoder._reduce
+    reduce = Reducer.reduce
 
-    def broken(self: ShardEncoder, batch: Any, token_level: bool) -> Any:
-        kept = reduce(self, batch, token_level)
+    def broken(self: Reducer, *given: Any) -> Any:
+        kept = reduce(self, *given)
         pooled = kept.pooled.clone()
         pooled[2, 0] = torch.inf
         return replace(kept, pooled=pooled)
 
-    monkeypatch.setattr(ShardEncoder, "_reduce", broken)
+    monkeypatch.setattr(Reducer, "reduce", broken)
     with pytest.raises(NonFiniteStatesError, match=r"infinite values in the states at block\.1 "):
         make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
 

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from layerscope.core.runs import run_kinds
-from layerscope.core.tables import plain_columns
 from layerscope.report.write import write_report
 from tests.report.synthetic import (
     synthetic_evaluation,
@@ -46,17 +44,3 @@ def test_every_kind_on_a_page_with_missing_values(kind: str, tmp_path: Path) -> 
 
 def test_every_kind_is_covered() -> None:
     assert {name for name in run_kinds if run_kinds.source(name) is None} - {"choice"} == set(KINDS)
-
-
-def test_plain_columns_keep_numbers_and_missing_values() -> None:
-    table = pd.DataFrame(
-        {"a": [1, 2], "b": [1, None], "c": [True, None], "d": ["x", None], "e": [0.5, 1.5]}
-    )
-    plain = plain_columns(table.convert_dtypes())
-    assert plain["a"].tolist() == [1, 2]
-    assert plain["a"].dtype.kind == "i"
-    assert plain["b"].tolist()[0] == 1.0
-    assert np.isnan(plain["b"].tolist()[1])
-    assert plain["c"].tolist() == [True, None]
-    assert plain["d"].tolist() == ["x", None]
-    assert plain["e"].tolist() == [0.5, 1.5]

@@ -294,9 +294,6 @@ class Running(CommandOptions):
     batch_size: int | None = option(
         None, panel=ENGINES, help="Maximum items per batch. (default: automatic)"
     )
-    memory: str | None = option(
-        None, panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)"
-    )
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, as the functions of the library take it."""

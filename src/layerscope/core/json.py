@@ -20,8 +20,6 @@ _VALUES: dict[type, str] = {dict: "an object", list: "a list", type(None): "null
 
 def json_problem(error: Exception) -> str:
     """Return why a JSON text could not be read."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
     return str(error).partition(";")[0]
@@ -31,7 +29,7 @@ def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = 
     """Return the value of a JSON text; `where` names the text in the error."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         line = f", line {problem.lineno}" if isinstance(problem, json.JSONDecodeError) else ""
         raise error(f"{where}{line} is not readable JSON: {json_problem(problem)}.") from problem
 

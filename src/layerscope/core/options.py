@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.errors import InvalidValueError
 
 __all__ = ["EngineOptions", "ModelOptions"]
 
@@ -98,18 +98,11 @@ class EngineOptions(OptionGroup):
     workers: int | None = None
     gpus_per_worker: float | None = None
     batch_size: int | None = None
-    memory: int | str | None = None  # of a GPU: bytes, or text such as `8GB`
 
     @classmethod
     def take(cls, keywords: dict[str, Any]) -> Self:
-        """As `OptionGroup.take`, with the size of the memory in bytes."""
+        """As `OptionGroup.take`; a batch holds at least one item."""
         options = super().take(keywords)
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidValueError(f"batch_size must be at least 1, not {options.batch_size}.")
-        if options.memory is None:
-            return options
-        if getattr(options.engine, "remote", options.engine == "ray"):
-            raise LayerscopeError(
-                "memory bounds this process: leave it out where workers of a cluster run the model."
-            )
-        return replace(options, memory=parse_size(options.memory))
+        return options

@@ -140,8 +140,7 @@ def load_corpus(
       was read until then.
     - `text_filter`: `paper`, `released` or `none`; a catalogued corpus may have its own.
 
-    If a name is both a folder and a hub dataset, it means the folder; `hub:org/name` always means
-    the hub.
+    If a name is both a folder and a hub dataset, it means the folder.
 
     >>> corpus = load_corpus(["one text", "", "another"])
     >>> corpus.texts, corpus.dropped
@@ -329,7 +328,7 @@ def refuse_missing(data: Any) -> None:
     ).endswith(SUFFIXES):
         return
     if (
-        not str(data).startswith(("hub:", "http:", "https:"))
+        not str(data).startswith(("http:", "https:"))
         and locate(data, catalogue.CORPORA, SUFFIXES) is None
     ):
         raise _missing(str(data))

@@ -243,7 +243,7 @@ def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
             raise DataError(
                 f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it."
             ) from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(
                 f"{path} is not valid JSON: {json_problem(error)}. Correct it."
             ) from error
@@ -270,7 +270,7 @@ def json_lines(
             continue
         try:
             yield number, json.loads(line, parse_float=parse_float)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(
                 f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one {expected}."
             ) from error

@@ -8,8 +8,6 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerscope.errors import DataError
-
 _SPEC = re.compile(
     r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?",
     re.ASCII,
@@ -51,27 +49,17 @@ def locate(
     """What a spec names: a catalogued name (a text), what lies on this machine (a path), a hub
     dataset, or nothing.
 
-    What ends like a file, or lies in a folder that exists, is not looked for on the hub;
-    `hub:org/name` always is.
+    What ends like a file, or lies in a folder that exists, is not looked for on the hub.
     """
     text = os.fspath(spec)
     if isinstance(spec, str) and text in catalogued:
         return text
-    named = isinstance(spec, str) and text.startswith("hub:")
-    hub = parse_hub_spec(text.removeprefix("hub:")) if isinstance(spec, str) else None
-    if named and hub is None:
-        raise DataError(
-            f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split."
-        )
+    hub = parse_hub_spec(text) if isinstance(spec, str) else None
     path = Path(text).expanduser()
     try:
         found, folder = path.exists(), path.parent.is_dir()
     except (OSError, ValueError):  # too long or too odd to be asked for as a path at all
         found, folder = False, False
-    if found and not named:
+    if found:
         return path
-    return (
-        hub
-        if named or not (folder or text.lower().removesuffix(".gz").endswith(suffixes))
-        else None
-    )
+    return None if folder or text.lower().removesuffix(".gz").endswith(suffixes) else hub

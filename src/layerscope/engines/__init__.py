@@ -18,7 +18,6 @@ from layerscope.engines.base import (
 )
 from layerscope.engines.ray import RayEngine
 from layerscope.errors import InvalidValueError, UnknownNameError
-from layerscope.spectra.execution import memory_bound
 
 __all__ = [
     "ENGINES",
@@ -71,8 +70,7 @@ def engine_in_use(options: EngineOptions) -> Iterator[Engine]:
     its owner may go on."""
     opened = open_engine(options)
     try:
-        with memory_bound(options.memory):  # type: ignore[arg-type]
-            yield opened
+        yield opened
     finally:
         if opened is not options.engine:
             opened.close()

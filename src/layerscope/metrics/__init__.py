@@ -1,4 +1,4 @@
-"""Representation metrics: pure functions on tensors, and accumulators with `update`, `merge` and
+"""Representation metrics: pure functions on tensors, and accumulators with `update` and
 `compute`.
 
 Imports only torch, numpy, the standard library and `layerscope.core`. Adding a metric is adding a

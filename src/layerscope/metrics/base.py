@@ -108,9 +108,9 @@ _DATA: dict[str, Callable[[], Any]] = {
 
 
 class Metric(Generic[Data]):
-    """An accumulator: `update` with samples, `merge` with another one, `compute` at the end.
+    """An accumulator: `update` with samples, `compute` at the end.
 
-    Batches, their order and the split into merged accumulators do not change the result. Several
+    Batches and their order do not change the result. Several
     metrics that read the same samples may share one `data` (see `estimate`), which is how a profile
     computes them.
     """
@@ -129,11 +129,6 @@ class Metric(Generic[Data]):
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Add samples; the arguments are those of this metric's data."""
         self.data.update(*args, **kwargs)  # type: ignore[attr-defined]
-        return self
-
-    def merge(self, other: Self) -> Self:
-        """Add what another accumulator of the same metric has seen."""
-        self.data.merge(other.data)  # type: ignore[attr-defined]
         return self
 
     def estimate(self, data: Data) -> Estimate:

@@ -2,7 +2,7 @@
 of views.
 
 They keep blocks as they came (a block may be a memory-mapped array: nothing is copied until it is
-read) and put them into a canonical order, so that batches, their order and merges do not matter.
+read) and put them into a canonical order, so that batches and their order do not matter.
 Order only matters where random draws meet samples (permutations, resamples, folds): it follows
 `keys` where given (a hash of each text, say), else the values, shuffled.
 """
@@ -75,12 +75,6 @@ class PromptValues:
         self._ordered = self._sizes = self._sorted_keys = None
         block = _array(values, 1).astype(np.float64)
         self._blocks.append((block, _array(tokens, 1).astype(np.int64), _keys(keys, len(block))))
-
-    def merge(self, other: PromptValues) -> None:
-        """Add another container's prompts."""
-        self.width = self.width if self.width is not None else other.width
-        self._ordered = self._sizes = self._sorted_keys = None
-        self._blocks += other._blocks
 
     def __len__(self) -> int:
         return sum(len(b[0]) for b in self._blocks)
@@ -194,13 +188,6 @@ class _Vectors:
             raise ValueError(
                 f"vectors of shape {block.shape[1:]} do not fit those so far {self._blocks[0][0].shape[1:]}"
             )
-
-    def merge(self, other: Any) -> None:
-        """Add another container's vectors."""
-        for block, _ in other._blocks[:1]:
-            self._check_shape(block)
-        self._blocks += other._blocks
-        self._memo, self._by_keys = {}, {}
 
     def share_order(self, shared: dict[Any, Any]) -> None:
         """Cache in `shared` whatever depends on the keys alone, for vectors of the same prompts in

@@ -136,13 +136,6 @@ def resolve(
     folder, commit = hub_snapshot(
         match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code
     )
-    if (
-        not offline
-        and not any(folder.glob("*.safetensors"))
-        and (folder / "config.json").is_file()
-        and not allow_pickle
-    ):
-        _explain_other_weights(match["repo"], commit)
     try:
         return _local_source(folder, match["repo"], "hub", allow_pickle, commit)
     except ModelError as error:
@@ -217,23 +210,20 @@ def _local_source(
         pickled = True
         if not weights:
             raise ModelError(
-                f"{path} holds no weights: no *.safetensors and no .gguf file. {MODEL_FORMS}"
+                f"{path} holds no weights: no *.safetensors and no .gguf file. Of the hub, pickled weights are "
+                f"fetched with allow_pickle=True. {MODEL_FORMS}"
             )
         if not allow_pickle:
-            raise _pickled_only(path, weights[0].name)
+            raise ModelError(
+                f"{path} holds pickled weights only ({weights[0].name}), and unpickling can run code. Convert them "
+                "to safetensors, or pass allow_pickle=True if you trust where they come from."
+            )
     facts = _marker(path)
     quantized = config.get("quantization_config")
     named = quantized.get("quant_method") if isinstance(quantized, dict) else None
     method = named if isinstance(named, str) else None
     return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
                   facts.get("license"), pickled, root)  # fmt: skip
-
-
-def _pickled_only(where: str | Path, file: str) -> ModelError:
-    return ModelError(
-        f"{where} holds pickled weights only ({file}), and unpickling can run code. Convert them to safetensors, or pass "
-        "allow_pickle=True if you trust where they come from."
-    )
 
 
 def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
@@ -308,26 +298,6 @@ def hub_snapshot(
             )
         )
     return folder, folder.name
-
-
-def _explain_other_weights(repo: str, commit: str) -> None:
-    """Say what weights a repository has, where it has no safetensors."""
-    from huggingface_hub import HfApi
-
-    try:
-        names = HfApi().list_repo_files(repo, revision=commit)
-    except Exception:  # only a better message is lost
-        return
-    pickled = next(
-        (name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))), None
-    )
-    ggufs = [name for name in names if name.endswith(".gguf")]
-    if pickled is not None:
-        raise _pickled_only(repo, pickled)
-    if ggufs:
-        raise ModelError(
-            f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path."
-        )
 
 
 def files_sha256(paths: Iterable[Path]) -> str:

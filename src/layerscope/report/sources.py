@@ -12,7 +12,6 @@ import pandas as pd
 from layerscope.core.charts import Chart, ChoiceGrid, Line
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.core.tables import plain_columns
 from layerscope.maps import LayerMap
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
@@ -136,9 +135,6 @@ class Block(Common):
     grid: ChoiceGrid | None = None
     inline: list[str] = field(default_factory=list)
     private: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.tables = {title: plain_columns(table) for title, table in self.tables.items()}
 
     def told(self, headline: str) -> list[str]:
         """What the block itself says under a headline."""

@@ -1,5 +1,4 @@
-"""How matrices are computed: precision, threads, transfers, and how much of a GPU's memory a run
-may use."""
+"""How matrices are computed: precision, threads, transfers, and what memory a GPU has."""
 
 from __future__ import annotations
 
@@ -11,9 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-
-from layerscope.core.formatting import describe_size
-from layerscope.errors import LayerscopeError
 
 
 @contextmanager
@@ -117,55 +113,9 @@ def map_concurrently(
     )
 
 
-_allowed: int | None = (
-    None  # bytes, of every GPU; torch has one allocator per process, so there is one bound
-)
-
-
-@contextmanager
-def memory_bound(most: int | None) -> Iterator[None]:
-    """Inside this block torch takes at most `most` bytes of a GPU (weights included; the driver's
-    own share comes on top).
-
-    What is done in parts, such as batches and layers that are solved together, is sized by what is
-    left.
-    """
-    global _allowed
-    before = _allowed
-    if most is None:
-        yield
-        return
-    if not torch.cuda.is_available():
-        raise LayerscopeError(
-            "memory= bounds the memory of a GPU, and none can be used here: leave it out."
-        )
-    taken = max(torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count()))
-    if most <= taken:
-        raise LayerscopeError(
-            f"memory= allows {describe_size(most)}, and {describe_size(taken)} are in use: allow more."
-        )
-    _set(most)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(limit: int | None) -> None:
-    global _allowed
-    _allowed = limit
-    for index in range(torch.cuda.device_count()):
-        share = 1.0 if limit is None else min(1.0, limit / torch.cuda.mem_get_info(index)[1])
-        torch.cuda.set_per_process_memory_fraction(share, index)
-
-
 def free_memory(device: torch.device | None) -> int:
-    """Bytes that are left on a GPU for this process; under a bound, with those that torch holds and
-    does not use."""
-    free, _ = torch.cuda.mem_get_info(device)
-    taken = torch.cuda.memory_allocated(device)
-    unused = torch.cuda.memory_reserved(device) - taken
-    return free if _allowed is None else max(0, min(free + unused, _allowed - taken))
+    """Bytes that are left on a GPU."""
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -174,6 +124,5 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def total_memory(device: torch.device | None) -> int:
-    """Bytes that this process may use of a GPU, those in use included."""
-    _, total = torch.cuda.mem_get_info(device)
-    return total if _allowed is None else min(total, _allowed)
+    """Bytes of a GPU, those in use included."""
+    return torch.cuda.mem_get_info(device)[1]

@@ -205,7 +205,7 @@ def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:
         if advice := os_advice(error):
             raise RunFolderError(f"cannot read {folder}: {advice}") from error
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     return chunk, [keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)]
 
