@@ -12,7 +12,7 @@ something else of them (studies).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
@@ -130,7 +130,7 @@ class Plan:
     no_tokens: int
     max_length: int
     shards: list[np.ndarray]
-    rows: PlannedRows | None = None
+    rows: Mapping[int, Row] | None = None
     """What the model is run on, for every item, where that takes little memory."""
 
     @property
@@ -139,20 +139,12 @@ class Plan:
         return int(sum(len(s) for s in self.shards))
 
 
-class PlannedRows:
-    """Rows by number of item, in one or several parts."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        count = 1 + max(int(part.numbers.max(initial=-1)) for part in parts)
-        self._part, self._place = np.full(count, -1), np.zeros(count, dtype=np.int64)
-        for i, part in enumerate(parts):
-            self._part[part.numbers], self._place[part.numbers] = i, np.arange(len(part.numbers))
-
-    def __getitem__(self, number: int) -> Row:
-        rows = self._parts[int(self._part[number])].rows
-        assert rows is not None
-        return rows[int(self._place[number])]
+def _rows_by_number(parts: Sequence[Part]) -> dict[int, Row]:
+    return {
+        int(number): row
+        for part in parts
+        for number, row in zip(part.numbers, part.rows or (), strict=True)
+    }
 
 
 def make_plan(reader: ItemReader, shard_size: int) -> Plan:
@@ -213,7 +205,7 @@ def _plan(
         count - usable,
         limit,
         shards,
-        PlannedRows(parts) if in_memory else None,
+        _rows_by_number(parts) if in_memory else None,
     )
 
 
@@ -270,7 +262,7 @@ class EarlyPlanner:
         nothing = np.empty(0)
         limit = self.reader.max_length or int(first.lengths.max())
         shards = _first_shards(first, self.per_batch, self.shard_size)
-        return Plan(nothing, nothing, nothing, 0, limit, shards, PlannedRows([first]))
+        return Plan(nothing, nothing, nothing, 0, limit, shards, _rows_by_number([first]))
 
     def start(self) -> None:
         """Look at the other items, in the background: once the GPU has a batch, since that takes

@@ -138,14 +138,6 @@ def test_a_damaged_part_is_read_again(
     )
 
 
-def test_documents_of_a_folder_are_its_own(tmp_path: Path) -> None:
-    (tmp_path / "private.txt").write_text("the secret")
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.txt").write_text("hello there")
-    (tmp_path / "docs" / "b.txt").symlink_to(tmp_path / "private.txt")
-    assert list(load_corpus(tmp_path / "docs").texts) == ["hello there"]
-
-
 def test_mutated_workbooks(tmp_path: Path) -> None:
     pytest.importorskip("python_calamine")
     rows = [["text", "n"], *([f"words {i}", i] for i in range(9))]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from layerscope.core.runs import run_kinds
@@ -30,14 +29,8 @@ def test_every_kind_on_a_page_with_missing_values(kind: str, tmp_path: Path) -> 
     run = KINDS[kind]()
     if kind == "profile":  # each metric is drawn alike
         run.table = run.table[run.table["metric"].isin(["prompt_entropy", "infonce"])]
-    table = (
-        (run.scores if kind == "evaluation" else run.table).reset_index(drop=True).convert_dtypes()
-    )
-    more = {"block": "Int64", "share": "Float64", "kept": "boolean", "word": "string"}
-    table = table.assign(
-        **{name: pd.array([pd.NA] * len(table), dtype=dtype) for name, dtype in more.items()}
-    )
-    table = table.assign(block=pd.array([1, *[pd.NA] * (len(table) - 1)], dtype="Int64"))
+    table = (run.scores if kind == "evaluation" else run.table).reset_index(drop=True)
+    table = table.assign(block=[1.0, *[np.nan] * (len(table) - 1)], word=None, share=np.nan)
     setattr(run, "scores" if kind == "evaluation" else "table", table)
     assert b"<NA>" not in write_report([run], tmp_path / "page.html").read_bytes()
 

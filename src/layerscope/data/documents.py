@@ -17,10 +17,6 @@ def read_documents(folder: Path, encoding: str | None = None, whole: bool = Fals
     found = sorted(
         path for path in folder.rglob("*") if path.suffix.lower() in DOCUMENTS and path.is_file()
     )
-    inside = folder.resolve()
-    found = [
-        path for path in found if path.resolve().is_relative_to(inside)
-    ]  # a link may lead to a file of somebody else
     files = [
         path
         for path in found

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from threading import Thread
 from typing import Any
 
@@ -80,35 +79,8 @@ class Part:
     numbers: np.ndarray
     lengths: np.ndarray
     truncated: np.ndarray
-    rows: Sequence[Row] | TokenRows | EncodedRows | None
+    rows: Sequence[Row] | None
     size: int
-
-
-@dataclass(frozen=True)
-class TokenRows:
-    """Token ids of many texts in one array: an array for each text would cost more than its
-    tokens."""
-
-    tokens: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.tokens[self.starts[index] : self.starts[index] + self.lengths[index]]
-
-
-class EncodedRows:
-    """Token ids of texts as a tokenizer gives them: arrays are made one by one, while a GPU works,
-    and no plan waits for them."""
-
-    def __init__(self, encodings: Sequence[Any]) -> None:
-        self._rows = list(encodings)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        row = self._rows[index]
-        if not isinstance(row, np.ndarray):
-            row = self._rows[index] = np.array(row.ids, dtype=np.int32)
-        return row
 
 
 class ItemReader(AbstractContextManager["ItemReader"]):
@@ -207,35 +179,15 @@ class TextReader(ItemReader):
     def survey(self, numbers: np.ndarray) -> Part:
         lengths = np.zeros(len(numbers), dtype=np.int64)
         truncated = np.zeros(len(numbers), dtype=bool)
-        rows: list[np.ndarray] | None = [np.empty(0, np.int32)]
+        rows: list[Row] = []
         for start in range(0, len(numbers), _CHUNK):
-            made = self.model.tokenize(
-                [self.texts[i] for i in numbers[start : start + _CHUNK].tolist()], self.max_length
-            )
             part = slice(start, start + _CHUNK)
-            lengths[part], truncated[part] = (
-                [len(encoding) for encoding in made.encodings],
-                made.truncated,
-            )
-            if (
-                len(numbers) <= _CHUNK
-                and lengths.sum() <= _MOST_TOKENS
-                and self.model.device.type == "cuda"
-            ):
-                return Part(
-                    numbers, lengths, truncated, EncodedRows(made.encodings), int(lengths.sum())
-                )
-            if rows is not None:
-                rows.append(
-                    np.fromiter(chain.from_iterable(made.ids), np.int32, int(lengths[part].sum()))
-                )
-                rows = rows if lengths.sum() <= self.most_kept else None
-        kept = (
-            None
-            if rows is None
-            else TokenRows(np.concatenate(rows), np.cumsum(lengths) - lengths, lengths)
-        )
-        return Part(numbers, lengths, truncated, kept, int(lengths.sum()))
+            made = self.model.tokenize([self.texts[i] for i in numbers[part]], self.max_length)
+            lengths[part], truncated[part] = [len(one) for one in made.encodings], made.truncated
+            if lengths.sum() <= self.most_kept:
+                rows += [np.array(ids, np.int32) for ids in made.ids]
+        size = int(lengths.sum())
+        return Part(numbers, lengths, truncated, rows if size <= self.most_kept else None, size)
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         return self.model.tokenize([self.texts[int(i)] for i in numbers], self.max_length).ids

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from layerscope.models.pretrained import check_input
 from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16
 from layerscope.models.source import (
     Source,
-    files_sha256,
     module_sha256,
     read_config,
     resolve,
@@ -59,15 +57,6 @@ def load(
 
     A model that reads no texts is loaded by the package that adds its family.
     """
-    given = {name: value for name, value in locals().items() if name not in ("spec", "offline")}
-    if not isinstance(spec, str | Path):
-        usual = signature(load).parameters
-        return open_model(
-            spec,
-            None,
-            offline,
-            {name: one for name, one in given.items() if one != usual[name].default},
-        )
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
     if family is not None:
@@ -80,7 +69,14 @@ def load(
     if adapters:
         require("adapters")
     located = [adapting.locate(adapter, offline) for adapter in adapters]
-    source = find_source(spec, offline, given)
+    source = resolve(
+        spec,
+        offline,
+        revision=revision,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+    )
+    _check_remote_code(source, trust_remote_code)
     if source.gguf is not None:
         require("gguf")
     files = {path: file_state(path) for path in source.weights}
@@ -210,34 +206,6 @@ def find_source(model: str | Path, offline: bool, model_options: Mapping[str, An
     source = resolve(model, offline, **given)
     _check_remote_code(source, bool(given.get("trust_remote_code")))
     return source
-
-
-def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a model that change its states, besides files; the default precision whether
-    it was given or not.
-
-    >>> decisive_options({"device": "cpu", "bidirectional": True})
-    {'dtype': 'float32', 'bidirectional': 'True'}
-    """
-    elsewhere = ("device", "device_map", "adapters", "revision")
-    return {"dtype": "float32"} | {
-        k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)
-    }
-
-
-def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a model given by name from others before it is loaded: its files, its adapters'
-    and its options."""
-    source = find_source(model, offline, options)
-    return {
-        "options": decisive_options(options),
-        "weights_sha256": source.weights_sha256(),
-        "settings_sha256": source.settings_files_sha256(),
-        "adapters": [
-            files_sha256(adapting.locate(adapter, offline).path.glob("*"))
-            for adapter in options.get("adapters") or ()
-        ],
-    }
 
 
 def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:

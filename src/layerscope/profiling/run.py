@@ -240,7 +240,7 @@ class Profile(StoredRun):
 
     def plot(
         self,
-        *others: Profile | str | Path | Sequence[str],
+        *others: Profile | str | Path,
         metrics: Sequence[str] | None = None,
         **options: Any,
     ) -> Figure:
@@ -255,10 +255,6 @@ class Profile(StoredRun):
                 runs.append(Profile.load(other))
             elif isinstance(other, Profile):
                 runs.append(other)
-            elif (
-                isinstance(other, Sequence) and metrics is None
-            ):  # the names of metrics, as the first argument
-                metrics = other
             else:
                 raise InvalidValueError(
                     f"plot takes runs or their folders, not {type(other).__name__}."

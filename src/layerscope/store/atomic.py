@@ -77,22 +77,12 @@ def sync_folder(folder: Path) -> None:
     name is not."""
     if os.name == "nt":
         return  # folders cannot be opened there
-    try:
+    with contextlib.suppress(OSError):  # some network disks cannot
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that can be written but not listed
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-            errno.EBADF,
-            errno.ENOSYS,
-        ):  # some network disks cannot
-            raise
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def free_name(path: Path, ending: str) -> Path:
