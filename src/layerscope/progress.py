@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from layerscope.core.formatting import format_duration
 from layerscope.errors import printable
 
 __all__ = ["Progress", "progress_bar"]
@@ -26,33 +24,13 @@ class Progress(Protocol):
         return
 
 
-class Finish:
-    """When all stages together should be over, as far as that was said."""
-
-    at: float | None = None
-
-    def expect(self, seconds: float) -> None:
-        """All that is left should take so long."""
-        self.at = time.monotonic() + seconds
-
-    def left(self, stage: float) -> str:
-        """What is left in all, in words, where this stage alone takes `stage` more seconds."""
-        whole = 0.0 if self.at is None else self.at - time.monotonic()
-        return (
-            f"about {format_duration(max(whole, stage))} left{'' if self.at is None else ' in all'}"
-        )
-
-
 class Silent(Progress):
     """No progress bar."""
 
 
-class Bar(Finish):
+class Bar:
     """tqdm's bar on stderr, the same in a terminal and in a notebook; a stage that is over leaves
-    nothing behind.
-
-    Where it is known how long all stages take, it counts down to their end instead of each stage's.
-    """
+    nothing behind."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -63,26 +41,13 @@ class Bar(Finish):
 
         self.close()
         name, _, unit = label.partition("|")
-        whole = (
-            {}
-            if self.at is None
-            else {"bar_format": "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}{postfix}"}
-        )
         self._bar = tqdm(
             desc=printable(name), total=total, initial=done, unit=f" {unit}", leave=False, dynamic_ncols=True, file=sys.stderr,
-            **whole,
         )  # fmt: skip
-        self.advance(0)
 
     def advance(self, units: int) -> None:
         """Some units are done."""
         if self._bar is not None:
-            if self.at is not None:
-                told = self._bar.format_dict
-                speed = (told["n"] - told["initial"]) / max(told["elapsed"], 1e-9)
-                self._bar.set_postfix_str(
-                    self.left((told["total"] - told["n"]) / speed if speed else 0.0), refresh=False
-                )
             self._bar.update(units)
 
     def close(self) -> None:

@@ -11,12 +11,8 @@ from layerscope.improving.choose import KEPT, SCREEN
 from layerscope.improving.grid import by_template
 from layerscope.improving.judging import Panel, parts_of
 from layerscope.improving.sample import Reader, Sample
-from layerscope.improving.stages import announce, expect
+from layerscope.improving.stages import announce
 from layerscope.progress import Progress
-
-REST, WRITING = 1.2, 15.0
-"""For the countdown: judging and fitting take about a fifth of what reading takes; writing and
-verifying, so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,6 @@ def estimate_reading(
     longest = max(tokens, key=lambda name: tokens[name])
     speed = reader.seconds_per_token(longest, texts[:SCREEN])
     seconds = totals[1] * speed
-    expect(bar, REST * seconds + WRITING)
     announce(
         bar,
         f"about {format_duration(seconds)} of reading: {len(grid) * len(reader.layers)} layers × readouts of "

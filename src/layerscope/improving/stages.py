@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from layerscope.progress import Finish, Progress, Silent, in_notebook, progress_bar
+from layerscope.core.formatting import format_duration
+from layerscope.progress import Progress, Silent, in_notebook, progress_bar
 
 
-class StageLines(Finish):
+class StageLines:
     """One line when a stage begins, one when it ends; between them one whenever half a minute has
     passed."""
 
@@ -40,7 +41,9 @@ class StageLines(Finish):
             speed = (self.done - self.before) / max(now - self.start, 1e-9)
             left = (self.total - self.done) / max(speed, 1e-9)
             self.said = now
-            self._say(f"{self.label}: {self.done} of {self.total} {self.unit}, {self.left(left)}")
+            self._say(
+                f"{self.label}: {self.done} of {self.total} {self.unit}, about {format_duration(left)} left"
+            )
 
     def _say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -57,13 +60,6 @@ def stages(show: bool | Progress | None) -> Iterator[Progress]:
         return
     with progress_bar(show) as bar:
         yield bar
-
-
-def expect(bar: Progress, seconds: float) -> None:
-    """Say how long all stages together should take from now on; the bar counts down to their
-    end."""
-    if isinstance(bar, Finish):
-        bar.expect(seconds)
 
 
 def announce(bar: Progress, text: str) -> None:
