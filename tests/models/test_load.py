@@ -13,7 +13,7 @@ import transformers as hf
 import layerscope
 from layerscope.errors import LayerscopeError, ModelError, OfflineError, UnknownNameError
 from layerscope.extras import MissingExtraError
-from layerscope.models import LoadedModel, Tokens, load, settings, wrap
+from layerscope.models import LoadedModel, Tokens, load, open_model, settings, wrap
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
 from tests.models.reading import read_layers, some_ids
@@ -68,13 +68,13 @@ def test_a_model_in_memory_takes_no_options_of_loading(
 ) -> None:
     (name,) = option
     with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; Llama"):
-        load(build_tiny("llama"), **option)  # type: ignore[arg-type]
+        open_model(build_tiny("llama"), None, False, option)
     with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; LoadedModel"):
         layerscope.profile(tiny_model("llama"), texts, progress=False, **option)
-    assert (
-        load(build_tiny("llama"), family="llama", offline=True, adapters=[]).anatomy.family
-        == "llama"
-    )
+    given = {"family": "llama", "adapters": []}
+    assert open_model(build_tiny("llama"), None, True, given).anatomy.family == "llama"
+    with pytest.raises(ModelError, match=r"a model in memory goes to wrap\(\)"):
+        load(build_tiny("llama"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mamba", "bert", "gpt_neox"])

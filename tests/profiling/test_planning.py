@@ -145,27 +145,6 @@ def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.Monkey
     assert_same(kept, make_job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
 
 
-def test_for_a_gpu_arrays_are_made_of_the_rows_that_are_asked_for(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, reader = open_texts(model, TEXTS).survey(np.arange(20)), open_texts(model, TEXTS)
-    with monkeypatch.context() as patch:
-        patch.setattr(LoadedModel, "device", torch.device("cuda"))
-        made = reader.survey(np.arange(20))
-        patch.setattr(
-            inputs, "_CHUNK", 19
-        )  # of many texts a tokenizer's own objects would take too much memory
-        many = reader.survey(np.arange(20))
-    assert isinstance(made.rows, inputs.EncodedRows)
-    assert isinstance(many.rows, inputs.TokenRows)
-    assert plain.rows is not None
-    for i in reversed(range(20)):
-        np.testing.assert_array_equal(made.rows[i], plain.rows[i])
-        assert made.rows[i] is made.rows[i]
-    for name in ("lengths", "truncated", "size"):
-        np.testing.assert_array_equal(getattr(made, name), getattr(plain, name))
-
-
 # the run
 
 

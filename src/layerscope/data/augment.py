@@ -27,7 +27,7 @@ from layerscope.extras import MissingExtraError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["views"]
+__all__ = ["make_views"]
 
 AUGMENTERS = ("builtin", "nlpaug")
 MAX_VIEWS = 16

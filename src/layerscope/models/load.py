@@ -20,6 +20,7 @@ from layerscope.models.pretrained import check_input
 from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16
 from layerscope.models.source import (
     Source,
+    files_sha256,
     module_sha256,
     read_config,
     resolve,
@@ -57,6 +58,10 @@ def load(
 
     A model that reads no texts is loaded by the package that adds its family.
     """
+    if not isinstance(spec, str | Path):
+        raise ModelError(
+            f"load takes a name, a folder or a file, not {type(spec).__name__}: a model in memory goes to wrap()."
+        )
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
     if family is not None:
@@ -206,6 +211,34 @@ def find_source(model: str | Path, offline: bool, model_options: Mapping[str, An
     source = resolve(model, offline, **given)
     _check_remote_code(source, bool(given.get("trust_remote_code")))
     return source
+
+
+def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a model that change its states, besides files; the default precision whether
+    it was given or not.
+
+    >>> decisive_options({"device": "cpu", "bidirectional": True})
+    {'dtype': 'float32', 'bidirectional': 'True'}
+    """
+    elsewhere = ("device", "device_map", "adapters", "revision")
+    return {"dtype": "float32"} | {
+        k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)
+    }
+
+
+def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells a model given by name from others before it is loaded: its files, its adapters'
+    and its options."""
+    source = find_source(model, offline, options)
+    return {
+        "options": decisive_options(options),
+        "weights_sha256": source.weights_sha256(),
+        "settings_sha256": source.settings_files_sha256(),
+        "adapters": [
+            files_sha256(adapting.locate(adapter, offline).path.glob("*"))
+            for adapter in options.get("adapters") or ()
+        ],
+    }
 
 
 def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:

@@ -89,6 +89,14 @@ class Source:
             return None
         return one_line(f"{facts['base'].get('name')}, read at layer {facts.get('layer')}")
 
+    def settings_files_sha256(self) -> str:
+        """Fingerprint of the files beside the weights that decide what is computed: configuration
+        and tokenizer."""
+        beside = [
+            file for pattern in ("*.json", "*.txt", "*.model") for file in self.path.glob(pattern)
+        ]
+        return files_sha256(beside) if beside else ""
+
 
 def resolve(
     spec: str | Path,

@@ -33,7 +33,7 @@ from layerscope.capture import make_batch
 from layerscope.core.columns import PLACE, names
 from layerscope.core.statistics import student_interval
 from layerscope.data import Corpus
-from layerscope.data.augment import views
+from layerscope.data.augment import make_views
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
@@ -287,7 +287,7 @@ class Trainer:
         return batch.input_ids, mask, output.last_hidden_state
 
     def _contrastive(self, texts: list[str]) -> Tensor:
-        drawn = [views(text, 2, self.seed * 100_003 + self.step) for text in texts]
+        drawn = make_views(texts, 2, self.seed * 100_003 + self.step)
         pooled = []
         for k in range(2):
             _, mask, states = self._states([pair[k] for pair in drawn])
