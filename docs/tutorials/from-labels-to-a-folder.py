@@ -122,5 +122,5 @@ print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that
 # - Labels choose better than any rule; 64 find most of the possible gain: [how well it
 #   does](../few-labels.md#how-well-it-does).
 # - If the evidence is weak, the choice stays with the last layer and says so.
-# - `layerscope export --onnx` adds a graph that needs neither torch nor sentence-transformers:
+# - `layerscope export --format onnx` adds a graph that needs neither torch nor sentence-transformers:
 #   [export](../export.md).

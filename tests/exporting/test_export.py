@@ -16,7 +16,7 @@ from layerscope import Evaluation, evaluate, profile, select, select_with_labels
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
-from layerscope.exporting.describing import UNKNOWN, front_matter, license_of, size_in_words
+from layerscope.exporting.describing import UNKNOWN, license_in, license_of, size_in_words
 from layerscope.exporting.draft import why_not
 from layerscope.report.contents import gather
 from layerscope.report.headline import kind_of
@@ -162,8 +162,8 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert facts["modules"] == ["Transformer", "Pooling", "Normalize"]
     assert facts["license"] == UNKNOWN
     card = (done.path / "README.md").read_text()
-    assert front_matter(card)["license"] == "unknown"
-    assert front_matter(card)["base_model"] == "tiny-gpt_neox"
+    assert "license: unknown\n" in card
+    assert "base_model: tiny-gpt_neox\n" in card
     for phrase in (
         "layer 2 of 3",
         "without the final norm",
@@ -329,7 +329,9 @@ def test_licences(tmp_path: Path, model_folder: Path) -> None:
     assert license_of(model, None, True) == UNKNOWN
     model.identity["license"] = "Apache-2.0"
     assert license_of(model, folder, True) == "Apache-2.0"
-    assert front_matter("no front matter") == {}
+    for text in ("no front matter", "---\nlicense: [mit\n---\n"):
+        (folder / "README.md").write_text(text)
+        assert license_in(folder / "README.md") == UNKNOWN
 
 
 def test_export_and_select_give_one_answer(whole: Whole, tmp_path: Path) -> None:

@@ -148,12 +148,6 @@ def export_command(
         panel=RESULT,
         help="Also write this format: onnx, gguf, or one of a plug-in; repeatable.",
     ),
-    onnx: bool = option(
-        False,
-        "--onnx",
-        panel=RESULT,
-        help="Add an ONNX graph, pooling included: short for --format onnx.",
-    ),
     out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
     push: str | None = option(
         None,
@@ -173,7 +167,7 @@ def export_command(
 
     asked: dict[str, Any] = {
         "readout": readout, "out": out, "center_on": center_on, "column": column, "max_length": max_length,
-        "normalize": normalize, "formats": formats or None, "onnx": onnx or None,
+        "normalize": normalize, "formats": formats or None,
     }  # fmt: skip
     given = {name: value for name, value in asked.items() if value is not None}
     if push is not None:

@@ -4,7 +4,6 @@ and the terminal."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from layerscope.core.formatting import describe_size
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MARKER
 from layerscope.core.statistics import Interval
-from layerscope.errors import clean_name, printable
+from layerscope.errors import clean_name, one_line, printable
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.verifying import Verification
@@ -123,23 +122,19 @@ def model_card(facts: Mapping[str, Any]) -> str:
 
 def front_lines(facts: Mapping[str, Any]) -> str:
     """The lines at the head of a model card that the hub reads."""
-    license_name = facts["license"]
-    lines = ["---"]
-    lines.append(
-        "license: "
-        + (
-            "unknown"
-            if license_name == UNKNOWN
-            else _quoted(license_name.lower() if " " not in license_name else license_name)
-        )
+    from huggingface_hub import ModelCardData
+
+    name = str(facts["license"])
+    if name == UNKNOWN:
+        name = "unknown"
+    data = ModelCardData(
+        license=name if " " in name else name.lower(),
+        base_model=facts["base"]["title"],
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "feature-extraction", "layerscope"],
     )
-    lines += [
-        f"base_model: {_quoted(facts['base']['title'])}",
-        "library_name: sentence-transformers",
-        "pipeline_tag: sentence-similarity",
-    ]
-    lines += ["tags:", "- sentence-transformers", "- feature-extraction", "- layerscope", "---"]
-    return "\n".join(lines)
+    return f"---\n{data.to_yaml(line_break=None)}\n---"
 
 
 def _title(facts: Mapping[str, Any]) -> str:
@@ -314,18 +309,25 @@ def _verified(facts: Mapping[str, Any]) -> str:
         f"the largest cosine distance is {v['cosine_distance']:.1e} (allowed: {v['tolerance']:.0e}). Token states through",
         f"`AutoModel` differ by at most {v['state_error']:.1e} of their length.",
     ]
-    if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
-        evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-        text = (
-            f"are read up to {now} tokens here"
-            if now > evaluated
-            else "lose a token at the template's end here"
-        )
+    if told := _cut_words(facts):
         lines.append(
-            f"Texts too long for the {evaluated} tokens of an evaluation {text}: they are up to {v['cut_distance']:.1e} away"
+            f"{told[:1].upper()}{told[1:]}: they are up to {v['cut_distance']:.1e} away from what an evaluation gives them."
         )
-        lines.append("from what an evaluation gives them.")
     return "\n".join(lines)
+
+
+def _cut_words(facts: Mapping[str, Any]) -> str:
+    """How texts that an evaluation cuts are read otherwise here; empty where they are not."""
+    v = facts["verification"]
+    if v["cut_distance"] is None or v["cut_distance"] <= v["tolerance"]:
+        return ""
+    evaluated, now = facts["evaluated_max_length"], facts["max_length"]
+    read = (
+        f"are read up to {now} tokens here"
+        if now > evaluated
+        else "lose a token at the template's end here"
+    )
+    return f"texts too long for the {evaluated} tokens of an evaluation {read}"
 
 
 def _conventions(facts: Mapping[str, Any]) -> str:
@@ -357,11 +359,6 @@ def _row(cells: Sequence[Any]) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
-def _quoted(text: str) -> str:
-    plain = all(c.isalnum() or c in "._-/" for c in text) and text
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 UNKNOWN = "unknown: check the base model's"
 
 
@@ -375,36 +372,31 @@ def license_of(model: LoadedModel, spec: Any, offline: bool) -> str:
         return UNKNOWN
     card = Path(spec) / "README.md"
     if card.is_file():
-        return front_matter(card.read_text(encoding="utf-8", errors="replace")).get(
-            "license", UNKNOWN
-        )
-    if model.identity.get("source") == "hub":
-        return _hub_license(model.name, model.identity.get("revision"), offline)
-    return UNKNOWN
-
-
-def front_matter(text: str) -> dict[str, str]:
-    """The plain `key: value` lines between the first two lines of dashes.
-
-    >>> front_matter("---\\nlicense: mit\\ntags:\\n- x\\n---\\nText")
-    {'license': 'mit'}
-    """
-    match = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
-    lines = match[1].splitlines() if match else []
-    pairs = [line.split(":", 1) for line in lines if re.match(r"[\w-]+:\s*\S", line)]
-    return {key.strip(): value.strip().strip("\"'") for key, value in pairs}
-
-
-def _hub_license(repo: str, revision: str | None, offline: bool) -> str:
+        return license_in(card)
+    if model.identity.get("source") != "hub":
+        return UNKNOWN
     from huggingface_hub import hf_hub_download
 
+    revision = model.identity.get("revision")
     try:
-        card = hf_hub_download(repo, "README.md", revision=revision, local_files_only=offline)
+        found = hf_hub_download(
+            model.name, "README.md", revision=revision, local_files_only=offline
+        )
     except Exception:  # a card is a courtesy: without it the license is given as unknown
         return UNKNOWN
-    return front_matter(Path(card).read_text(encoding="utf-8", errors="replace")).get(
-        "license", UNKNOWN
-    )
+    return license_in(Path(found))
+
+
+def license_in(card: Path) -> str:
+    """The license that the head of a model card names."""
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    try:
+        facts = metadata_load(card) or {}
+    except (YAMLError, ValueError):
+        return UNKNOWN
+    return one_line(str(facts.get("license") or UNKNOWN))
 
 
 def print_export(facts: Mapping[str, Any]) -> None:
@@ -435,17 +427,7 @@ def print_export(facts: Mapping[str, Any]) -> None:
         f"[green]verified[/] in a fresh process: cosine distance ≤ {v['cosine_distance']:.1e} on {v['texts']} texts "
         f"({v['cut_texts']} cut), AutoModel's states within {v['state_error']:.1e}"
     )
-    if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
-        evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-        text = (
-            f"are read up to {now} tokens here"
-            if now > evaluated
-            else "lose a token at the template's end"
-        )
-        console.print(
-            f"[yellow]note[/] texts too long for the {evaluated} tokens of an evaluation {text}"
-        )
-    for note in evidence["notes"]:
+    for note in filter(None, [_cut_words(facts), *evidence["notes"]]):
         console.print(f"[yellow]note[/] {note}")
 
 

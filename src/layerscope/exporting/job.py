@@ -121,7 +121,6 @@ def export(
     max_length: int | None = None,
     normalize: bool | None = None,
     formats: Sequence[str] = (),
-    onnx: bool = False,
     store: str | Path | None = None,
     overwrite: bool = False,
     offline: bool = False,
@@ -143,7 +142,7 @@ def export(
     - `out`: the folder to write; by default `exports/` and the model's name. An earlier export
       there is replaced only with
       `overwrite`.
-    - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`.
+    - `formats`: formats to write besides that folder, such as `onnx`.
 
     Options of the model (dtype, device, revision, adapters, …) are plain keywords. The folder has the model's precision: `dtype="bfloat16"` makes it
     smaller.
@@ -154,7 +153,7 @@ def export(
         valid = {*ModelOptions.names(), *inspect.signature(export).parameters} - {"options"}
         raise UnknownNameError("option of export", next(iter(options)), valid)
     require_sentence_transformers()
-    extra = _check_formats([*formats, *(["onnx"] if onnx else [])])
+    extra = _check_formats(formats)
     place = default_place(model) if out is None else Path(out)
     check_free(place, overwrite)
     wanted = _readout(readout)

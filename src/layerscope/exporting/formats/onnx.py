@@ -73,7 +73,7 @@ def write_graph(draft: Draft) -> dict[str, Any]:
     name = draft.model.name
     if draft.model.anatomy.family.startswith("mamba"):
         raise ExportError(
-            f"{name}: Mamba goes through a text step by step, which no graph of fixed size holds. Leave out onnx=True."
+            f"{name}: Mamba goes through a text step by step, which no graph of fixed size holds. Leave out formats=onnx."
         )
     if draft.model.identity["dtype"] != "float32":
         raise ExportError(
@@ -176,7 +176,7 @@ def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Pat
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise ExportError(
-                f"torch could not turn this model into an ONNX graph: {reason}. Leave out onnx=True."
+                f"torch could not turn this model into an ONNX graph: {reason}. Leave out formats=onnx."
             ) from error
 
 
