@@ -30,6 +30,7 @@ if "google.colab" in sys.modules:
 # method: draw no conclusions about language models from it.
 
 # %%
+import pandas as pd
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
@@ -81,9 +82,8 @@ for step in range(121):
 # %% [markdown]
 # ## Compare profiles
 #
-# `compare` puts runs of the same kind side by side. *Prompt entropy* says how evenly the tokens of
-# a text spread over directions; *curvature*, how sharply the path of states turns from token to
-# token.
+# `plot` draws other runs on the same axes. *Prompt entropy* says how evenly the tokens of a text
+# spread over directions; *curvature*, how sharply the path of states turns from token to token.
 
 # %%
 names = ["prompt_entropy", "curvature"]
@@ -92,11 +92,11 @@ folders = [f"training/checkpoint-{step}" for step in steps]
 runs = [
     layerscope.profile(folder, "lee", limit=20, max_length=64, metrics=names) for folder in folders
 ]
-over_time = layerscope.compare(*runs, metrics=names, labels=[f"step {step}" for step in steps])
-over_time
+runs[0].plot(*runs[1:], metrics=names)
 
 # %%
-over_time.wide("prompt_entropy").round(2)
+curves = [run.wide()["prompt_entropy"] for run in runs]
+pd.DataFrame(dict(zip(steps, curves, strict=True))).round(2)
 
 # %% [markdown]
 # ## What to remember

@@ -31,6 +31,8 @@ if "google.colab" in sys.modules:
 # output them.
 
 # %%
+import pandas as pd
+
 import layerscope
 
 METRICS = ["prompt_entropy", "curvature", "sink_ratio", "sink_first"]
@@ -76,17 +78,15 @@ raw.summary()["valley"]
 
 # %%
 applied = layerscope.profile("smollm2-135m", "lee", metrics=METRICS, **texts)
-both = layerscope.compare(raw, applied, labels=["raw", "applied"])
-print(*both.notes, sep="\n")
-
-# %%
-both.wide("prompt_entropy").iloc[::3].round(2)
+both = {"raw": raw.wide()["prompt_entropy"], "applied": applied.wide()["prompt_entropy"]}
+pd.DataFrame(both).iloc[::3].round(2)
 
 # %% [markdown]
 # ## What to remember
 #
 # - A dip in a curve is not yet compression: first look at the curve without the sink.
-# - Two curves can be compared only under the same conventions; `compare` says where they differ.
+# - Two curves can be compared only under the same conventions; a report of both says where they
+#   differ.
 # - For a paper, `raw.wide(["prompt_entropy"]).to_latex()` gives a table, and `raw.plot(other)`
 #   draws two runs together.
 # - Read on: [every metric explained](../metrics.md), and [what the paper says, what we

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from layerscope.models.load import load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
-    from layerscope.report.comparing import Comparison, compare
     from layerscope.report.write import write_report
     from layerscope.selection.choice import Choice
     from layerscope.selection.choose import select
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice",
-    "Comparison",
     "Corpus",
     "Evaluation",
     "Exported",
@@ -47,7 +45,6 @@ __all__ = [
     "ProbeRun",
     "Profile",
     "__version__",
-    "compare",
     "compare_models",
     "embed",
     "encode",
@@ -82,7 +79,6 @@ _HOMES = {
     "probing": ("ProbeRun", "probe"),
     "profiling.job": ("profile",),
     "profiling.run": ("Profile",),
-    "report.comparing": ("Comparison", "compare"),
     "report.write": ("write_report",),
     "selection": ("Choice", "select"),
     "selection.labels": ("select_with_labels",),

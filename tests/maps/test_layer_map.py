@@ -52,46 +52,11 @@ def test_a_map_comes_back_from_its_folder(tmp_path: Path) -> None:
 
 def test_a_damaged_map_is_one_error(tmp_path: Path) -> None:
     synthetic_map().write(RunFolder(tmp_path))
-    with np.load(tmp_path / FILE) as held:
-        arrays = dict(held)
-    facts = json.loads(arrays["facts"].tobytes())
-    odd = (
-        [1] * 60,
-        [["a"]] * 60,
-        [1, "a"] * 30,
-        [float("nan")] * 60,
-        [10**400] * 60,
-        [f"word {i}" for i in range(60)],
-    )
-    changes = [
-        {"texts": odd[0]},
-        {"model": 3},
-        {"blocks": "x"},
-        {"total": 10**30},
-        *({"columns": {"a": some}} for some in odd[1:]),
-    ]
-    for change in (
-        {"texts": ["one"]},
-        {"columns": {"topic": [1]}},
-        {"readings": []},
-        {"more": 1},
-        *changes,
-    ):
-        told = np.frombuffer(json.dumps({**facts, **change}).encode(), dtype=np.uint8)
-        np.savez(tmp_path / FILE, **{**arrays, "facts": told})
+    raw = (tmp_path / FILE).read_bytes()
+    for damaged in (b"nothing", raw[:-100], raw[:500] + bytes([raw[500] ^ 1]) + raw[501:]):
+        (tmp_path / FILE).write_bytes(damaged)
         with pytest.raises(LayerscopeError, match="damaged"):
             read_map(tmp_path)
-    for name, array in {
-        "near0": arrays["near0"] + 60, "near1": arrays["near1"].astype(np.int64) - 1, "trust0": arrays["trust0"][:-1],
-        "kept0": arrays["kept0"][:, None], "points0": arrays["points0"][..., None], "limit0": np.array(np.nan),
-        "keys": np.array(3.0),
-    }.items():  # fmt: skip
-        np.savez(tmp_path / FILE, **{**arrays, name: array})
-        with pytest.raises(LayerscopeError, match="damaged"):
-            read_map(tmp_path)
-    (tmp_path / FILE).write_bytes(b"nothing")
-    with pytest.raises(LayerscopeError, match="damaged"):
-        read_map(tmp_path)
 
 
 def test_a_strangers_map_says_nothing_to_a_terminal(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import layerscope
 from layerscope.core.statistics import Interval
 from layerscope.report.notebook import charts_html, table_html
 from layerscope.report.sources import Chart, Line
@@ -115,7 +114,6 @@ def test_nothing_from_outside_is_markup() -> None:
         synthetic_probe(EVIL),
         choice(model=EVIL, reason=EVIL),
     ]
-    results.append(layerscope.compare(run, synthetic_run("other"), labels=[EVIL, "b"]))
     for result in results:
         shown = result._repr_html_()
         read(shown)

@@ -80,7 +80,7 @@ class ChoiceGrid:
     score: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    cost: np.ndarray | None
+    cost: np.ndarray
     tied: np.ndarray
     open: np.ndarray
     chosen: tuple[int, int]

@@ -171,80 +171,28 @@ def read_map(path: Path | None) -> LayerMap | None:
     if path is None or file is None or not file.is_file() or file.is_symlink():
         return None
     arrays = checked.read_arrays(file)
-    try:
-        facts, keys = parse_json(arrays["facts"].tobytes(), file, RunFolderError), arrays["keys"]
-        n, readings = len(keys), []
-        for i, told in enumerate(facts.pop("readings")):
-            at, near, layers = (
-                _whole(told["at"]),
-                arrays[f"near{i}"],
-                [_whole(layer) for layer in told["layers"]],
-            )
-            points, limit = arrays[f"points{i}"].astype(np.float64), float(arrays[f"limit{i}"])
-            rest = {name: arrays[f"{name}{i}"] for name in ("trust", "kept", "changed")}
-            _fit(points.shape == (len(layers), n, 2), near.shape[:2] == (len(layers), n), near.ndim == 3, near.dtype == np.uint16,
-                 near.size, near.max(initial=0) < n, at in layers, np.isfinite(limit * points).all(),
-                 *(some.shape == (len(layers),) and some.dtype.kind == "f" for some in rest.values()))  # fmt: skip
-            layout = Layout(layers, (points / STEPS * 2 - 1) * limit, near, **rest)
-            readings.append(Reading(_shown(told["name"]), _shown(told["says"]), layout, at))
-        pictures, texts = (
-            arrays["pictures"].tobytes() if "pictures" in arrays else None,
-            facts.pop("texts"),
-        )
-        columns = {
-            _shown(name): _kept_column(values) for name, values in facts.pop("columns").items()
-        }
-        lists = [*columns.values(), *([] if texts is None else [texts])]
-        _fit(
-            readings,
-            n <= MOST,
-            keys.dtype == np.uint8,
-            keys.ndim == 2,
-            *(len(values) == n for values in lists),
-        )
-        words: dict[str, Any] = {
-            name: _shown(facts.pop(name)) for name in ("model", "about", "kind")
-        }
-        counts: dict[str, Any] = {name: _whole(facts.pop(name)) for name in ("blocks", "total")}
-        shown = None if texts is None else [_shown(text) for text in texts]
-        return LayerMap(
-            **words,
-            **counts,
-            texts=shown,
-            columns=columns,
-            readings=readings,
-            keys=keys,
-            pictures=pictures,
-            **facts,
-        )
-    except (LookupError, ValueError, TypeError, AttributeError) as error:
-        raise RunFolderError(
-            f"{file} is damaged ({error}). Remove it, or run its command again with overwrite=True."
-        ) from None
-
-
-def _fit(*conditions: Any) -> None:
-    if not all(conditions):
-        raise ValueError("its parts do not fit together")
-
-
-def _whole(value: Any) -> int:
-    _fit(isinstance(value, int), not isinstance(value, bool), abs(value) < 2**31)
-    return int(value)
-
-
-def _kept_column(values: list[Any]) -> list[Any]:
-    """A column of a map, which is one of numbers or of a few words."""
-    if any(isinstance(value, str) for value in values):
-        _fit(len(set(values)) <= _MOST_WORDS)
-        return [_shown(value)[:60] for value in values]
-    _fit(
-        *(
-            value is None or (isinstance(value, int | float) and abs(value) < 1e300)
-            for value in values
-        )
+    facts, readings = parse_json(arrays["facts"].tobytes(), file, RunFolderError), []
+    for i, told in enumerate(facts.pop("readings")):
+        points = (arrays[f"points{i}"] / STEPS * 2 - 1) * float(arrays[f"limit{i}"])
+        shares = {name: arrays[f"{name}{i}"] for name in ("trust", "kept", "changed")}
+        layout = Layout(told["layers"], points, arrays[f"near{i}"], **shares)
+        readings.append(Reading(_shown(told["name"]), _shown(told["says"]), layout, told["at"]))
+    texts, columns = facts.pop("texts"), facts.pop("columns")
+    words: dict[str, Any] = {name: _shown(facts.pop(name)) for name in ("model", "about", "kind")}
+    return LayerMap(
+        **words,
+        **facts,
+        texts=None if texts is None else [_shown(text) for text in texts],
+        columns={_shown(name): _printable(values) for name, values in columns.items()},
+        readings=readings,
+        keys=arrays["keys"],
+        pictures=arrays["pictures"].tobytes() if "pictures" in arrays else None,
     )
-    return values
+
+
+def _printable(values: list[Any]) -> list[Any]:
+    """A column whose words a terminal can show."""
+    return [_shown(value)[:60] if isinstance(value, str) else value for value in values]
 
 
 @dataclass(frozen=True)
@@ -319,7 +267,6 @@ def pick(keys: Sequence[bytes], most: int = MOST) -> list[int]:
 
 def _shown(text: str) -> str:
     """A text as a map keeps it: its beginning, without what a terminal or a page obeys."""
-    _fit(isinstance(text, str))
     whole = printable(
         text[: _MOST_LETTERS + 1].replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
     )

@@ -203,7 +203,7 @@ class ProbeRun(StoredRun):
 
     def plot(self, metric: str = "top1") -> Figure:
         """Accuracy against depth, as a matplotlib figure."""
-        return view(self.kind, "plot")([self], metric=metric)
+        return view(self.kind, "plot")(self, metric=metric)
 
     def wide(self, metric: str = "top1") -> pd.DataFrame:
         """A table with a row per layer and a column per probe."""

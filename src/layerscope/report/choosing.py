@@ -18,17 +18,15 @@ from layerscope.report.drawing import COLORS, escape_math, new_figure, plain_log
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NEEDED = {"readout", "layer", "score", *INTERVAL}
 _POOLINGS = ("mean", "wmean", "last", "cls")  # in this order; others follow
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 TODAY, CHOSEN = "D", "o"  # matplotlib's markers, as on the page: a diamond and a circle
 
 
 def grid_of(run: Any) -> ChoiceGrid | None:
-    """What an improvement chose from; None where nothing was judged, or by a version that kept too
-    little."""
+    """What an improvement chose from; None where nothing was judged."""
     table: pd.DataFrame = run.table
-    if not len(table) or not set(table.columns) >= _NEEDED or not np.isfinite(table["score"]).any():
+    if not len(table) or not np.isfinite(table["score"]).any():
         return None
     names = sorted(dict.fromkeys(table["readout"]), key=_order)
     layers = sorted({int(layer) for layer in table["layer"]})
@@ -36,9 +34,7 @@ def grid_of(run: Any) -> ChoiceGrid | None:
         (name, layer): (r, k) for r, name in enumerate(names) for k, layer in enumerate(layers)
     }
 
-    def wide(column: str, empty: Any) -> np.ndarray:
-        if column not in table:
-            return np.full((len(names), len(layers)), empty)
+    def wide(column: str) -> np.ndarray:
         found = table.pivot_table(
             index="readout", columns="layer", values=column, aggfunc="first", dropna=False
         )
@@ -47,18 +43,17 @@ def grid_of(run: Any) -> ChoiceGrid | None:
     chosen = places.get((chosen_row(table, run.choice), run.choice.layer))
     if chosen is None:
         return None
-    costed = "cost" in table
-    best = front(table) if costed else table.iloc[:0]
+    best = front(table)
     return ChoiceGrid(
         unit=str(run.manifest["evidence"]["score_name"]),
         rows=[row_words(name) for name in names],
         layers=layers,
-        score=wide("score", np.nan).astype(float),
-        low=wide(INTERVAL[0], np.nan).astype(float),
-        high=wide(INTERVAL[1], np.nan).astype(float),
-        cost=wide("cost", np.nan).astype(float) if costed else None,
-        tied=wide("tied", False) == True,  # noqa: E712 - what a pivot leaves empty is not tied
-        open=(wide("eligible", True) == True).any(1),  # noqa: E712
+        score=wide("score").astype(float),
+        low=wide(INTERVAL[0]).astype(float),
+        high=wide(INTERVAL[1]).astype(float),
+        cost=wide("cost").astype(float),
+        tied=wide("tied") == True,  # noqa: E712 - what a pivot leaves empty is not tied
+        open=(wide("eligible") == True).any(1),  # noqa: E712
         chosen=chosen,
         today=places.get((DEFAULT_READOUT, layers[-1])),
         front=[
@@ -132,14 +127,9 @@ def choice_height(grid: ChoiceGrid) -> float:
 def draw_choice(figure: Any, grid: ChoiceGrid) -> None:
     """Layers × readouts by score beside score by cost, with what was chosen and what is used
     today."""
-    heat, costs = (
-        figure.subplots(1, 2, width_ratios=(1.35, 1))
-        if grid.cost is not None
-        else (figure.subplots(), None)
-    )
+    heat, costs = figure.subplots(1, 2, width_ratios=(1.35, 1))
     _draw_heat(figure, heat, grid)
-    if costs is not None:
-        _draw_costs(figure, costs, grid)
+    _draw_costs(figure, costs, grid)
 
 
 def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
@@ -172,7 +162,6 @@ def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
 
 
 def _draw_costs(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
-    assert grid.cost is not None
     kinds = groups(grid)
     for place, name in enumerate(dict.fromkeys(kinds)):
         rows = [r for r, kind in enumerate(kinds) if kind == name]

@@ -106,29 +106,6 @@ def choice_html(choice: Choice) -> str:
     )
 
 
-def comparison_html(
-    labels: Sequence[str], charts: Sequence[Chart], wide: pd.DataFrame, notes: Sequence[str]
-) -> str:
-    """A comparison: a chart per series with a line per run."""
-    flat = wide.set_axis(
-        [" · ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in wide.columns], axis=1
-    )
-    tables = {"": flat.iloc[:, : 2 * MOST_LINES].reset_index()}
-    return block_html(
-        Block(
-            "comparison",
-            " · ".join(labels),
-            "",
-            [],
-            list(charts),
-            tables,
-            warnings=list(notes),
-            inline=[""],
-        ),
-        most=MOST_ROWS,
-    )
-
-
 # --- pieces
 #   ---------------------------------------------------------------------------------------------------------------------
 

@@ -207,7 +207,7 @@ def _grid(grid: ChoiceGrid) -> dict[str, Any]:
             "v": _numbers(grid.score[r]),
             "lo": _numbers(grid.low[r]),
             "hi": _numbers(grid.high[r]),
-            "cost": None if grid.cost is None else _numbers(grid.cost[r]),
+            "cost": _numbers(grid.cost[r]),
             "tied": [int(k) for k in np.flatnonzero(grid.tied[r])],
         }
         for r, (read, how) in enumerate(grid.rows)

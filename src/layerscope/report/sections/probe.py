@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -78,61 +77,35 @@ def from_probes(run: ProbeRun) -> Block:
 SECTION = Section("probe", from_probes)
 
 
-def plot_probes(
-    runs: Sequence[ProbeRun],
-    *,
-    metric: str = "top1",
-    x: str = "depth",
-    labels: Sequence[str] | None = None,
-) -> Figure:
-    """One panel per probe, one line per run with its 95 % band; a filled point at the best layer,
-    rings at those tied with it."""
-    names = [run.name for run in runs] if labels is None else list(labels)
-    looks = styles(
-        [(run.manifest["model"]["family"], name) for run, name in zip(runs, names, strict=True)]
-    )
-    charts = []
-    for probe in dict.fromkeys(probe for run in runs for probe in run.probes):
-        lines = []
-        for run, look, name in zip(runs, looks, names, strict=True):
-            if probe in run.probes:
-                curve = run.curve(probe, metric)
-                tied = curve.loc[curve["tied_best"], "layer"].tolist()
-                lines.append(
-                    Line.of(
-                        name, curve, blocks=run.manifest["model"]["n_blocks"], look=look, tied=tied
-                    )
-                )
-        charts.append(Chart(_PROBES.get(probe, f"{probe} probe"), lines, _TITLES[metric]))
+def plot_probes(run: ProbeRun, *, metric: str = "top1", x: str = "depth") -> Figure:
+    """One panel per probe with its 95 % band; a filled point at the best layer, rings at those tied
+    with it."""
+    model, charts = run.manifest["model"], []
+    (look,) = styles([(model["family"], run.name)])
+    for probe in run.probes:
+        curve = run.curve(probe, metric)
+        tied = curve.loc[curve["tied_best"], "layer"].tolist()
+        line = Line.of(run.name, curve, blocks=model["n_blocks"], look=look, tied=tied)
+        charts.append(Chart(_PROBES.get(probe, f"{probe} probe"), [line], _TITLES[metric]))
     columns = len(charts) if len(charts) < 4 else 2
     figure = new_figure(
         3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(charts) // columns) + 0.8
     )
     axes = draw_charts(figure, charts, columns=columns, x=x, together=True, sharey=True)
-    _crop(axes[0], runs, metric)
-    figure.suptitle(escape_math(_title(runs)), fontsize=9)
+    _crop(axes[0], run.table[run.table["metric"] == metric])
+    counts, norm = run.manifest["counts"], run.manifest["conventions"]["final_norm"]
+    title = f"{run.manifest['data']['name']}: {counts['train']} training and {counts['test']} test items"
+    figure.suptitle(escape_math(f"{title}, final_norm={norm}, 95 % bands"), fontsize=9)
     return figure
 
 
-def _crop(axis: Any, runs: Sequence[ProbeRun], metric: str) -> None:
+def _crop(axis: Any, rows: pd.DataFrame) -> None:
     """Leave layer 0 out of the range where it is far below all others: a class token that has seen
     nothing yet is at chance."""
-    rows = pd.concat([run.table[run.table["metric"] == metric] for run in runs])
     lows, highs = (rows[name] for name in INTERVAL)
     low, high = lows[rows["layer"] > 0].min(), highs.max()
     if lows.min() < low - (high - low):
         axis.set_ylim(low - 0.1 * (high - low), high + 0.05 * (high - low))
-
-
-def _title(runs: Sequence[ProbeRun]) -> str:
-    facts = []
-    for run in runs:
-        counts, data = run.manifest["counts"], run.manifest["data"]["name"]
-        norm = run.manifest["conventions"]["final_norm"]
-        facts.append(
-            f"{data}: {counts['train']} training and {counts['test']} test items, final_norm={norm}, 95 % bands"
-        )
-    return "\n".join(dict.fromkeys(facts))
 
 
 def print_probes(run: ProbeRun, console: Console | None = None) -> None:

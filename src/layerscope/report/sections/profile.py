@@ -98,27 +98,10 @@ def plot_profiles(
     curves = [run if isinstance(run, Curves) else from_run(run) for run in runs]
     names = _names(curves, metrics, x)
     columns = min(columns, len(names))
-    figure = new_figure(3.6 * columns, profile_height(len(names), columns))
-    draw_profiles(figure, curves, names, x=x, columns=columns)
-    return figure
-
-
-def profile_height(panels: int, columns: int) -> float:
-    """Inches that so many panels need."""
-    return 2.7 * math.ceil(panels / columns) + 1.0
-
-
-def draw_profiles(
-    figure: Any,
-    curves: Sequence[Curves],
-    names: Sequence[str],
-    *,
-    x: str = "depth",
-    columns: int = 4,
-) -> None:
-    """Draw the panels into a figure or a part of one."""
+    figure = new_figure(3.6 * columns, 2.7 * math.ceil(len(names) / columns) + 1.0)
     draw_charts(figure, profile_charts(curves, names), columns=columns, x=x, together=True)
     figure.suptitle(_title(curves, names), fontsize=9)
+    return figure
 
 
 def profile_charts(curves: Sequence[Curves], names: Sequence[str]) -> list[Chart]:

@@ -5,8 +5,7 @@ const bestWords = (grid) => "not told from the best" + (grid.budget ? " within t
 const three = (value) => (known(value) ? value.toFixed(3).replace("-", "−") : "–");
 
 function buildChoosing(host, grid) {
-  const charts = [heatOfChoice(host, grid)];
-  if (grid.rows.every((r) => r.cost)) charts.push(costsOfChoice(host, grid));
+  const charts = [heatOfChoice(host, grid), costsOfChoice(host, grid)];
   on(["theme"], () => charts.forEach((chart) => chart.draw()));
 }
 
