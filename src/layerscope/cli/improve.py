@@ -47,6 +47,12 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="Cost at most this share of today's computation per text, e.g. 0.3.",
     )
+    keep: float | None = option(
+        None,
+        "--keep",
+        panel=CHOICE,
+        help="For a sentence encoder: how well it has to agree with itself as a whole, e.g. 0.97.",
+    )
     templates: str | None = option(
         None,
         "--templates",
@@ -97,15 +103,16 @@ def improve_command(
         "Folder to write: load it with SentenceTransformer(FOLDER).", ...
     ),
 ) -> None:
-    """Find the best layer for your texts and the best way to read it, with or without labels, and
-    export the model.
+    """Make a sentence encoder faster, or a language model embed better, on your texts, with or
+    without labels; export the model.
 
-    Every layer is judged under several readouts (how a text becomes one vector) and through heads
-    (linear maps fitted to your texts), which need no prompt. The result is a sentence-transformers
-    folder.
+    Of an encoder, blocks are left out and the others refitted to do their work as well. Of a
+    language model, every layer is judged under several readouts (how a text becomes one vector) and
+    through heads (linear maps fitted to your texts), which need no prompt. The result is a
+    sentence-transformers folder.
     """
+    from layerscope.core.runs import view
     from layerscope.improving import improve
-    from layerscope.improving.terminal import print_improved
 
     ways = {
         **shared.as_arguments(loading, running, output),
@@ -115,4 +122,4 @@ def improve_command(
     then = f"layerscope report {shared.shell_quote(out)} --out report.html"
     if settings.queries is not None:
         then = f'layerscope search {shared.shell_quote(out)} "a question" --data {shared.shell_quote(data)}'
-    output.show(result.as_dict(), lambda: print_improved(result), str(out), then)
+    output.show(result.summary(), lambda: view(result.kind, "print")(result), str(out), then)

@@ -100,6 +100,15 @@ for _name, _target, _views in (
             "text": f"{_IMPROVED}:as_text",
         },
     ),
+    (
+        "encoder",
+        "layerscope.blocks.result:FasterEncoder",
+        {
+            "plot": f"{_SECTIONS}.encoder:plot_faster",
+            "print": "layerscope.blocks.words:print_faster",
+            "text": "layerscope.blocks.words:as_text",
+        },
+    ),
 ):
     _common = {"html": f"{_NOTEBOOK}:result_html", "report": "layerscope.report.write:write_report"}
     run_kinds.add(RunKind(_name, _target, {**_common, **_views}))

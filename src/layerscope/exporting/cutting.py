@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def check_cuttable(model: LoadedModel) -> None:
         raise ExportError(
             f"{what} needs its own Python code to load; an exported folder must load without it."
         )
-    if _container(module, model.anatomy.blocks) is None:
+    if block_list_path(module, model.anatomy.blocks) is None:
         raise ExportError(
             f"the blocks of {what} are not in one list of modules: it is not known how to cut it."
         )
@@ -91,7 +92,7 @@ def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
     problems = []
     for filler in (expected, not expected):
         try:
-            _write(cut(model, layer, filler), folder)
+            write_weights(cut(model, layer, filler), folder)
             output = _reload(folder)(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         except (
             Exception
@@ -117,21 +118,11 @@ def cut(model: LoadedModel, layer: int, filler: bool) -> nn.Module:
     """A model of the first `layer` blocks, sharing its weights with the whole one; `filler` adds a
     block of zeros."""
     module = model.module
-    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    part = copy.deepcopy(module, shared)
-    path = _container(module, model.anatomy.blocks)
-    assert path is not None
-    whole: Any = part.get_submodule(path)
-    blocks = list(whole)[:layer]
+    numbers, blocks = list(range(layer)), list(model.anatomy.blocks[:layer])
     if filler:
-        blocks.append(_zeros(model.anatomy.blocks[min(layer, model.n_blocks - 1)]))
-    parent, _, leaf = path.rpartition(".")
-    setattr(part.get_submodule(parent), leaf, nn.ModuleList(blocks))
-    config: Any = part.config
-    for name, value in config.to_dict().items():
-        if isinstance(value, list) and len(value) == model.n_blocks and "layer" in name:
-            setattr(config, name, (value + value[-1:])[: len(blocks)])
-    config.num_hidden_layers = len(blocks)
+        numbers.append(min(layer, model.n_blocks - 1))
+        blocks.append(_zeros(model.anatomy.blocks[numbers[-1]]))
+    part = with_blocks(model, numbers, blocks)
     if hasattr(module, "pooler"):
         # BERT's pooler belongs to the last layer of the whole model. Left out, loading would make a
         # random one, and say so.
@@ -180,7 +171,8 @@ def _find(output: Any, wanted: Tensor) -> int | None:
     return found[0] if found else -1
 
 
-def _write(part: Any, folder: Path) -> None:
+def write_weights(part: Any, folder: Path) -> None:
+    """Write the config and the weights of a model."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.safetensors*"):
         old.unlink()
@@ -224,7 +216,35 @@ def _zero_pooler(part: nn.Module) -> nn.Module | None:
     )
 
 
-def _container(module: nn.Module, blocks: Any) -> str | None:
+def with_blocks(model: LoadedModel, numbers: Sequence[int], modules: Sequence[nn.Module]) -> Any:
+    """Return a copy of a model that consists of other blocks, `numbers` in the whole one. Weights
+    are shared."""
+    module = model.module
+    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    part: Any = copy.deepcopy(module, shared)
+    path = block_list_path(module, model.anatomy.blocks)
+    assert path is not None
+    parent, _, leaf = path.rpartition(".")
+    setattr(part.get_submodule(parent) if parent else part, leaf, nn.ModuleList(modules))
+    set_blocks(part.config, numbers, model.n_blocks)
+    return part
+
+
+def set_blocks(config: Any, blocks: Sequence[int], of: int) -> dict[str, Any]:
+    """Make a config describe some of a model's `of` blocks; returns the values it had before.
+
+    Lists with one entry a block, such as `layer_types`, get the entries of these blocks.
+    """
+    before = {"num_hidden_layers": config.num_hidden_layers}
+    for name, value in config.to_dict().items():
+        if isinstance(value, list) and len(value) == of and "layer" in name:
+            before[name] = value
+            setattr(config, name, [value[k] for k in blocks])
+    config.num_hidden_layers = len(blocks)
+    return before
+
+
+def block_list_path(module: nn.Module, blocks: Any) -> str | None:
     """The path of the list that holds the blocks."""
     for path, part in module.named_modules():
         if (

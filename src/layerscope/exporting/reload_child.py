@@ -35,8 +35,9 @@ def main(path: str) -> None:
         encode = getattr(model, f"encode_{side}") if side else model.encode
         vectors = encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
         arrays = {"vectors": np.asarray(vectors, dtype=np.float32)}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], **own)
-        module = transformers.AutoModel.from_pretrained(job["folder"], **own).eval()
+        if job["probes"]:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], **own)
+            module = transformers.AutoModel.from_pretrained(job["folder"], **own).eval()
         for i, text in enumerate(job["probes"]):
             given = tokenizer(text, truncation=True, return_tensors="pt")
             with torch.inference_mode():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,10 +13,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from layerscope.blocks.encoder import Encoder
+from layerscope.blocks.folder import reads_last_state
+from layerscope.blocks.job import Request, Texts, make_faster
+from layerscope.blocks.result import FasterEncoder
 from layerscope.cache import cache_dir
 from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.heads import LEAST_TEXTS, unit
+from layerscope.core.identity import model_key
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST
 from layerscope.data.corpus import lack_words
@@ -27,6 +32,7 @@ from layerscope.errors import (
     NonFiniteStatesError,
 )
 from layerscope.exporting.cutting import needs_filler
+from layerscope.exporting.describing import license_of
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
 from layerscope.extras import require
@@ -82,6 +88,7 @@ from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
+from layerscope.version import VERSION
 
 
 def improve(
@@ -96,6 +103,7 @@ def improve(
     labels: str | Path | None = None,
     judge: JudgeGiven = "minilm-l6",
     budget: float | None = None,
+    keep: float | None = None,
     templates: Sequence[str] | None = None,
     sample: int = 1000,
     max_length: int = 256,
@@ -113,16 +121,23 @@ def improve(
     on_rows: OnRows | None = None,
     engine: str | Engine = "local",
     **options: Any,
-) -> Improved:
-    """Find the layer and readout of a model that serve these texts best, and export it as a
-    sentence-transformers folder.
+) -> Improved | FasterEncoder:
+    """Make a sentence encoder faster, or find the layer and readout of a language model that serve
+    these texts best; export the result as a sentence-transformers folder.
+
+    **A sentence encoder** (given by name or folder) keeps its readout and loses blocks: those that
+    its own vectors of these texts need least are left out, and the others are refitted by least
+    squares to do their work as well. Without a limit the cheapest is taken that agrees well enough.
+    `budget`, `keep` and `labels` (which only measure the result) are for it; other options of the
+    choice are not.
+
+    **A language model:**
 
     Every layer under every readout is judged on a sample of the texts. So are heads: linear maps of
     a layer's plain reading, fitted so that similarities agree with those of the best prompt, and
     judged on texts that they were not fitted on. Of the candidates that score practically the same,
     the cheapest is chosen. The default (last layer, mean of the tokens) stays if the evidence is
-    weak, or if the model is already a sentence encoder. The result can encode right away; with
-    `out` it is also written there and verified.
+    weak. The result can encode right away; with `out` it is also written there and verified.
 
     - `data`: strings, a data frame, a file (with its `column` and `encoding`), a folder of
       documents, a catalogued corpus or a
@@ -137,6 +152,8 @@ def improve(
     - `templates`: the templates of the readouts to try.
     - `budget`: the largest share of today's computation per text (last layer, no prompt) that the
       choice may cost.
+    - `keep`: for a sentence encoder, how well the result has to agree with the whole encoder: the
+      correlation of the similarities of all pairs of texts that fitted nothing.
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`,
       or `auto` (all, or as many
       random ones as take a quarter of the time of the choice). `time`: minutes to read further
@@ -216,6 +233,16 @@ def improve(
             check_trainable(drawn)
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
+        folder = None if asked is not None else encoder_folder(model, loaded, offline)
+        if folder is not None and train is False:
+            request = Request(budget, keep, seed)
+            where = place, overwrite
+            return _faster(loaded, folder, drawn, labeled, request, max_length, command.bar, *where)
+        if keep is not None:
+            raise LayerscopeError(
+                f"keep= is for sentence encoders given by name, and {loaded.name} is none. Give "
+                "budget= for a lighter model."
+            )
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
         running: dict[str, Any] = {"engine": command.engine, "recipe": command.recipe}
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
@@ -244,6 +271,59 @@ def improve(
             return job.run(judge, place, overwrite)
         except NonFiniteStatesError as error:
             raise NonFiniteStatesError(f"{loaded.name}: {error}") from error
+
+
+def encoder_folder(given: Any, model: LoadedModel, offline: bool) -> Path | None:
+    """Return the folder of a sentence encoder whose blocks can be left out; None for other models.
+
+    An export of layerscope stays as it is, and so does what reads an inner state.
+    """
+    identity = model.identity
+    if not isinstance(given, (str, Path)) or not identity.get("sentence_encoder"):
+        return None
+    if identity.get("exported") or identity.get("untrained") or model.n_blocks < 2:
+        return None
+    folder = resolve(at_commit(given, model), offline=offline).path
+    return folder if reads_last_state(folder) else None
+
+
+def _faster(
+    model: LoadedModel,
+    folder: Path,
+    sample: Sample,
+    labels: Labeled | None,
+    request: Request,
+    max_length: int,
+    bar: Progress,
+    out: Path | None,
+    overwrite: bool,
+) -> FasterEncoder:
+    """Make an encoder faster on a sample; a run that is finished in `out` is read back."""
+    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more])
+    config = {
+        "model": model_key(model.identity),
+        "texts": sample.facts["fingerprint"],
+        "count": len(texts.fitted),
+        "labels": None if labels is None else labels.facts(),
+        "max_length": max_length,
+        **asdict(request),
+        "layerscope": VERSION,
+    }
+    if out is not None:
+        if not overwrite and is_finished(out, config):
+            return read_back(FasterEncoder.kind, FasterEncoder.load, out)
+        check_free(out, overwrite)
+    encoder = Encoder.open(folder, model.device, model.dtype, max_length)
+    license_name = license_of(model, folder, True)
+    result = make_faster(
+        encoder, texts, request, model.identity, bar,
+        labels=labels, license_name=license_name, config=config,
+    )  # fmt: skip
+    if out is not None:
+        bar.begin(f"writing {out}|folder", 1)
+        result.save(out, overwrite)
+        bar.advance(1)
+    return result
 
 
 def _check_readable(model: LoadedModel) -> None:

@@ -85,9 +85,13 @@ class Source:
     def exported(self) -> str | None:
         """What an export of layerscope was cut from, in words; None for anything else."""
         facts = _marker(self.path)
-        if facts.get("kind") != "export" or not isinstance(facts.get("base"), dict):
+        base = facts.get("base")
+        if facts.get("kind") not in ("export", "encoder") or not isinstance(base, dict):
             return None
-        return one_line(f"{facts['base'].get('name')}, read at layer {facts.get('layer')}")
+        part = f"read at layer {facts.get('layer')}"
+        if facts["kind"] == "encoder":
+            part = f"blocks {facts.get('blocks')}"
+        return one_line(f"{base.get('name')}, {part}")
 
     def settings_files_sha256(self) -> str:
         """Fingerprint of the files beside the weights that decide what is computed: configuration

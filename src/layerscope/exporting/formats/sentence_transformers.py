@@ -239,7 +239,7 @@ def _check_module(place: Path, kind: str) -> None:
         )
 
 
-def load_folder(folder: Path) -> Any:
+def load_folder(folder: Path, device: Any = None, dtype: Any = None) -> Any:
     """The folder as a SentenceTransformer."""
     try:
         from sentence_transformers import SentenceTransformer
@@ -253,7 +253,8 @@ def load_folder(folder: Path) -> Any:
             f"{folder / 'modules.json'} names no pooling, so that a text has no vector. Name layers= to read it."
         )
     try:
-        options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
+        settings = {"use_safetensors": True, **({} if dtype is None else {"dtype": dtype})}
+        options: dict[str, Any] = {"model_kwargs": settings, "device": device}
         return SentenceTransformer(
             str(folder), local_files_only=True, trust_remote_code=False, **options
         )

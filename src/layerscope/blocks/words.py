@@ -1,0 +1,146 @@
+"""A faster encoder in words and tables: terminal, model card, and the lines of a report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+
+from layerscope.blocks.result import FasterEncoder
+from layerscope.terminal import Console, print_facts, print_frame, print_notes
+
+AGREEMENT = "correlation of the similarities of all pairs of texts with the whole encoder's"
+
+
+def headline(manifest: Mapping[str, Any]) -> str:
+    """Return the result in one sentence."""
+    choice, claim = manifest["choice"], manifest["claim"]
+    kept, of = len(choice["blocks"]), manifest["model"]["n_blocks"]
+    if kept == of:
+        return (
+            f"{manifest['model']['name']} keeps all {of} blocks: no smaller candidate keeps enough"
+        )
+    speed = manifest["speed"]
+    times = speed["faster"] / speed["whole"]
+    return (
+        f"{manifest['model']['name']} with {kept} of {of} blocks: {times:.1f} × as many texts per "
+        f"second, agreement with the whole encoder {claim['after']:.3f}"
+    )
+
+
+def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what stands behind the headline, as names and values."""
+    choice, claim, texts = manifest["choice"], manifest["claim"], manifest["texts"]
+    low, high = (1 + end for end in claim["interval"])
+    lines = [
+        ("blocks kept", ", ".join(map(str, choice["blocks"])) + f" ({choice['how']})"),
+        ("agreement", f"{claim['after']:.3f} (95 % interval {low:.3f} to {high:.3f}): {AGREEMENT}"),
+        ("same neighbors", f"{choice['neighbors']:.0%} of each text's 10 nearest"),
+    ]
+    labels = manifest.get("labels")
+    if labels:
+        low, high = labels["interval"]
+        lines.append(
+            (
+                f"by your {labels['examples']} labels",
+                f"{labels['after']:.1f} instead of {labels['before']:.1f} ({labels['measure']} × 100; "
+                f"95 % interval of the change {low:+.1f} to {high:+.1f})",
+            )
+        )
+    speed = manifest["speed"]
+    lines += [
+        (
+            "texts per second",
+            f"{speed['faster']:,.0f} instead of {speed['whole']:,.0f}, on this machine",
+        ),
+        (
+            "measured on",
+            f"{texts['checked']:,} texts of {texts['name']} that fitted nothing; refitted on "
+            f"{texts['fitted']:,} others ({texts['tokens']:,} tokens)",
+        ),
+    ]
+    return lines
+
+
+def print_faster(result: FasterEncoder, console: Console | None = None) -> None:
+    """Print the headline, the facts, the front, notes, and how to use the folder."""
+    console = console or Console(highlight=False)
+    console.print(escape(headline(result.manifest) + "."), style="bold")
+    print_facts(console, facts(result.manifest))
+    rows = [
+        {
+            "blocks": row["count"],
+            "which": row["blocks"],
+            "weights": row["weights"],
+            "cost": f"{row['cost']:.2f}",
+            "agreement": f"{row['agreement']:.3f}",
+            "same neighbors": f"{row['neighbors']:.0%}",
+            "": "chosen" if row["chosen"] else "",
+        }
+        for row in result.front.to_dict(orient="records")
+    ]
+    print_frame(console, rows, list(rows[0]))
+    print_notes(console, result.warnings)
+    if result.folder is not None:
+        console.print(
+            f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)'
+        )
+
+
+def as_text(result: FasterEncoder) -> str:
+    """Return the same as plain text."""
+    stream = io.StringIO()
+    print_faster(result, Console(file=stream, width=200, highlight=False, color_system=None))
+    return stream.getvalue()
+
+
+def card(manifest: Mapping[str, Any], license_name: str) -> str:
+    """Return the model card, README.md."""
+    base, choice, verification = manifest["model"], manifest["choice"], manifest["verification"]
+    known = license_name.lower() if " " not in license_name else "other"
+    listed = "\n".join(f"- {name}: {value}" for name, value in facts(manifest))
+    versions = ", ".join(f"{name} {version}" for name, version in verification["versions"].items())
+    removed = sorted(set(range(base["n_blocks"])) - set(choice["blocks"]))
+    return f"""---
+license: {known}
+base_model: "{base["name"].replace('"', "")}"
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags:
+- sentence-transformers
+- feature-extraction
+- layerscope
+---
+
+# {base["name"]} with {len(choice["blocks"])} of {base["n_blocks"]} blocks
+
+{headline(manifest)}. Blocks {", ".join(map(str, removed)) or "none"} of 0 to {base["n_blocks"] - 1}
+were left out. Nothing was added: the architecture, the pooling and the tokenizer are those of the
+whole encoder. License of the base model: {license_name}.
+
+## Use
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["A text.", "Another text."])
+```
+
+## How it was made and measured
+
+{listed}
+
+The blocks were chosen one removal at a time by agreement with the whole encoder on unlabeled texts.
+The last linear layer of a kept block was fitted by ridge regression, so that the block also does
+the work of those removed behind it. On texts of another kind the agreement is lower: measure it
+with `layerscope compare {base["name"]} THIS_FOLDER --data YOUR_TEXTS`.
+
+## Verified
+
+Loaded in a fresh process without layerscope ({versions}): the largest cosine distance to the
+measured vectors is {verification["cosine_distance"]:.1e} on {verification["texts"]} texts (allowed:
+{verification["tolerance"]:.0e}).
+"""

@@ -1,0 +1,87 @@
+"""An opened encoder gives what sentence-transformers gives, with any of its blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.blocks import Encoder, Variant
+from layerscope.blocks.encoder import BATCH_TOKENS, Start
+from layerscope.blocks.folder import write_folder
+from layerscope.blocks.kinds import find_kind
+from layerscope.exporting.formats.sentence_transformers import load_folder
+from tests.blocks.conftest import TEXTS, write_tiny
+
+FAMILIES = {
+    "bert": "post-norm", "roberta": "post-norm", "xlm_roberta": "post-norm", "mpnet": "post-norm",
+    "llama": "pre-norm", "qwen2": "pre-norm", "gpt2": "pre-norm", "gpt_neox": "pre-norm",
+    "modernbert": "pre-norm", "gemma3": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_runs_whole_from_a_state_and_without_a_block(tmp_path: Path, family: str):
+    folder = write_tiny(tmp_path / family, family)
+    encoder = Encoder.open(folder, "cpu")
+    batches = encoder.batches(TEXTS[:9])
+    expected = load_folder(folder).encode(TEXTS[:9])
+    whole = encoder.encode(encoder.whole, batches)
+    np.testing.assert_allclose(whole, expected, atol=2e-6)
+
+    first, rest = encoder.variant([0, 1]), encoder.whole.after(1)
+    batch = batches[0]
+    state = encoder.run(first, batch)
+    resumed = encoder.vectors(rest, batch, Start(1, state))
+    torch.testing.assert_close(resumed, encoder.vectors(encoder.whole, batch))
+
+    out = tmp_path / "cut"
+    out.mkdir()
+    cut = encoder.variant([0, 2])
+    write_folder(encoder, cut, out)
+    np.testing.assert_allclose(
+        load_folder(out).encode(TEXTS[:9]), encoder.encode(cut, batches), atol=2e-6
+    )
+    np.testing.assert_array_equal(encoder.encode(encoder.whole, batches), whole)
+
+
+@pytest.mark.parametrize(("family", "kind"), FAMILIES.items())
+def test_the_kind_of_blocks_is_found(tmp_path: Path, family: str, kind: str | None):
+    encoder = Encoder.open(write_tiny(tmp_path / family, family), "cpu")
+    found = find_kind(encoder)
+    assert (None if found is None else found.name) == kind
+
+
+def test_a_first_block_of_its_own_structure_stays(tmp_path: Path, bert: Encoder):
+    modern = Encoder.open(write_tiny(tmp_path / "modern", "modernbert"), "cpu")
+    assert modern.removable() == [False, True, True]
+    assert bert.removable() == [True, True, True]
+
+
+def test_batches_hold_every_text_once(bert: Encoder):
+    batches = bert.batches([text * 4 for text in TEXTS])
+    rows = np.concatenate([batch.rows for batch in batches])
+    assert sorted(rows) == list(range(len(TEXTS)))
+    assert len(batches) > 1
+    assert all(batch.mask.numel() <= BATCH_TOKENS for batch in batches)
+
+
+def test_a_prompt_is_part_of_the_vectors(tmp_path: Path):
+    from layerscope.store import atomic
+
+    folder = write_tiny(tmp_path / "prompted", "bert")
+    settings = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
+    atomic.write_json(folder / "config_sentence_transformers.json", settings)
+    encoder = Encoder.open(folder, "cpu")
+    vectors = encoder.encode(encoder.whole, encoder.batches(TEXTS[:5]))
+    np.testing.assert_allclose(vectors, load_folder(folder).encode(TEXTS[:5]), atol=2e-6)
+
+
+def test_a_variant_removes_and_replaces(bert: Encoder):
+    other = bert.whole.modules[0]
+    cut = bert.whole.remove(1).replace(2, other)
+    assert cut.blocks == (0, 2)
+    assert cut.modules == (other, other)
+    assert bert.whole.after(1) == Variant((2,), bert.whole.modules[2:])

@@ -1,0 +1,116 @@
+"""The search and the refit on tiny encoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.blocks import Encoder, refit, search
+from layerscope.blocks.agreement import closeness, shared_neighbors, similarity_agreement
+from layerscope.blocks.kinds import find_kind
+from layerscope.blocks.kinds.base import tap
+from layerscope.blocks.refit import HELD_OUT
+from tests.blocks.conftest import TEXTS, idle_block, write_tiny
+
+
+def opened(folder: Path, family: str, module: Any = None) -> tuple[Encoder, Any]:
+    encoder = Encoder.open(write_tiny(folder / family, family, module), "cpu")
+    return encoder, find_kind(encoder)
+
+
+def sums(encoder: Encoder, variant: Any, block: int, kind: Any, texts: list[str]) -> np.ndarray:
+    """The sums (tokens, D) of a block, text by text, in float64."""
+    found = []
+    for text in texts:
+        taken: list[torch.Tensor] = []
+        batch = encoder.batches([text])[0]
+        place = variant.blocks.index(block)
+        part = type(variant)(variant.blocks[: place + 1], variant.modules[: place + 1])
+        encoder.run(part, batch, hooks=[lambda: tap(kind.sum_module(part.modules[-1]), taken)])  # noqa: B023
+        found.append(taken[0].reshape(-1, taken[0].shape[-1]))
+    return torch.cat(found).double().numpy()
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "llama", "gpt2", "gpt_neox", "modernbert"])
+def test_a_refitted_block_comes_nearer_to_the_whole_models_state(tmp_path: Path, family: str):
+    encoder, kind = opened(tmp_path, family)
+    batches = encoder.batches(TEXTS)
+    cut = encoder.variant([0, 2])
+    done = refit(encoder, cut, batches, kind)
+    assert done.variant.blocks == (0, 2)
+    assert done.remaining[0] < 0.9
+    tested = [text for i, text in enumerate(TEXTS) if i % HELD_OUT == 0]
+    goal = sums(encoder, encoder.whole, 1, kind, tested)
+    before, after = (sums(encoder, one, 0, kind, tested) for one in (cut, done.variant))
+
+    def error(given: np.ndarray) -> float:
+        problem = kind.problem(torch.tensor(given), torch.tensor(goal))
+        return float((problem.residual**2).mean())
+
+    assert error(after) < error(before)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_the_whole_model_is_not_changed(tmp_path: Path, family: str):
+    encoder, kind = opened(tmp_path, family)
+    batches = encoder.batches(TEXTS[:20])
+    before = encoder.encode(encoder.whole, batches)
+    refit(encoder, encoder.variant([0, 2]), batches, kind)
+    np.testing.assert_array_equal(encoder.encode(encoder.whole, batches), before)
+    done = refit(encoder, encoder.whole, batches, kind)
+    assert done.remaining == {}
+    assert done.variant == encoder.whole
+
+
+def test_a_block_that_does_nothing_goes_first_and_costs_nothing(tmp_path: Path):
+    encoder, kind = opened(tmp_path, "llama", idle_block("llama", 1))
+    batches = encoder.batches(TEXTS)
+    steps = search(encoder, batches, kind, 1)
+    assert steps[0].removed == 1
+    assert steps[0].closeness == pytest.approx(2, abs=1e-5)
+    done = refit(encoder, encoder.variant(steps[0].blocks), batches, kind)
+    np.testing.assert_allclose(
+        encoder.encode(done.variant, batches), encoder.encode(encoder.whole, batches), atol=1e-5
+    )
+
+
+def test_without_a_kind_the_search_is_the_greedy_one_by_brute_force(bert: Encoder):
+    batches = bert.batches(TEXTS)
+    steps = search(bert, batches, None, 1)
+    whole = bert.encode(bert.whole, batches)
+    kept = [0, 1, 2]
+    for step in steps:
+        scores = {
+            block: closeness(
+                whole, bert.encode(bert.variant([k for k in kept if k != block]), batches)
+            )
+            for block in kept
+        }
+        assert step.possible == pytest.approx(scores, abs=1e-5)
+        assert step.removed == max(scores, key=lambda block: scores[block])
+        kept.remove(step.removed)
+        assert step.blocks == tuple(kept)
+
+
+def test_the_search_with_refits_is_at_least_as_close(bert: Encoder):
+    batches = bert.batches(TEXTS)
+    plain, fitted = (search(bert, batches, kind, 2)[0] for kind in (None, find_kind(bert)))
+    assert fitted.closeness > plain.closeness
+
+
+def test_agreement_of_equal_and_of_unrelated_vectors():
+    rng = np.random.default_rng(0)
+    whole, other = (rng.normal(size=(60, 8)) for _ in range(2))
+    whole, other = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (whole, other))
+    value, draws = similarity_agreement(whole, whole)
+    assert value == pytest.approx(1)
+    assert draws == pytest.approx(1)
+    assert shared_neighbors(whole, whole) == 1
+    assert abs(similarity_agreement(whole, other)[0]) < 0.2
+    above = np.triu_indices(60, 1)
+    expected = np.corrcoef((whole @ whole.T)[above], (other @ other.T)[above])[0, 1]
+    assert similarity_agreement(whole, other)[0] == pytest.approx(expected)
