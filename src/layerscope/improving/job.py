@@ -311,7 +311,7 @@ def _faster(
     }
     if out is not None:
         if not overwrite and is_finished(out, config):
-            return read_back(FasterEncoder.kind, FasterEncoder.load, out)
+            return FasterEncoder.load(out)
         check_free(out, overwrite)
     encoder = Encoder.open(folder, model.device, model.dtype, max_length)
     license_name = license_of(model, folder, True)
