@@ -32,6 +32,7 @@ from layerscope.evaluation.tasks.info import text_tasks
 from layerscope.profiling import Profile
 from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.queries import metric_values, select_scores
+from layerscope_paper.cli import main
 from layerscope_paper.sweeps.plan import SweepPlan, read_plan
 from layerscope_paper.sweeps.steps import Step
 from tests.cli.support import Cli, run_main
@@ -244,12 +245,13 @@ def test_every_step_is_complete_and_says_what_it_read(
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setattr("tests.cli.support.main", main)
     return lambda *words: run_main(monkeypatch, capsys, *words)
 
 
 def laid_over(cli: Cli, model: str, folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """What `atlas compare` says of a run beside a model, and its cells."""
-    told = cli("atlas", "compare", model, "--run", folder, "--json")
+    """What `layerscope-paper published` says of a run beside a model, and its cells."""
+    told = cli("published", model, "--run", folder, "--json")
     assert told.code == 0, told.err
     found = json.loads(told.out)["runs"][0]
     columns = ["model", "name", "layer", "published", "own", "difference"]
@@ -291,7 +293,7 @@ def test_every_published_metric_stands_beside_its_own(
     assert (
         cells.loc["curvature", ["published", "own"]].stack().between(0, math.pi / 2).all()
     )  # both of the absolute cosine
-    printed = cli("atlas", "compare", model, "--run", tmp_path / step).out
+    printed = cli("published", model, "--run", tmp_path / step).out
     assert f"curvature beside {model}: {blocks + 1} layers, mean difference" in " ".join(
         printed.split()
     )
