@@ -3,6 +3,7 @@ agreement."""
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from layerscope.blocks.words import facts, headline
@@ -18,13 +19,17 @@ if TYPE_CHECKING:
 def from_faster(run: FasterEncoder) -> Block:
     """The headline and its facts, two charts, and the tables."""
     lines = dict(facts(run.manifest))
+    front = run.front.rename(
+        columns={"count": "blocks", "blocks": "which", "ci_low": "from", "ci_high": "to"}
+    )
+    front["chosen"] = ["chosen" if chosen else "" for chosen in front["chosen"]]
     return Block(
         "encoder",
         f"A faster encoder: {run.name}",
         run.model,
         [f"{name[:1].upper()}{name[1:]}: {value}." for name, value in lines.items()],
-        charts=charts(run),
-        tables={"Candidates": run.front, "What each removal leaves": run.removals},
+        figures=[_png(plot_faster(run))],
+        tables={"Candidates": front, "What each removal leaves": run.removals},
         facts={"kind": "encoder", "texts": run.manifest["texts"]["name"], **lines},
         lead=[f"{headline(run.manifest)}."],
         inline=["Candidates"],
@@ -42,7 +47,7 @@ def charts(run: FasterEncoder) -> list[Chart]:
             Chart(
                 "What removing one block costs",
                 [bars],
-                "closeness lost (of 2)",
+                "closeness lost, of 2",
                 "The correlation of all similarities with the whole encoder's plus the mean cosine "
                 "to its vectors, 2 for the whole, after a quick refit.",
                 x="block that is removed",
@@ -74,7 +79,14 @@ def charts(run: FasterEncoder) -> list[Chart]:
 
 def plot_faster(run: FasterEncoder) -> Figure:
     """Draw both charts side by side."""
-    return plot_charts(charts(run), f"{run.name}: {headline(run.manifest)}")
+    first, _, second = headline(run.manifest).partition(": ")
+    return plot_charts(charts(run), f"{first}, on {run.manifest['texts']['name']}", second)
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png")
+    return stream.getvalue()
 
 
 SECTION = Section("encoder", from_faster)
