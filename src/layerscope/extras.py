@@ -30,6 +30,7 @@ FEATURES = {
     "mteb": ("scoring labeled tasks", "mteb", ("mteb",)),
     "onnx": ("an ONNX graph", "onnx", ("onnx", "onnxruntime", "onnxscript")),
     "ray": ("the engine 'ray'", "ray", ("ray",)),
+    "task files": ("reading mteb's tasks from files", "zoo", ()),
     "train": ("train=", "train", ("datasets", "accelerate", "sentence_transformers")),
     "xlsx": ("reading .xlsx files", "xlsx", ("python_calamine",)),
 }

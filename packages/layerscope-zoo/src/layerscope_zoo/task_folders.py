@@ -1,0 +1,296 @@
+"""Task data in a folder as MTEB lays them out: which file holds which split, the rows in it, and
+the datasets that mteb's tasks make of them.
+
+`<data_dir>/<Task>/<split>.jsonl.gz` (or `.jsonl`), one JSON object per line. A task with several
+subsets has a folder for each below it; one whose single subset is scored may do without. A file
+`<split>_<something>` stands in for a split where the split's own file is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerscope.data.readers import as_label
+from layerscope.errors import DataError
+from layerscope.evaluation.tasks.files import (
+    COLUMNS,
+    LAYOUTS,
+    SUFFIXES,
+    Columns,
+    Notes,
+    Rows,
+    as_datasets,
+    code_labels,
+    own_class,
+    own_type,
+    read_rows,
+    vanished,
+)
+from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_info, text_task
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """The file of one split; `stand_in` is the suffix of a file that stands in for it, or empty."""
+
+    path: Path
+    stand_in: str = ""
+
+
+def find_split(folder: Path, split: str) -> SplitFile | None:
+    """The file that holds a split, or stands in for it."""
+    for suffix in SUFFIXES:
+        if (folder / f"{split}{suffix}").is_file():
+            return SplitFile(folder / f"{split}{suffix}")
+    stand_ins = []
+    for path in sorted(folder.glob(f"{split}_*")):
+        ending = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
+        if ending and path.is_file():
+            stand_ins.append(
+                SplitFile(path, path.name.removesuffix(ending).removeprefix(f"{split}_"))
+            )
+    if len(stand_ins) > 1:
+        raise DataError(
+            f"{folder} holds several files that could stand in for the split {split!r}: "
+            f"{', '.join(file.path.name for file in stand_ins)}. Keep one, or name it {split}.jsonl.gz."
+        )
+    return stand_ins[0] if stand_ins else None
+
+
+def find_files(folder: Path, info: TaskInfo) -> dict[str, dict[str, SplitFile]] | None:
+    """The files of every subset and split that a task needs; None where the folder has none of its
+    scored splits."""
+    files: dict[str, dict[str, SplitFile]] = {}
+    for subset in info.subsets:
+        place = folder / subset if (folder / subset).is_dir() else folder
+        if place == folder and len(info.subsets) > 1:
+            continue  # a single file does not say which subset it holds
+        by_split = {
+            split: file
+            for split in info.needed_splits
+            if (file := find_split(place, split)) is not None
+        }
+        if not set(by_split) & set(info.splits):
+            continue
+        if info.train_split and info.train_split not in by_split:
+            raise DataError(
+                f"{place} holds {', '.join(file.path.name for file in by_split.values())} but no {info.train_split}.jsonl.gz. "
+                f"The {info.task_type} task {info.name} trains a classifier: add the split {info.train_split!r}."
+            )
+        files[subset] = by_split
+    return files or None
+
+
+_LAYOUTS = {
+    "Reranking": ("query", "positive", "negative"),
+    "STS": LAYOUTS["STS"],
+    "PairClassification": LAYOUTS["PairClassification"],
+    "Clustering": ("sentences", "labels"),
+    "Classification": LAYOUTS["Classification"],
+}
+
+
+class MtebFolders:
+    """Reads mteb's own tasks, and tasks of one's own of any of the five types."""
+
+    def find(self, name: str, folder: Path) -> bool:
+        """Return whether a folder holds a scored split of a task."""
+        info = _info(name, folder)
+        return info is not None and find_files(folder, info) is not None
+
+    def load(self, name: str, folder: Path) -> tuple[Any, Notes]:
+        """Return mteb's task object with the data, and what was done to the rows on the way."""
+        info = _info(name, folder)
+        files = None if info is None else find_files(folder, info)
+        if info is None or files is None:
+            raise vanished(name, folder)
+        # Some tasks have several scored splits or subsets. Not all need be given: what is missing
+        # is not scored.
+        splits = [
+            split for split in info.splits if all(split in by_split for by_split in files.values())
+        ]
+        if not splits:
+            raise DataError(
+                f"the subsets in {folder} have no scored split in common. Scored: {', '.join(info.splits)}."
+            )
+        if is_mteb_task(name):
+            task = new_task(info).filter_eval_splits(splits)
+            task.hf_subsets = list(files)
+        else:
+            paths = [
+                file.path for by_split in files.values() for _, file in sorted(by_split.items())
+            ]
+            build_own = lambda task: build(task, files)[0]  # noqa: E731
+            task = own_class(name, info.task_type, build_own, folder, paths)()
+        task.dataset, notes = build(task, files)
+        task.data_loaded = True
+        stand_ins = {
+            split: file
+            for by_split in files.values()
+            for split, file in by_split.items()
+            if file.stand_in
+        }
+        if stand_ins:
+            notes["stand_ins"] = {split: file.stand_in for split, file in stand_ins.items()}
+            notes["exact_reason"] = "; ".join(
+                f"{file.path.name} stands in for {split!r}" for split, file in stand_ins.items()
+            )
+        return task, notes
+
+
+def _info(name: str, folder: Path) -> TaskInfo | None:
+    if is_mteb_task(name):
+        return task_info(name)
+    task_type = own_type(folder, _LAYOUTS)
+    return None if task_type is None else text_task(name, task_type)
+
+
+_ALIASES = {"sent1": "sentence1", "sent2": "sentence2"}
+"""Names under which some of MTEB's datasets hold their columns before mteb renames them."""
+
+
+def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any, Notes]:
+    """The value for `task.dataset`, and what was done to the rows on the way (empty where nothing
+    was)."""
+    kind = task.metadata.type
+    if kind not in _LAYOUTS:
+        raise DataError(
+            f"task {task.metadata.name} is of the type {kind}, whose data cannot be read from files here. "
+            f"Valid types: {', '.join(sorted(_LAYOUTS))}. Leave it out of the data folder to load it from the hub."
+        )
+    columns_of = {**COLUMNS, "Clustering": _clustering}
+    notes: Notes = {}
+    subsets: dict[str, Any] = {}
+    for subset, by_split in files.items():
+        splits: dict[str, Any] = {}
+        for split, file in by_split.items():
+            rows = _as_named(read_rows(file.path), file.path)
+            if kind == "Reranking":
+                splits[split], dropped = retrieval_split(rows, file.path, split)
+                if dropped:
+                    notes.setdefault("dropped_queries", {})[split] = dropped
+            else:
+                splits[split] = columns_of[kind](task, rows, file.path)
+        if kind == "Classification":
+            notes |= code_labels(splits, task.label_column_name)
+        subsets[subset] = splits if kind == "Reranking" else as_datasets(splits)
+    # mteb wants the retrieval layout under the subset's name always, the others only where there
+    # are subsets.
+    flat = kind != "Reranking" and not task.metadata.is_multilingual
+    return (subsets["default"] if flat else subsets), notes
+
+
+def _as_named(rows: Rows, path: Path) -> Rows:
+    """Rows under the names that mteb gives their columns; MTEB's older files hold all pairs in one
+    row of lists."""
+    rows = [{_ALIASES.get(name, name): value for name, value in row.items()} for row in rows]
+    lists = "sentence1" in rows[0] and isinstance(rows[0].get("labels"), list)
+    return _unpacked(rows[0], path) if len(rows) == 1 and lists else rows
+
+
+def _unpacked(row: Mapping[str, Any], path: Path) -> Rows:
+    lists = {name: values for name, values in row.items() if isinstance(values, list)}
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            f"{path}: the lists of its one row differ in length ({lengths}). They must have one entry for each pair."
+        )
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+def _clustering(task: Any, rows: Rows, path: Path) -> Columns:
+    from mteb.abstasks import AbsTaskClusteringLegacy
+
+    texts, labels = task.input_column_name, task.label_column_name
+    sets = [_as_set(row, texts, labels, path, number) for number, row in enumerate(rows, 1)]
+    if not isinstance(sets[0][0], list):
+        sets = [([text for text, _ in sets], [label for _, label in sets])]
+    if isinstance(task, AbsTaskClusteringLegacy):
+        return {texts: [s for s, _ in sets], labels: [lab for _, lab in sets]}
+    # The newer tasks draw from one pool, in which a text may stand only once.
+    pool: dict[str, Any] = {}
+    for sentences, values in sets:
+        for sentence, value in zip(sentences, values, strict=True):
+            pool.setdefault(sentence, value)
+    return {texts: list(pool), labels: list(pool.values())}
+
+
+def _as_set(
+    row: Mapping[str, Any], texts: str, labels: str, path: Path, number: int
+) -> tuple[Any, Any]:
+    """One row: a set as two lists of the same length, or one text with its label."""
+    if texts not in row or labels not in row:
+        raise DataError(
+            f"{path}, row {number} needs {texts!r} and {labels!r}; it has {', '.join(map(repr, row)) or 'none'}."
+        )
+    sentences, values = row[texts], row[labels]
+    for value in values if isinstance(values, list) else [values]:
+        as_label(value, f"{path}, row {number}")
+    if isinstance(sentences, str) and not isinstance(values, list):
+        return sentences, values
+    texts_given = isinstance(sentences, list) and all(
+        isinstance(sentence, str) for sentence in sentences
+    )
+    if not (texts_given and isinstance(values, list) and len(values) == len(sentences)):
+        raise DataError(
+            f"{path}, row {number}: {texts!r} and {labels!r} must be lists of the same length, texts and labels."
+        )
+    return sentences, values
+
+
+def retrieval_split(rows: Rows, path: Path, split: str) -> tuple[dict[str, Any], int]:
+    """One split's queries, corpus, relevant_docs and top_ranked; and how many queries had nothing
+    to rank.
+
+    A query without relevant or without other texts says nothing about an order, so it is left out,
+    as mteb does. A query may be a list: its parts are then ranked apart, and `<query>_<part>` is
+    the id by which mteb joins them.
+    """
+    from datasets import Dataset
+
+    queries: list[dict[str, str]] = []
+    corpus: list[dict[str, str]] = []
+    relevant: dict[str, dict[str, int]] = {}
+    ranked: dict[str, list[str]] = {}
+    dropped = 0
+    for number, row in enumerate(rows):
+        parts, positive, negative = _checked(row, path, number + 1)
+        if not (positive and negative):
+            dropped += 1
+            continue
+        # Equal scores are ordered by id; positives come before negatives there, as in mteb's own
+        # conversion.
+        texts = {f"a{number:06d}-{i:05d}": text for i, text in enumerate(positive)}
+        judged = dict.fromkeys(texts, 1)
+        texts |= {f"n{number:06d}-{i:05d}": text for i, text in enumerate(negative)}
+        judged |= {key: 0 for key in texts if key not in judged}
+        corpus += [{"id": key, "title": "", "text": text} for key, text in texts.items()]
+        for part, text in enumerate(parts):
+            query = f"{split}-{number:06d}_{part}"
+            queries.append({"id": query, "text": text})
+            relevant[query], ranked[query] = dict(judged), list(texts)
+    if not queries:
+        raise DataError(f"{path} holds no query that has both 'positive' and 'negative' texts.")
+    data = {"queries": Dataset.from_list(queries), "corpus": Dataset.from_list(corpus)}
+    return data | {"relevant_docs": relevant, "top_ranked": ranked}, dropped
+
+
+def _checked(
+    row: dict[str, Any], path: Path, number: int
+) -> tuple[list[str], list[str], list[str]]:
+    missing = [name for name in ("query", "positive", "negative") if name not in row]
+    if missing:
+        raise DataError(
+            f"{path}, row {number} has no column {missing[0]!r}; it has {', '.join(map(repr, row)) or 'none'}."
+        )
+    query = row["query"]
+    lists = [query if isinstance(query, list) else [query], row["positive"], row["negative"]]
+    for name, values in zip(("query", "positive", "negative"), lists, strict=True):
+        if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
+            raise DataError(
+                f"{path}, row {number}: {name!r} must be {'a text' if name == 'query' else 'a list of texts'}."
+            )
+    return lists[0], lists[1], lists[2]
