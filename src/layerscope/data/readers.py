@@ -23,7 +23,7 @@ from layerscope.core.json import json_problem
 from layerscope.errors import DataError, near_misses, one_line
 from layerscope.extras import require
 
-__all__ = ["Records"]
+__all__ = ["Records", "as_label"]
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 PREVIEW_ROWS = 100

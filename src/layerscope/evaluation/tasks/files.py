@@ -20,6 +20,22 @@ from layerscope.data.readers import json_objects
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.info import is_mteb_task, task_class, text_task
 
+__all__ = [
+    "COLUMNS",
+    "LAYOUTS",
+    "SUFFIXES",
+    "Columns",
+    "Notes",
+    "Rows",
+    "TaskFolders",
+    "as_datasets",
+    "code_labels",
+    "own_class",
+    "own_type",
+    "read_rows",
+    "vanished",
+]
+
 SUFFIXES = (".jsonl.gz", ".jsonl")
 NO_ROWS = "{} holds no rows. It must have one JSON object per line."
 LAYOUTS = {

@@ -17,6 +17,8 @@ from typing import Any
 from layerscope.errors import DataError
 from layerscope.extras import missing
 
+__all__ = ["TaskInfo", "is_mteb_task", "new_task", "task_info", "text_task"]
+
 MONOLINGUAL = ("default",)
 """The one subset of a task whose dataset has no languages to choose from."""
 
