@@ -100,7 +100,6 @@ settings.load_profile("busy")
 LONGEST = (
     "cluster",
     "tests/browser",
-    "tests/evaluation/test_walk.py",
     "tests/evaluation/test_evaluate.py",
     "tests/evaluation/test_real.py",
     "tests/improving/test_improve.py",

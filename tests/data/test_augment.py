@@ -31,16 +31,16 @@ anything = st.text(st.characters(), max_size=60)  # any code point, lone surroga
 
 
 @settings(max_examples=150)
-@given(anything, st.integers(-5, 2**70), st.integers(0, 15))
-def test_any_text(text: str, seed: int, view: int) -> None:
-    made = augment(text, seed=seed, view=view)
-    assert made == augment(text, seed=seed, view=view)
+@given(anything, st.integers(-5, 2**70), st.integers(0, 15), st.floats(0, 1))
+def test_any_text(text: str, seed: int, view: int, strength: float) -> None:
+    made = augment(text, seed=seed, view=view, strength=strength)
+    assert made == augment(text, seed=seed, view=view, strength=strength)
     assert bool(made.strip()) == bool(text.strip())
     # Punctuation and whitespace stay as they are; spaces may come in, and nothing else.
     kept = [c for c in text if not c.isalnum() and c != " "]
     assert [c for c in made if not c.isalnum() and c != " "] == kept
     assert made.count(" ") >= text.count(" ")
-    if not any(c.isalnum() for c in text):
+    if not any(c.isalnum() for c in text) or strength == 0:
         assert made == text
 
 
@@ -71,28 +71,29 @@ def test_global_streams_are_left_alone() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-def test_share_of_words_touched() -> None:
+@pytest.mark.parametrize("strength", [0.1, 0.3, 0.6])
+def test_share_of_words_touched(strength: float) -> None:
     """Each step alone changes the nominal share of all words (as long as there are enough long
     ones)."""
     parts = _SPACES.split(LONG)
     n_words, draw = len(parts[::2]), random.Random(3).random
     for step in ("split", "edit", "mistype"):
-        chosen = _chosen_words(parts, _letters, draw)
+        chosen = _chosen_words(parts, _letters, strength, draw)
         touched = changed = letters = 0
         for place, spots in chosen:
             word = parts[place]
             touched += {
                 "split": lambda w, s: _split(w, s, draw).count(" ") == 1,
-                "edit": lambda w, s: _edit(w, s, "", draw) != w,
-                "mistype": lambda w, s: _mistype(w, s, draw) != w,
+                "edit": lambda w, s: _edit(w, s, strength, "", draw) != w,
+                "mistype": lambda w, s: _mistype(w, s, strength, draw) != w,
             }[step](word, spots)
             if step == "mistype":
-                other = _mistype(word, spots, draw)
+                other = _mistype(word, spots, strength, draw)
                 changed += sum(a != b for a, b in zip(word, other, strict=True))
                 letters += len(word)
-        assert touched / n_words == pytest.approx(0.3, abs=0.01)
+        assert touched / n_words == pytest.approx(strength, abs=0.01)
         if step == "mistype":  # rounded up in every word
-            assert 0.3 <= changed / letters <= 0.5
+            assert strength <= changed / letters <= strength + 0.2
 
 
 def test_whole_pipeline_on_a_long_text() -> None:
@@ -117,7 +118,7 @@ def test_scripts() -> None:
         assert not any(
             c.isascii() and c.isalnum() for c in made
         )  # edits keep to the text's own letters
-    assert _mistype("Größe", [0, 1, 4], random.Random(0).random)[2:4] == "öß"
+    assert _mistype("Größe", [0, 1, 4], 1.0, random.Random(0).random)[2:4] == "öß"
     hindi = "नमस्ते दुनिया"
     assert not any(
         f" {mark}" in made for made in make_views([hindi], 16, seed=0)[0] for mark in "ािी्े"
@@ -164,6 +165,9 @@ def test_number_of_views(n: object) -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'nlpaug'"):
         make_views(["a"], 2, seed=0, augmenter="nlp-aug")
+    for strength in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidValueError, match="strength is"):
+            augment("a", seed=0, view=0, strength=strength)
 
 
 class TestNlpaug:

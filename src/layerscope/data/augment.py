@@ -31,7 +31,7 @@ __all__ = ["make_views"]
 
 AUGMENTERS = ("builtin", "nlpaug")
 MAX_VIEWS = 16
-_STRENGTH = 0.3
+DEFAULT_STRENGTH = 0.3
 STREAM = "layerscope-augment-1"
 """Names what the random stream is used for; it changes whenever the same seed would give other
 views."""
@@ -63,28 +63,31 @@ def _keyboard() -> dict[str, str]:
 _NEIGHBORS = _keyboard()
 
 
-def augment(text: str, *, seed: int, view: int) -> str:
+def augment(text: str, *, seed: int, view: int, strength: float = DEFAULT_STRENGTH) -> str:
     """One noisy copy of a text: the same for the same arguments, on every machine.
 
-    Each step changes 0.3 of the words, and of the characters in a touched word (ten at most). Words of four letters and more are split; for the other two steps words are drawn
+    `strength` is the share of words, and of characters in a touched word (ten at most), that each
+    step changes. Words of four letters and more are split; for the other two steps words are drawn
     among those too, or among all if there are none so long. Whitespace and punctuation stay, and a
     text that is not blank never becomes blank; one without letters or digits comes back as it is.
 
     >>> augment("Layers in the middle often hold more.", seed=0, view=0)
     'yLae rs in the mid dle ocren h9bj mnofwe.'
     """
+    if not 0 <= strength <= 1:
+        raise InvalidValueError(f"strength is {strength!r}; it must be a share from 0 to 1.")
     # Only random() is used: of the methods of Random it alone is promised to stay the same between
     # Python versions.
-    draw = random.Random(stream_key(text, seed, view)).random
+    draw = random.Random(stream_key(text, seed, view, strength)).random
     foreign, words, long = _looked_at(text)
     parts = list(words)
-    for place, spots in _sample(long, _share(len(long)), draw):
+    for place, spots in _sample(long, _share(strength, len(long)), draw):
         parts[place] = _split(parts[place], spots, draw)
     parts = _SPACES.split("".join(parts))  # a word that was split counts as two from here on
-    for place, spots in _chosen_words(parts, _letters, draw):
-        parts[place] = _edit(parts[place], spots, foreign, draw)
-    for place, spots in _chosen_words(parts, _keys, draw):
-        parts[place] = _mistype(parts[place], spots, draw)
+    for place, spots in _chosen_words(parts, _letters, strength, draw):
+        parts[place] = _edit(parts[place], spots, strength, foreign, draw)
+    for place, spots in _chosen_words(parts, _keys, strength, draw):
+        parts[place] = _mistype(parts[place], spots, strength, draw)
     return "".join(parts)
 
 
@@ -113,10 +116,10 @@ def make_views(
     return [[make(text, seed=seed, view=view) for view in range(n_views)] for text in texts]
 
 
-def stream_key(text: str, seed: int, view: int) -> int:
+def stream_key(text: str, seed: int, view: int, strength: float = DEFAULT_STRENGTH) -> int:
     """The number that seeds the random stream of one view of one text."""
     content = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    key = f"{STREAM}|{int(seed)}|{int(view)}|{_STRENGTH!r}|{content}"
+    key = f"{STREAM}|{int(seed)}|{int(view)}|{float(strength)!r}|{content}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest())
 
 
@@ -168,19 +171,19 @@ def _long(usable: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, Sequen
 
 
 def _chosen_words(
-    parts: Sequence[str], find: Callable[[str], Sequence[int]], draw: _Draw
+    parts: Sequence[str], find: Callable[[str], Sequence[int]], strength: float, draw: _Draw
 ) -> list[tuple[int, Sequence[int]]]:
     """The words that a step changes: their places, and where in each the characters are that it may
     change."""
     usable = _usable(parts, find)
     # The share is one of all words, the draw is among the long ones, as in nlpaug: "a" and "of"
     # stay readable.
-    return _sample(_long(usable) or usable, _share(len(usable)), draw)
+    return _sample(_long(usable) or usable, _share(strength, len(usable)), draw)
 
 
 @lru_cache(maxsize=1024)
-def _share(count: int) -> int:
-    return math.ceil(_STRENGTH * count - 1e-9)
+def _share(strength: float, count: int) -> int:
+    return math.ceil(strength * count - 1e-9)
 
 
 def _sample(items: Sequence[_T], count: int, draw: _Draw) -> list[_T]:
@@ -198,11 +201,11 @@ def _split(word: str, spots: Sequence[int], draw: _Draw) -> str:
     return f"{word[:at]} {word[at:]}"
 
 
-def _edit(word: str, spots: Sequence[int], foreign: str, draw: _Draw) -> str:
+def _edit(word: str, spots: Sequence[int], strength: float, foreign: str, draw: _Draw) -> str:
     """Substitute, insert, delete or swap characters. At least one letter or digit is left, so no
     word vanishes."""
     kind = int(draw() * 4)
-    count = min(_share(len(spots)), _MAX_CHARACTERS)
+    count = min(_share(strength, len(spots)), _MAX_CHARACTERS)
     chars = list(word)
     if kind == 0:
         for i in _sample(spots, count, draw):
@@ -236,9 +239,9 @@ def _other(char: str, foreign: str, draw: _Draw) -> str:
     return pool[at] if pool[at] != char else pool[at - 1]
 
 
-def _mistype(word: str, spots: Sequence[int], draw: _Draw) -> str:
+def _mistype(word: str, spots: Sequence[int], strength: float, draw: _Draw) -> str:
     chars = list(word)
-    for i in _sample(spots, min(_share(len(spots)), _MAX_CHARACTERS), draw):
+    for i in _sample(spots, min(_share(strength, len(spots)), _MAX_CHARACTERS), draw):
         near = _NEIGHBORS[chars[i]]
         chars[i] = near[int(draw() * len(near))]
     return "".join(chars)
