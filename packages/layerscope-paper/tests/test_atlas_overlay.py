@@ -17,14 +17,12 @@ from layerscope.profiling import Profile, profile
 from layerscope.report.panels import plot_charts
 from layerscope_paper.atlas.overlay import (
     Overlay,
-    beside_published,
     by_label,
     load_overlay,
     metric_differences,
     overlay_metrics,
     overlay_scores,
 )
-from layerscope_paper.atlas.queries import select_scores
 from layerscope_paper.atlas.summary import charts, compare, show
 from layerscope_paper.presets import PRESETS
 
@@ -145,52 +143,6 @@ def test_subsets_of_a_task_are_averaged_as_published(tmp_path: Path) -> None:
     ]
     overlay = overlay_scores(evaluation(tmp_path, both))
     assert overlay.scores["score"].tolist() == pytest.approx([0.5 + k / 20 for k in range(7)])
-
-
-def hub_model(name: str, asked: str = "main", **more: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "source": "hub",
-        "revision": "9879c9b5f8bea9051dcb0e68dff21493d67e9d4f",
-        "asked": asked,
-    } | more
-
-
-@pytest.mark.parametrize(
-    ("name", "asked"), [("EleutherAI/pythia-14m", "main"), ("EleutherAI/pythia-410m", "step1000")]
-)
-def test_the_published_scores_of_the_same_model_stand_beside(
-    tmp_path: Path, name: str, asked: str
-) -> None:
-    run = evaluation(tmp_path, [*rows("STS12"), *rows("STS14", final_norm="raw")])
-    run.manifest["model"] = hub_model(name, asked)
-    (row,) = beside_published(run).to_dict(orient="records")
-    known = select_scores(f"{name.split('/')[1]}@{asked}")
-    known = known[(known["task"] == "STS12") & (known["layer"] <= 6)]["score"]
-    assert (row["task"], row["published_best"]) == ("STS12", known.max())
-    assert row["difference"] == pytest.approx(0.55 - known.mean())
-    if name.endswith("14m"):  # six blocks: layer 6 is the last
-        assert (row["last"], row["published_last"]) == (0.7, known.iloc[-1])
-    else:
-        assert row["last"] != row["last"]
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"name": "mine"}, hub_model("org/pythia-14m"), hub_model("EleutherAI/pythia-14m", source="folder"),
-        hub_model("EleutherAI/pythia-14m", "9879c9b"), hub_model("EleutherAI/pythia-14m", adapters=["a"]),
-        hub_model("EleutherAI/pythia-14m", quantization="Q4_1"), hub_model("EleutherAI/pythia-14m", bidirectional=True),
-        hub_model("EleutherAI/unknown"), hub_model("google-bert/bert-base-uncased"),
-    ],
-)  # fmt: skip
-def test_another_model_has_no_published_scores(tmp_path: Path, model: dict[str, Any]) -> None:
-    run = evaluation(tmp_path, rows("STS12"))
-    run.manifest["model"] = model
-    assert beside_published(run).empty
-    run.manifest["model"] = hub_model("EleutherAI/pythia-14m")
-    run.scores = run.scores.assign(final_norm="raw")  # not made as they were
-    assert beside_published(run).empty
 
 
 def test_compared_on_the_tasks_all_share(tmp_path: Path, released: Path) -> None:

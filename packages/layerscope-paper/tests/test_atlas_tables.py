@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from tests.shared import shared_folder
 
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope_paper import atlas
-from layerscope_paper.atlas.build import TABLES, build
 from layerscope_paper.atlas.tables import DATA
 
 
@@ -43,28 +40,17 @@ def test_callers_get_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [(f, n) for f, n in TABLES.items() if n in ("scores", "vision", "tasks")]
+    ("file", "name"),
+    [
+        ("mteb_layer_scores.parquet", "scores"),
+        ("vision_probe.parquet", "vision"),
+        ("task_dataset.csv", "tasks"),
+    ],
 )
 def test_nothing_was_lost_in_packing(file: str, name: str) -> None:
     path = shared_folder("published") / file
     given = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
     pd.testing.assert_frame_equal(given, getattr(atlas, name)())
-
-
-def test_build_packs_a_folder(tmp_path: Path) -> None:
-    for file, name in TABLES.items():
-        table = pd.DataFrame(
-            {"model": ["a", "a", "b"], "value": [0.1, np.nan, 1 / 3], "name": name}
-        )
-        if file.endswith(".csv"):
-            table.to_csv(tmp_path / file, index=False)
-        else:
-            table.to_parquet(tmp_path / file)
-    sizes = build(tmp_path, tmp_path / "packed")
-    assert set(sizes) == {f"{name}.parquet" for name in TABLES.values()}
-    packed = pd.read_parquet(tmp_path / "packed" / "metrics.parquet")
-    assert packed["value"].tolist()[2] == 1 / 3
-    assert packed["model"].tolist() == ["a", "a", "b"]
 
 
 @pytest.mark.parametrize("name", ["Pythia-410m", "pythia-410M", "Pythia/410m", "Pythia-410m@main"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -63,7 +61,9 @@ def test_layer_means_and_single_tasks() -> None:
     assert (found.layers["null_mean"] < found.layers["null_95"]).all()
 
 
-def test_without_the_last_layer_stands_beside() -> None:
+def test_without_the_last_layer_stands_beside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     metrics, scores = tables()
     last = scores["layer"].max()
     metrics.loc[(metrics["metric"] == "noise") & (metrics["layer"] == last), "value"] = (
@@ -80,12 +80,10 @@ def test_without_the_last_layer_stands_beside() -> None:
     assert row["value"] > 0.9 > 0.7 > row["value_without_last"]
     assert row["value_without_last"] == pytest.approx(alone["value"], abs=1e-12)
     assert row["p_without_last"] == pytest.approx(alone["p_adjusted"], abs=1e-12)
-    console = Console(file=io.StringIO(), width=500)
-    print_correlations(found, Tables(metrics, scores, {"model": "m"}), console)
-    assert (
-        f"without the last layer: noise {row['value']:.2f} → {row['value_without_last']:.2f}"
-        in console.file.getvalue()
-    )  # type: ignore[attr-defined]
+    monkeypatch.setenv("COLUMNS", "500")
+    print_correlations(found, Tables(metrics, scores, {"model": "m"}))
+    changed = f"noise {row['value']:.2f} → {row['value_without_last']:.2f}"
+    assert f"without the last layer: {changed}" in capsys.readouterr().out
 
 
 def test_what_is_constant_is_counted_and_never_nan() -> None:
@@ -247,8 +245,10 @@ def test_runs_and_folders_are_taken_like_the_command_takes_them(tmp_path: Any) -
         assert by_runs.facts["model"] == "tiny"
     dropped = correlate(run, evaluation, sink="drop", measures=["spearman"], **FEW)
     assert dropped.layers.set_index("metric").loc["prompt_entropy", "value"] == -1.0
-    with pytest.raises(LayerscopeError, match="a profile and an evaluation"):
+    with pytest.raises(LayerscopeError, match="of a profile and of an evaluation"):
         correlate(run, run)  # type: ignore[arg-type]
+    with pytest.raises(LayerscopeError, match="give one evaluation, not 2"):
+        correlate([run, evaluation], evaluation)  # type: ignore[list-item]
 
 
 def test_p_is_the_larger_of_both_nulls_and_is_corrected_over_metrics() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from layerscope.core.formatting import split_names
 from layerscope.errors import LayerscopeError, printable
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ def published(
         [], metavar="PATH", help="Folder of your profile or evaluation to compare; repeatable."
     ),
     convention: str = CONVENTION,
-    out: Path | None = typer.Option(
-        None, "--out", "-o", help="Figure (.png, .svg, .pdf) or .html page."
-    ),
+    out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
     """List the published models; show one, or compare several and your own runs."""
@@ -74,13 +73,7 @@ def published(
         compared = summary.compare(models, convention, overlays)
         value = {"convention": convention, "models": compared, "runs": runs}
         _show(as_json, value, lambda: terminal.print_comparison(compared, convention, overlays))
-    if out is not None and out.suffix == ".html":
-        from layerscope.report.write import write_report
-        from layerscope_paper.atlas.page import published_parts
-
-        parts = [part for name in models for part in published_parts(name)]
-        _written(write_report([*run, *parts], out))
-    elif out is not None:
+    if out is not None:
         footnote = (
             "published results; scores: final norm at every layer; "
             "metrics (wikitext / imagenet): at the last layer only"
@@ -155,14 +148,14 @@ def correlate(
             "same model."
         )
     if models is not None:
-        tables = [correlation_tables(name, convention) for name in _names(models)]
+        tables = [correlation_tables(name, convention) for name in split_names(models)]
     else:
         tables = correlation.from_folders(runs, readout, sink)
     if metric is not None:
         for each in tables:
-            each.keep(_names(metric))
+            each.keep(split_names(metric))
     settings: dict[str, Any] = {
-        "measures": _names(measure),
+        "measures": split_names(measure),
         "surrogates": surrogates,
         "seed": seed,
     }
@@ -294,7 +287,7 @@ def sweep(
     done = run_sweep(
         plan,
         out=out,
-        only=None if only is None else _names(only),
+        only=None if only is None else split_names(only),
         dry_run=dry_run,
         overwrite=overwrite,
         progress=False if as_json else None,
@@ -328,10 +321,6 @@ def theorems(
         print_rows(appendix)
 
     _show(as_json, {**run.summary(), "appendix": [row.as_dict() for row in appendix]}, print_both)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _pairs(flag: str, given: list[str]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ _COLORS = {
 }
 
 
-def print_models(models: pd.DataFrame, console: Console | None = None) -> None:
+def print_models(models: pd.DataFrame) -> None:
     """What the atlas covers."""
-    console = console or Console()
+    console = Console()
     table = numeric_table(
         "model", "layers", "tasks", "all", "MTEB", "wikitext", "imagenet", "probe", words=["model"]
     )
@@ -184,16 +184,16 @@ def print_overlay(overlay: Overlay, console: Console) -> None:
         )
 
 
-def print_item(item: Item, rows: Sequence[Row], console: Console | None = None) -> None:
+def print_item(item: Item, rows: Sequence[Row]) -> None:
     """One table or figure of the paper: printed and recomputed, with verdicts."""
-    console = console or Console()
+    console = Console()
     console.print(f"\n[bold]{escape(item.title)}[/]\nThe paper: {escape(item.claim)}\n")
-    print_rows(rows, console)
+    print_rows(rows)
 
 
-def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
+def print_rows(rows: Sequence[Row]) -> None:
     """Printed and recomputed numbers by convention, and how many have each verdict."""
-    console = console or Console()
+    console = Console()
     notes = ["note"] if console.width >= 120 else []  # else a note stands below what it is about
     for convention in dict.fromkeys(row.convention for row in rows):
         console.print(f"convention {escape(convention)}")
@@ -221,12 +221,10 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def print_correlations(
-    correlations: Correlations, tables: Tables, console: Console | None = None
-) -> None:
+def print_correlations(correlations: Correlations, tables: Tables) -> None:
     """One block per measure: layer means with interval, chance and p; beside them the single
     tasks."""
-    console = console or Console()
+    console = Console()
     facts = {k: v for k, v in tables.facts.items() if k != "model"}
     shown = " · ".join(
         f"{k} {v}" if not isinstance(v, dict) else f"{k} {' / '.join(map(str, v.values()))}"
@@ -280,11 +278,9 @@ def print_correlations(
         )
 
 
-def print_over_models(
-    found: ModelCorrelations, families: dict[str, str], console: Console | None = None
-) -> None:
+def print_over_models(found: ModelCorrelations, families: dict[str, str]) -> None:
     """One block per measure: the test over families of models; then what could not be tested."""
-    console = console or Console()
+    console = Console()
     console.print(
         f"\n[bold]{len(families)} models of {len(set(families.values()))} families[/]  {escape(', '.join(families))}"
     )

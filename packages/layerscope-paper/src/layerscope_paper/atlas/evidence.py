@@ -7,19 +7,13 @@ from functools import lru_cache
 import numpy as np
 
 from layerscope.selection.evidence import Curve, Evidence
+from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.queries import metric_values
 from layerscope_paper.atlas.tables import find_model
 
 # The atlas's names for the metrics of a profile. `entropy_sentence` is the older code's prompt
 # entropy.
-ATLAS_METRICS = {
-    "prompt_entropy": "entropy_prompt",
-    "dataset_entropy": "entropy_dataset",
-    "curvature": "curvature",
-    "infonce": "infonce",
-    "lidar": "lidar",
-    "dime": "dime",
-}
+ATLAS_METRICS = {ours: theirs for theirs, ours in OURS.items()}
 
 
 @lru_cache(maxsize=64)

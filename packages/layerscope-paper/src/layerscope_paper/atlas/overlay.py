@@ -13,7 +13,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
-from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.errors import RunFolderError
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -28,7 +28,6 @@ OURS = {  # the atlas's names of our metrics
     "dime": "dime",
 }
 READOUT = Readout().columns
-_OWNERS = ("", "EleutherAI", "google-bert", "state-spaces")  # of the published models, on the hub
 _VIEWS: dict[str, Any] = {"view_rows": "centered-unit", "group": 64}
 # the released code's settings that each metric depends on (preset `released`)
 _NEEDS: dict[str, dict[str, Any]] = {
@@ -223,43 +222,6 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
             f"your texts were cut to {length} tokens; the published scores do not say at how many."
         ]
     return out
-
-
-def beside_published(evaluation: Evaluation) -> pd.DataFrame:
-    """Scores of tasks made as published, and the atlas's of the same model, if it has any;
-    `difference`: the mean over layers."""
-    from layerscope_paper.atlas.queries import select_scores
-
-    model = evaluation.manifest["model"]
-    owner, _, name = str(model["name"]).rpartition("/")
-    name, branch = name.removesuffix("-hf").removesuffix("-uncased"), model.get("asked")
-    turned = bool(model.get("bidirectional")) != name.startswith("bert")
-    if (
-        owner not in _OWNERS
-        or model.get("source") != "hub"
-        or model.get("adapters")
-        or model.get("quantization")
-        or turned
-    ):
-        return pd.DataFrame()
-    try:
-        theirs = select_scores(f"{name}@{branch}")
-    except LayerscopeError:
-        return pd.DataFrame()
-    if (mine := overlay_scores(evaluation).scores).empty:
-        return pd.DataFrame()
-    both = mine.merge(
-        theirs[["task", "layer", "score"]], on=["task", "layer"], suffixes=("", "_published")
-    ).sort_values("layer")
-    of_task = both.assign(difference=both["score"] - both["score_published"]).groupby("task")
-    rows = of_task.agg(
-        last=("score", "last"), published_last=("score_published", "last"), best=("score", "max"),
-        published_best=("score_published", "max"), difference=("difference", "mean"), deepest=("layer", "max"),
-    ).reset_index()  # fmt: skip
-    rows.loc[rows.pop("deepest") < theirs["layer"].max(), ["last", "published_last"]] = float(
-        "nan"
-    )  # it was not read
-    return rows
 
 
 def _task_differences(

@@ -66,17 +66,16 @@ def metric_values(
     dataset: str | None = None,
     metric: str | None = None,
     normalization: str | None = "raw",
-    split: str | None = None,
 ) -> pd.DataFrame:
     """One row per dataset, metric and layer: dataset, task, split, metric, normalization (None:
     every), layer, depth, value.
 
     `dataset`: `wikitext`, `imagenet`, one `mteb/…` dataset, a task's name, `mteb` for all of those,
-    or None for everything. `split` None reads what the paper's code reads: `test` on MTEB, `val` on
-    imagenet, `train` on wikitext (where there is none, `train(unrecorded)` of the older code, or
+    or None for everything. The split is the one that the paper's code reads: `test` on MTEB, `val`
+    on imagenet, `train` on wikitext (where there is none, `train(unrecorded)` of the older code, or
     `test`). An undefined value has no row; `attrs` counts them.
     """
-    return _selected_values(find_model(model), dataset, metric, normalization, split).copy()
+    return _selected_values(find_model(model), dataset, metric, normalization).copy()
 
 
 @lru_cache(maxsize=512)  # the figures ask for the same curves again and again
@@ -85,7 +84,6 @@ def _selected_values(
     dataset: str | None,
     metric: str | None,
     normalization: str | None,
-    split: str | None,
 ) -> pd.DataFrame:
     table = _rows(known, "metrics")
     if table.empty:
@@ -110,14 +108,11 @@ def _selected_values(
     elif dataset is not None:
         wanted = {task: data for data, task in task_of.items()}.get(dataset, dataset)
         table = _only(table, "dataset", wanted, known)
-    if split is not None:
-        table = _only(table, "split", split, known)
     table = as_text(table)
-    if split is None:
-        on_mteb = table["dataset"].str.startswith("mteb/")
-        rank = table["split"].map({"train": 0, "val": 0, "train(unrecorded)": 1, "test": 2})
-        first = rank.groupby([table["dataset"], table["metric"]]).transform("min")
-        table = table[(on_mteb & (table["split"] == "test")) | (~on_mteb & (rank == first))]
+    on_mteb = table["dataset"].str.startswith("mteb/")
+    rank = table["split"].map({"train": 0, "val": 0, "train(unrecorded)": 1, "test": 2})
+    first = rank.groupby([table["dataset"], table["metric"]]).transform("min")
+    table = table[(on_mteb & (table["split"] == "test")) | (~on_mteb & (rank == first))]
     undefined = int(table["value"].isna().sum())
     table = table.dropna(subset=["value"])
     layer, entries = table["layer"].astype(int), table["num_layers_in_file"].astype(int)
@@ -192,7 +187,7 @@ LABEL_IS_LAYER = ("aim", "aimv2")
 BLOCKS = 24  # every probed model has as many
 
 
-def probe_accuracies(model: str | AtlasModel, probe: str = "attention_probe") -> pd.DataFrame:
+def probe_accuracies(model: str | AtlasModel) -> pd.DataFrame:
     """One row per layer: layer, depth, label (the paper's), top1, top5 (%). ImageNet-100,
     validation.
 
@@ -202,11 +197,12 @@ def probe_accuracies(model: str | AtlasModel, probe: str = "attention_probe") ->
     """
     known = find_model(model)
     table = as_text(known.rows(stored_table("vision")))
-    table = table[(table["probe"] == probe) & (table["first_layer"] == table["last_layer"])]
+    table = table[
+        (table["probe"] == "attention_probe") & (table["first_layer"] == table["last_layer"])
+    ]
     if table.empty:
-        what = probe.replace("_", " ")
         raise LayerscopeError(
-            f"the atlas has no {what} of {known.name}. `layerscope-paper published` says what each model has."
+            f"the atlas has no attention probe of {known.name}. `layerscope-paper published` says what each model has."
         )
     wide = table[table["metric"].isin(["val_acc1", "val_acc5"])].pivot_table(
         "value", "first_layer", "metric", aggfunc="last"

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from layerscope.core.charts import Chart, Line
 from layerscope.core.statistics import INTERVAL
-from layerscope.report.notebook import block_html
-from layerscope.report.sources import Block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,25 +38,3 @@ def correlation_charts(correlations: Correlations) -> list[Chart]:
         title = MEASURE_NAMES[str(measure)]
         charts.append(correlation_chart(title, "one point per layer", names, rows))
     return charts
-
-
-def correlations_html(correlations: Correlations) -> str:
-    """Every metric with its interval, and what unrelated curves as smooth reach."""
-    model = str(correlations.facts.get("model", "Metrics"))
-    columns = ["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]
-    ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
-    table = correlations.layers[columns].rename(
-        columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "p, all metrics"}
-    )
-    caption = "an interval that passes the chance mark is not enough: judge by p"
-    block = Block(
-        "correlation",
-        f"{model}: metrics against scores, one point per layer",
-        model,
-        [],
-        correlation_charts(correlations),
-        {caption: table},
-        warnings=[str(note) for note in correlations.facts.get("notes") or ()],
-        inline=[caption],
-    )
-    return block_html(block)

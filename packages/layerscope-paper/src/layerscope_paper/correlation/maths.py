@@ -274,9 +274,7 @@ POWER_DRAWS = 100
 """Curves behind a power."""
 
 
-def corrected_level(
-    measure: str, nulls: Sequence[Mapping[str, Array]], level: float = 0.05
-) -> float:
+def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]]) -> float:
     """The p-value that a metric needs where several are tested: the smallest of all is below it in
     5 % of draws."""
     kind = MEASURES[measure]
@@ -284,7 +282,7 @@ def corrected_level(
     for name in NULLS:
         strength = kind.strength(np.stack([drawn[name] for drawn in nulls]))
         ranks = strength.shape[1] - strength.argsort(axis=1).argsort(axis=1)
-        levels.append(float(np.quantile(ranks.min(axis=0) / strength.shape[1], level)))
+        levels.append(float(np.quantile(ranks.min(axis=0) / strength.shape[1], 0.05)))
     return min(levels)
 
 
@@ -315,9 +313,9 @@ def found_at(
 
 
 def bootstrap_interval(
-    measure: str, x: Array, y: Array, draws: int = 2000, seed: int = 0, level: float = 0.95
+    measure: str, x: Array, y: Array, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Bias-corrected percentile interval over resampled points, or None if most resamples are
+    """Bias-corrected 95 % percentile interval over resampled points, or None if most resamples are
     undefined.
 
     Repeated points push distance correlation up; Efron's (1981) correction takes the shift out. It
@@ -341,6 +339,6 @@ def bootstrap_interval(
     observed = association(measure, x, y)
     below = float(((drawn < observed).sum() + 0.5 * (drawn == observed).sum()) / len(drawn))
     shift = normal.inv_cdf(min(max(below, normal.cdf(-_MOST_SHIFT)), normal.cdf(_MOST_SHIFT)))
-    tail = normal.inv_cdf((1 + level) / 2)
+    tail = normal.inv_cdf(0.975)
     low, high = (float(np.quantile(drawn, normal.cdf(2 * shift + side * tail))) for side in (-1, 1))
     return min(low, observed), max(high, observed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import pivot
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError
 from layerscope_paper.correlation import maths, pooled
 
@@ -33,15 +32,15 @@ MIN_LAYERS = 5
 MIN_SHARE = 0.6  # a layer takes part if at least this share of the tasks was scored there
 
 
-def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFrame:
-    """The rows of layers with at least `min_share` of the tasks, and of tasks present at all of
+def same_tasks(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of layers with at least `MIN_SHARE` of the tasks, and of tasks present at all of
     those layers.
 
     `table` has `task` and `layer`. A mean over "whatever tasks are there" moves when a hard task is
     missing; this one does not.
     """
     present = table.groupby("layer")["task"].nunique()
-    layers = present.index[present >= min_share * table["task"].nunique()]
+    layers = present.index[present >= MIN_SHARE * table["task"].nunique()]
     scored = table[table["layer"].isin(layers)]
     count = scored.groupby("task")["layer"].nunique()
     return scored[scored["task"].isin(count.index[count == len(layers)])]
@@ -70,15 +69,7 @@ def from_folders(
     runs: Sequence[str | Path], readout: str = DEFAULT_READOUT, sink: str = "keep"
 ) -> list[Tables]:
     """One pair of tables per evaluation, with the profiles of the same model."""
-    loaded: list[Any] = [load_run(run) for run in runs]
-    evaluations = [run for run in loaded if run.kind == "evaluation"]
-    profiles = [run for run in loaded if run.kind == "profile"]
-    if not evaluations or not profiles or len(evaluations) + len(profiles) != len(loaded):
-        raise RunFolderError(
-            "give the folders of a profile and of an evaluation of the same model; given: "
-            f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and "
-            "`layerscope evaluate` make them."
-        )
+    profiles, evaluations = _runs_by_kind(runs)
     if len(evaluations) == 1:  # from_runs says what is wrong where they do not fit
         return [from_runs(profiles, evaluations[0], readout, sink)]
     identities = [ModelIdentity.of(run.manifest["model"]) for run in profiles]
@@ -215,20 +206,6 @@ class Correlations:
     def within(self) -> pd.DataFrame:
         """Per metric and measure over the single tasks: how many, median, middle half, and the
         share with adjusted p < 0.05."""
-        if self.tasks.empty:
-            return pd.DataFrame(
-                columns=[
-                    "metric",
-                    "measure",
-                    "tasks",
-                    "median",
-                    "q25",
-                    "q75",
-                    "null_mean",
-                    "positive",
-                    "beyond",
-                ]
-            )
         groups = self.tasks.groupby(["metric", "measure"], sort=False)
         return groups.agg(
             tasks=("value", "size"),
@@ -239,18 +216,6 @@ class Correlations:
             positive=("value", lambda v: float((v > 0).mean())),
             beyond=("p_adjusted", lambda p: float((p < 0.05).mean())),
         ).reset_index()
-
-    def wide(self, value: str = "value") -> pd.DataFrame:
-        """Metrics down, measures across; `value` names another column, such as `p_adjusted`."""
-        if value not in self.layers.columns:
-            raise UnknownNameError("column of correlations", value, self.layers.columns)
-        return pivot(self.layers, "measure", index="metric", value=value).rename_axis(columns=None)
-
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        from layerscope_paper.correlation.charts import correlations_html
-
-        return correlations_html(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -295,7 +260,11 @@ def correlate(
     """
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
-        tables = from_runs(*_runs(metrics, scores), readout, sink)
+        parts = (part if isinstance(part, list | tuple) else [part] for part in (metrics, scores))
+        profiles, evaluations = _runs_by_kind(chain.from_iterable(parts))
+        if len(evaluations) > 1:
+            raise LayerscopeError(f"give one evaluation, not {len(evaluations)}.")
+        tables = from_runs(profiles, evaluations[0], readout, sink)
         metrics, scores, facts = (
             tables.metrics,
             tables.scores,
@@ -352,23 +321,18 @@ def correlate(
     )
 
 
-def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
-    """The runs, in either order, opened where folders were given."""
-    given = [
-        each
-        for part in (profile, evaluation)
-        for each in (part if isinstance(part, list | tuple) else [part])
-    ]
-    runs = [load_run(x) if isinstance(x, str | Path) else x for x in given]
-    profiles = [run for run in runs if run.kind == "profile"]
-    evaluations = [run for run in runs if run.kind == "evaluation"]
-    if not profiles or len(evaluations) != 1 or len(profiles) + 1 != len(runs):
-        given_kinds = ", ".join(sorted(str(run.kind) for run in runs))
-        raise LayerscopeError(
-            f"a profile and an evaluation of the same model are needed; given: {given_kinds}. "
-            "`layerscope profile` and `layerscope evaluate` make them."
+def _runs_by_kind(runs: Iterable[Any]) -> tuple[list[Profile], list[Evaluation]]:
+    """Return profiles and evaluations, opened where folders were given."""
+    loaded: list[Any] = [load_run(run) if isinstance(run, str | Path) else run for run in runs]
+    profiles = [run for run in loaded if run.kind == "profile"]
+    evaluations = [run for run in loaded if run.kind == "evaluation"]
+    if not evaluations or not profiles or len(evaluations) + len(profiles) != len(loaded):
+        raise RunFolderError(
+            "give the folders of a profile and of an evaluation of the same model; given: "
+            f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and "
+            "`layerscope evaluate` make them."
         )
-    return profiles, evaluations[0]
+    return profiles, evaluations
 
 
 _COLUMNS = [
@@ -385,30 +349,22 @@ _COLUMNS = [
 _COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
 
 
+@dataclass
 class _Job:
     """The measures, the seeds, and a record of what was undefined."""
 
-    def __init__(
-        self,
-        measures: tuple[str, ...],
-        surrogates: int,
-        bootstrap: int,
-        seed: int,
-        inner: bool = False,
-    ) -> None:
-        self.measures, self.surrogates, self.bootstrap, self.seed, self.inner = (
-            measures,
-            surrogates,
-            bootstrap,
-            seed,
-            inner,
-        )
-        self.undefined: list[dict[str, str]] = []
-        self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
-        self.nulls: dict[
-            tuple[str, str], dict[str, maths.Array]
-        ] = {}  # by metric and measure, of the layer means
-        self.curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = {}
+    measures: tuple[str, ...]
+    surrogates: int
+    bootstrap: int
+    seed: int
+    inner: bool = False
+    undefined: list[dict[str, str]] = field(default_factory=list)
+    pools: dict[tuple[str, str], list[pooled.TaskPool]] = field(default_factory=dict)
+    # by metric and measure, of the layer means
+    nulls: dict[tuple[str, str], dict[str, maths.Array]] = field(default_factory=dict)
+    curves: dict[str, tuple[maths.Array, maths.Array, dict[str, maths.Array]]] = field(
+        default_factory=dict
+    )
 
     def all_layer_means(self, points: Mapping[str, tuple[pd.DataFrame, int]]) -> pd.DataFrame:
         """A row per metric and measure, corrected over the metrics."""

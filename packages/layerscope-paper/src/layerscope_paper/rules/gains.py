@@ -40,11 +40,6 @@ class Judged:
         """Blocks of the model."""
         return int(self.gains.columns[-1])
 
-    @property
-    def headroom(self) -> float:
-        """Best layer of each task − last layer, averaged over tasks."""
-        return float(self.gains.max(axis=1).mean())
-
     def gain(self, layer: int | Mapping[str, int]) -> float:
         """Mean gain of a layer over the tasks that were run at it, or of a layer per task (tasks it
         does not name are left out).
@@ -97,7 +92,7 @@ def family_of(model: str) -> str | None:
     )
 
 
-def judge(model: str, family: str = "") -> Judged | None:
+def judge(model: str) -> Judged | None:
     """Gains of one model of the atlas; None where the last layer was not scored on enough tasks."""
     scores = atlas.select_scores(model, "english")
     blocks = round(float((scores["layer"] / scores["depth"].where(scores["depth"] > 0)).max()))
@@ -107,7 +102,7 @@ def judge(model: str, family: str = "") -> Judged | None:
     table = table[table[blocks].notna()]
     if len(table) < _LEAST_TASKS:
         return None
-    return Judged(model, family or family_of(model) or model, table.sub(table[blocks], axis=0))
+    return Judged(model, family_of(model) or model, table.sub(table[blocks], axis=0))
 
 
 @lru_cache(maxsize=1)
@@ -189,9 +184,3 @@ def valley_depths(models: Sequence[Judged]) -> dict[str, float]:
         assert curve is not None, f"the atlas has prompt entropy of {model.model} at every layer"
         depths[model.model] = float(deepest_share(curve.value))
     return depths
-
-
-def fit_atlas() -> Prior:
-    """The curves of every judged model of the atlas."""
-    models = judged_models()
-    return fit(models, valley_depths(models))

@@ -16,7 +16,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
-from layerscope_paper.studies.shared.models import Request, read_specs
+from layerscope_paper.studies.shared.models import CURVES, Request, read_specs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +102,10 @@ class Option:
         if isinstance(self.default, (list, tuple)):
             return ",".join(str(part) for part in self.default)
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+
+
+METRICS = Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`")
+DATA_DIR = Option("data_dir", "", "folder with the data of tasks")
 
 
 @dataclass

@@ -25,9 +25,9 @@ from layerscope.metrics import metrics
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.base import METRICS, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, draw_ordered
-from layerscope_paper.studies.shared.models import CURVES, Request, Spec, canonical, read_specs
+from layerscope_paper.studies.shared.models import Request, Spec, canonical, read_specs
 from layerscope_paper.studies.shared.numbers import (
     MOVES,
     SINKS,
@@ -55,7 +55,7 @@ class Checkpoints(Study):
             [],
             "revisions of a hub model (step0,step1000), or some steps of a folder; empty: all of the folder",
         ),
-        Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
+        METRICS,
         Option(
             "clean",
             False,

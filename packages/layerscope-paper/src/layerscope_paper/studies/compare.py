@@ -19,7 +19,7 @@ import pandas as pd
 from layerscope.metrics import metrics
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
-from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.base import METRICS, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,
     draw_panel,
@@ -32,7 +32,6 @@ from layerscope_paper.studies.shared.figures import (
     with_heading,
 )
 from layerscope_paper.studies.shared.models import (
-    CURVES,
     Request,
     canonical,
     read_specs,
@@ -71,9 +70,7 @@ class Compare(Study):
     title = "Models against a base, layer by layer"
     paper = "Fig. 2, 10, 13"
     models = (2, None)
-    options = (
-        Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
-    )
+    options = (METRICS,)
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile each model, then take differences from the first over the same prompts."""

@@ -237,7 +237,7 @@ def _by_topic(
     return out
 
 
-def word_topics(texts: Sequence[str], count: int, seed: int, rounds: int = 25) -> np.ndarray:
+def word_topics(texts: Sequence[str], count: int, seed: int) -> np.ndarray:
     """A cluster number per text: k-means of tf-idf directions over the words that some, but not
     most, texts have."""
     bags = [Counter(word.strip(".,;:!?\"'()").lower() for word in text.split()) for text in texts]
@@ -260,7 +260,7 @@ def word_topics(texts: Sequence[str], count: int, seed: int, rounds: int = 25) -
         centers.append(rows[int(near.argmin())])
     middle = np.array(centers)
     topics = np.zeros(len(rows), dtype=int)
-    for _ in range(rounds):
+    for _ in range(25):
         topics = (rows @ middle.T).argmax(1)
         for k in range(len(middle)):
             if (topics == k).any():

@@ -38,8 +38,7 @@ from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math
-from layerscope.version import install_command
-from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, legend_below
 from layerscope_paper.studies.shared.models import (
     Request,
@@ -85,7 +84,7 @@ class Factorial(Study):
         Option(
             "teacher", 0.9, "depth of the layer whose prompted reading teaches", least=0.05, most=1
         ),
-        Option("data_dir", "", "folder with the data of tasks"),
+        DATA_DIR,
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
@@ -397,9 +396,7 @@ def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]
             f"Mixed model: the middle third over the last layer, read by mean: {over} points over all models."
         )
     elif len(every) > 1:
-        verdict.append(
-            f"No mixed model: statsmodels did not converge, or is not installed ({install_command('factorial')})."
-        )
+        verdict.append("No mixed model: statsmodels did not converge.")
     answer = f"the readout alone brings {whole[0]:+.1f} points, the layer alone {whole[1]:+.1f}, of {whole[3]:+.1f} in all; models "
     answer += f"of {len(every)} in which an inner layer clearly beats the last: "
     answer += ", ".join(f"{readout} {count}" for readout, count in clear.items())
@@ -410,13 +407,11 @@ def mixed_model(scores: pd.DataFrame) -> list[dict[str, Any]]:
     """Score by readout × part of the depth; model and task are random, and so is what a readout or
     a depth does in a model.
 
-    Points over the mean at the last layer. Nothing for one model, without statsmodels, or where the
-    fit does not converge.
+    Points over the mean at the last layer. Nothing for one model, or where the fit does not
+    converge.
     """
-    try:
-        import statsmodels.formula.api as smf
-    except ImportError:
-        return []
+    import statsmodels.formula.api as smf
+
     if scores["model"].nunique() < 2:
         return []
     parts = {

@@ -135,11 +135,6 @@ class Finetune(Study):
         panels = wanted_panels(rows)
         figure, axes = panel_grid(panels, 0, 0.4)
         steps = sorted(rows["step"].unique())
-        names = {
-            f"{seed:.0f} {step:.0f}": step
-            for seed in sorted(rows["seed"].unique())
-            for step in steps
-        }
         rows = rows.assign(
             line=[
                 f"{seed:.0f} {step:.0f}"
@@ -150,7 +145,8 @@ class Finetune(Study):
             step: str(round(0.75 - 0.75 * i / max(1, len(steps) - 1), 2))
             for i, step in enumerate(steps)
         }
-        draw_panels(axes, rows, panels, "line", {name: shade[step] for name, step in names.items()})
+        colors = {line: shade[step] for line, step in zip(rows["line"], rows["step"], strict=True)}
+        draw_panels(axes, rows, panels, "line", colors)
         return with_heading(
             figure, manifest, size=8, more="; a line per seed, light before training, dark after"
         )
@@ -194,15 +190,7 @@ def _one_seed(
     torch.manual_seed(seed)
     module = fresh_copy(base, options["fresh"])
     model = wrap(module, base.tokenizer, label)
-    trainer = Trainer(
-        model,
-        options["objective"],
-        options["batch"],
-        options["rate"],
-        options["train_tokens"],
-        texts,
-        seed,
-    )
+    trainer = Trainer(model, options, texts, seed)
     runs: dict[int, Profile] = {}
     for step in steps:
         bar.begin(f"training {label}, seed {seed}|steps", max(1, step - trainer.step), 0)
@@ -226,29 +214,21 @@ class Trainer:
     """A plain training loop: batches of texts in a seeded order, AdamW, one objective."""
 
     def __init__(
-        self,
-        model: LoadedModel,
-        objective: str,
-        batch: int,
-        rate: float,
-        tokens: int,
-        texts: list[str],
-        seed: int,
+        self, model: LoadedModel, options: dict[str, Any], texts: list[str], seed: int
     ) -> None:
+        objective = options["objective"]
         if objective == "language" and model.identity["bidirectional"]:
             raise LayerscopeError(
                 f"{model.name} sees both sides of a token: objective=language is for decoders."
             )
-        self.model, self.objective, self.batch, self.tokens = (
-            model,
-            objective,
-            min(batch, len(texts)),
-            tokens,
-        )
+        self.model, self.objective = model, objective
+        self.batch, self.tokens = min(options["batch"], len(texts)), options["train_tokens"]
         self.texts, self.seed, self.step = texts, seed, 0
         self.rng = np.random.default_rng([seed, 77])
         self.optimizer = torch.optim.AdamW(
-            [p for p in model.module.parameters() if p.requires_grad], lr=rate, weight_decay=0.01
+            [p for p in model.module.parameters() if p.requires_grad],
+            lr=options["rate"],
+            weight_decay=0.01,
         )
         self.loss = math.nan
 

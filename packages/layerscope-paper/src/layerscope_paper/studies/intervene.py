@@ -31,7 +31,7 @@ from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
-from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,
     draw_band,
@@ -107,7 +107,7 @@ class Intervene(Study):
             "tasks to score, as for `layerscope evaluate --tasks`; `none` scores nothing",
         ),
         Option("items", 100, "maximum items to score per task; 0: all", least=0),
-        Option("data_dir", "", "folder with the data of tasks"),
+        DATA_DIR,
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
@@ -315,14 +315,15 @@ def _valley_answer(
     """What becomes of the valley where it was; `left` are the conditions that leave it. Dips
     elsewhere do not count for it."""
     parts = [] if removals else ["no edit but controls was asked for"]
-    for there, does in ((False, "goes"), (True, "stays")):
+    told = ((False, "goes"), (True, "stays"))
+    for there, does in told:
         if names := [edit for edit in removals if (edit in left) is there]:
             parts.append(f"the valley at layer {place} {does} under {join_words(names)}")
-    for there, does in ((False, "goes"), (True, "stays")):
+    for there, does in told:
         if names := [edit for edit in controls if (edit in left) is there]:
-            parts.append(
-                f"it {does} under the control{'s' * (len(names) != 1)} {join_words(names)}{', too' * (not there)}"
-            )
+            plural = "s" * (len(names) != 1)
+            also = ", too" * (not there)
+            parts.append(f"it {does} under the control{plural} {join_words(names)}{also}")
     return "; ".join(parts if controls else [*parts, "no control was run"])
 
 

@@ -15,10 +15,9 @@ from typing import Any
 import pandas as pd
 
 from layerscope.progress import Progress
-from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.base import METRICS, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, draw_ordered
 from layerscope_paper.studies.shared.models import (
-    CURVES,
     Request,
     canonical,
     read_specs,
@@ -37,9 +36,7 @@ class Scale(Study):
     title = "Sizes of a family, layer by layer"
     paper = "Fig. 12"
     models = (2, None)
-    options = (
-        Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
-    )
+    options = (METRICS,)
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile each size, smallest first in table and verdict."""

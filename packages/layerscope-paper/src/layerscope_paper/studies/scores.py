@@ -32,7 +32,7 @@ from layerscope.report.drawing import escape_math
 from layerscope_paper.correlation import Correlations, correlate, over_models
 from layerscope_paper.correlation.pooled import FEWEST_FAMILIES
 from layerscope_paper.correlation.study import from_runs
-from layerscope_paper.studies.base import Option, Result, Study
+from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, model_colors
 from layerscope_paper.studies.shared.models import (
     PAPER_METRICS,
@@ -79,7 +79,7 @@ class Scores(Study):
             "texts per task for its own metrics; 0: use those of the corpus",
             least=0,
         ),
-        Option("data_dir", "", "folder with the data of tasks"),
+        DATA_DIR,
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -56,9 +56,9 @@ def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def print_study(run: StudyRun, console: Console | None = None) -> None:
+def print_study(run: StudyRun) -> None:
     """The verdict; the curves are in the figure."""
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     paper = f"  ({run.manifest['paper']})" if run.manifest["paper"] else ""
     console.print(f"[bold]{escape(run.manifest['title'])}[/bold]{escape(paper)}")
     for i, sentence in enumerate(run.verdict):

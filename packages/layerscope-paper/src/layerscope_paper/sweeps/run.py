@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,6 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.command import Command, make_manifest
-from layerscope.core.formatting import format_duration
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.data import Corpus
 from layerscope.data.hub import hub_offline
@@ -106,7 +105,6 @@ def sweep(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
     engine: str | Engine = "local",
     **options: Any,
 ) -> Sweep:
@@ -121,7 +119,6 @@ def sweep(
       never in memory only.
     - `only`: the names of the steps to run.
     - `dry_run`: run nothing; `jobs` lists the steps, and says which are finished.
-    - `on_step` is called with the step's row of `jobs` when it ends.
 
     Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
     gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They are for all steps; what the plan itself says of a
@@ -165,7 +162,7 @@ def sweep(
             manifest = _manifest(plan, finished, "running")
             return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
         with place.lock(_MARK), command:
-            results = _run(plan, corpora, folder, command, on_step)
+            results = _run(plan, corpora, folder, command)
             table = _table(
                 [step for step in plan.steps if results[step.name].status == "complete"], folder
             )
@@ -178,7 +175,6 @@ def _run(
     corpora: Mapping[PlannedCorpus, Corpus],
     folder: Path,
     command: Command,
-    on_step: Callable[[dict[str, Any]], None] | None,
 ) -> dict[str, StepResult]:
     engine, bar = command.engine, command.bar
     memory = max((step.memory for step in plan.steps), default=0)
@@ -198,42 +194,23 @@ def _run(
             write_sent_files(folder / order[i].name, result)
         results[order[i].name] = result
         RunFolder(folder).write_manifest(_manifest(plan, results, "running"))
-        if on_step is not None:
-            on_step(_row(order[i], result))
     return results
 
 
 class _StepProgress:
-    """The bar of a plan that runs here: the stages of each step, behind its number, its name and
-    the time that is left.
+    """The bar of a plan that runs here: the stages of each step, behind its number and its name."""
 
-    The time is that of the steps done so far, on average: it is known once the first step has
-    ended.
-    """
-
-    def __init__(
-        self, bar: Progress, names: Sequence[str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._bar, self._names, self._at, self._clock = bar, list(names), 0, clock
-        self._start, self._worked = clock(), set[int]()
+    def __init__(self, bar: Progress, names: Sequence[str]) -> None:
+        self._bar, self._names, self._name = bar, list(names), ""
 
     def next(self, name: str) -> None:
         """A step starts."""
-        if not self._worked:  # steps that were finished before take no time
-            self._start = self._clock()
-        self._at = self._names.index(name)
+        self._name = name
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
         """A new stage of the step."""
-        left, ended = "", len(self._worked - {self._at})
-        if ended and self._at not in self._worked:
-            self._each = (self._clock() - self._start) / ended
-        if ended:
-            left = f", about {format_duration(self._each * (len(self._names) - self._at))} left"
-        self._worked.add(self._at)
-        self._bar.begin(
-            f"{self._at + 1}/{len(self._names)} {self._names[self._at]}{left}: {label}", total, done
-        )
+        number = f"{self._names.index(self._name) + 1}/{len(self._names)}"
+        self._bar.begin(f"{number} {self._name}: {label}", total, done)
 
     def advance(self, units: int) -> None:
         """Some units are done."""

@@ -26,10 +26,10 @@ def shannon(eigenvalues: Array) -> float:
     return float(-(p * np.log(p)).sum())
 
 
-def weight_of_small(alpha: float, beta: float = 1.0, n: int = 100) -> float:
-    """The share of Σ pᵢ^α that comes from the smaller half of n eigenvalues λᵢ = i^−β."""
-    powers = np.arange(1, n + 1, dtype=float) ** (-beta * alpha)
-    return float(powers[n // 2 :].sum() / powers.sum())
+def weight_of_small(alpha: float) -> float:
+    """The share of Σ pᵢ^α that comes from the smaller half of 100 eigenvalues λᵢ = 1/i."""
+    powers = np.arange(1, 101, dtype=float) ** -alpha
+    return float(powers[50:].sum() / powers.sum())
 
 
 def wide_angle(dimension: int, epsilon: float) -> float:

@@ -8,13 +8,14 @@ verdict says which of them it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import pandas as pd
 
 from layerscope.core.charts import Chart
 from layerscope.core.statistics import INTERVAL, Interval
+from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.queries import correlation_tables
 from layerscope_paper.atlas.reproduce.base import (
     ABSOLUTE,
@@ -29,7 +30,7 @@ from layerscope_paper.correlation.adjust import holm
 from layerscope_paper.correlation.charts import correlation_chart
 from layerscope_paper.correlation.maths import RELATED
 
-ORDER = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]
+ORDER = list(OURS)
 SHORT = {
     "entropy_prompt": "prompt\nentropy",
     "entropy_dataset": "dataset\nentropy",
@@ -170,28 +171,34 @@ def bars(model: str, convention: str, measure: str, title: str) -> Chart:
     )
 
 
+def distance_row(model: str, convention: str, measures: tuple[str, ...], metric: str) -> Row:
+    """One distance correlation of the layer means."""
+    row = pick(layer_correlations(model, convention, measures), metric, "dcor")
+    power, told = told_power(model, convention, measures, "dcor", metric)
+    note = f"{described(row)}; claim: strong, judged as beyond chance; {told}"
+    beyond, tasks = bool(row["p_adjusted"] < 0.05), int(row["tasks"])
+    value = float(row["value"])
+    return Row(model, f"dcor {named(metric)}", value, beyond, note, tasks, power=power)
+
+
 def distance_rows(model: str, convention: str, measures: tuple[str, ...]) -> Iterator[Row]:
     """Six distance correlations, and how many are beyond chance: of the layer means, and in the
     mean over tasks."""
-    table = layer_correlations(model, convention, measures)
     for metric in ORDER:
-        row = pick(table, metric, "dcor")
-        power, told = told_power(model, convention, measures, "dcor", metric)
-        note = described(row) + f"; claim: strong, judged as beyond chance; {told}"
-        yield Row(
-            model,
-            f"dcor {named(metric)}",
-            float(row["value"]),
-            bool(row["p_adjusted"] < 0.05),
-            note,
-            int(row["tasks"]),
-            power=power,
-        )
+        yield distance_row(model, convention, measures, metric)
+    table = layer_correlations(model, convention, measures)
     count, note = beyond_chance(table[table["measure"] == "dcor"])
     power, told = told_power(model, convention, measures, "dcor")
     note = f"{note}; claim: all of them; {told}"
     yield Row(model, "dcor: beyond chance", float(count), count == len(ORDER), note, power=power)
     yield tasks_row(model, convention, measures, "dcor")
+
+
+def charts_of(model: str, titles: dict[str, str]) -> Callable[[str], list[Chart]]:
+    """Return what draws one chart per measure under a convention."""
+    return lambda convention: [
+        bars(model, convention, measure, title) for measure, title in titles.items()
+    ]
 
 
 MODEL_3 = "Pythia-410m"
@@ -224,24 +231,12 @@ def _fig3_rows(convention: str) -> Iterator[Row]:
     )
 
 
-def _fig3_charts(convention: str) -> list[Chart]:
-    """One chart."""
-    return [
-        bars(
-            MODEL_3,
-            convention,
-            "dcor",
-            "Distance correlation with the mean score, one point per layer",
-        )
-    ]
-
-
 FIG3 = Item(
     "fig3",
     "Figure 3: distance correlation of metrics with scores, Pythia-410M",
     "All metrics are strongly related to the scores; DiME most, curvature, DiME and InfoNCE stand out.",
     _fig3_rows,
-    _fig3_charts,
+    charts_of(MODEL_3, {"dcor": "Distance correlation with the mean score, one point per layer"}),
 )
 
 
@@ -255,21 +250,12 @@ def _fig8_rows(convention: str) -> Iterator[Row]:
     table = layer_correlations(MODEL_8, convention, MEASURES)
     for measure in MEASURES:
         for metric in ORDER:
+            if measure == "dcor":
+                yield distance_row(MODEL_8, convention, MEASURES, metric)
+                continue
             power, told = told_power(MODEL_8, convention, MEASURES, measure, metric)
             row = pick(table, metric, measure)
             beyond = bool(row["p_adjusted"] < 0.05)
-            if measure == "dcor":
-                note = f"{described(row)}; claim: strong, judged as beyond chance; {told}"
-                yield Row(
-                    MODEL_8,
-                    f"dcor {named(metric)}",
-                    float(row["value"]),
-                    beyond,
-                    note,
-                    int(row["tasks"]),
-                    power=power,
-                )
-                continue
             sign = 1 if metric == "infonce" else -1
             both = [
                 (named(metric), row),
@@ -307,22 +293,19 @@ def _reversed(row: pd.Series) -> pd.Series:
     return pd.Series({**row, "value": -row["value"], **ends})
 
 
-def _fig8_charts(convention: str) -> list[Chart]:
-    """One chart per measure."""
-    titles = {
-        "spearman": "Spearman's ρ",
-        "kendall": "Kendall's τ-b",
-        "dcor": "Distance correlation",
-    }
-    return [bars(MODEL_8, convention, measure, title) for measure, title in titles.items()]
-
-
 FIG8 = Item(
     "fig8",
     "Figure 8: three measures of association, Pythia-410M",
     "All metrics are inversely related to the scores, except InfoNCE, which is positive.",
     _fig8_rows,
-    _fig8_charts,
+    charts_of(
+        MODEL_8,
+        {
+            "spearman": "Spearman's ρ",
+            "kendall": "Kendall's τ-b",
+            "dcor": "Distance correlation",
+        },
+    ),
 )
 
 
@@ -359,20 +342,12 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
         )
 
 
-def _fig9_charts(convention: str) -> list[Chart]:
-    """One chart per measure."""
-    titles = {"dcor": "Distance correlation", "spearman": "Spearman's ρ"}
-    # the full set of measures was computed for the rows: read the same table
-    layer_correlations(MODEL_9, convention, MEASURES)
-    return [bars(MODEL_9, convention, measure, title) for measure, title in titles.items()]
-
-
 FIG9 = Item(
     "fig9",
     "Figure 9: correlations of metrics with scores, BERT",
     "All metrics are strongly related to the scores, LiDAR and dataset entropy most; other measures are moderate to strong.",
     _fig9_rows,
-    _fig9_charts,
+    charts_of(MODEL_9, {"dcor": "Distance correlation", "spearman": "Spearman's ρ"}),
 )
 
 ITEMS = (FIG3, FIG8, FIG9)

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from layerscope.core.statistics import Array
+from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.reproduce.base import (
     ABSOLUTE,
     ESTIMATED,
@@ -26,14 +27,7 @@ from layerscope_paper.atlas.reproduce.base import (
 )
 
 THREE_METRICS = ["entropy_prompt", "curvature", "lidar"]  # figures 2, 4 and 12
-EVERY_METRIC = [
-    "entropy_prompt",
-    "entropy_dataset",
-    "curvature",
-    "infonce",
-    "lidar",
-    "dime",
-]  # figures 10 and 11
+EVERY_METRIC = list(OURS)  # figures 10 and 11
 _item = partial(Item, uses_scores=False)
 
 
