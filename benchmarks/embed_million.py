@@ -101,7 +101,7 @@ def measure(place: Path, count: int, engine: str) -> str:
 
 
 def main() -> None:
-    """Measure each size and engine and write the table."""
+    """Measure sizes and engines, write the table."""
     parser = make_parser(__doc__)
     parser.add_argument("--texts", nargs="+", type=int, default=[10_000, 100_000])
     parser.add_argument("--engines", nargs="+", default=["local"])

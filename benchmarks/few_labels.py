@@ -54,9 +54,10 @@ def load_task(name: str, data_dir: Path | None) -> Labeled:
     rows = read_rows(data_dir, name, "test")
     rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
     if "sentence1" in rows[0]:
-        kind, target = ("scores", "score") if "score" in rows[0] else ("pairs", "labels")
+        scored = "score" in rows[0]
+        target = "score" if scored else "labels"
         pairs = [((row["sentence1"], row["sentence2"]), row[target]) for row in rows]
-        return build(kind, pairs[:EXAMPLES], where=name)
+        return build("scores" if scored else "pairs", pairs[:EXAMPLES], where=name)
     classes = sorted({str(row["label"]) for row in rows})[:CLASSES]
     texts = [((row["text"],), str(row["label"])) for row in rows if str(row["label"]) in classes]
     return build("classification", texts[:EXAMPLES], where=name)
@@ -109,7 +110,7 @@ def draws_of(task: Labeled, counts: Sequence[int], seeds: int) -> Iterator[Draw]
             rng = np.random.default_rng([7, count, seed])
             rows = np.sort(rng.choice(len(task), count, replace=False))
             sides = tuple(tuple(side[i] for i in rows) for side in task.sides)
-            targets, names = task.targets[rows], ()
+            targets, names = task.targets[rows], tuple[str, ...]()
             if classed:
                 numbers, targets = np.unique(targets, return_inverse=True)
                 names = tuple(task.classes[int(k)] for k in numbers)

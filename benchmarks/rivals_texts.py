@@ -210,7 +210,7 @@ def row(domain: Domain, name: str, way: Way, speed: float) -> str:
 
 
 def main() -> None:
-    """Make every way, measure all, write the table."""
+    """Measure every way and write the table."""
     parser = make_parser(__doc__)
     parser.add_argument("--data-dir", type=Path, default=Path("mteb"))
     parser.add_argument("--tasks", nargs="+", default=list(DOMAINS))

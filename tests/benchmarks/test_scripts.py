@@ -6,6 +6,7 @@ import gzip
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py"))
 
 
 AXES = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [2**-0.5, 2**-0.5]}
-TASKS = {
+TASKS: dict[str, list[dict[str, Any]]] = {
     "classes": [{"text": f"{side} {i}", "label": side} for i in range(30) for side in "ab"],
     "clusters": [
         {
@@ -38,7 +39,7 @@ TASKS = {
 }
 
 
-def write(path: Path, rows: list[dict]) -> None:
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
     with gzip.open(path, "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -54,10 +55,10 @@ def test_stand_ins_for_mtebs_scores(tmp_path: Path) -> None:
     """Vectors that hold the labels score the maximum."""
     from improve_tasks import Task, load_tasks
 
-    for task, lines in TASKS.items():
-        (tmp_path / task).mkdir()
+    for name, lines in TASKS.items():
+        (tmp_path / name).mkdir()
         for split in ("test", "train"):
-            write(tmp_path / task / f"{split}.jsonl.gz", lines)
+            write(tmp_path / name / f"{split}.jsonl.gz", lines)
     tasks: dict[str, Task] = {task.name: task for task in load_tasks([tmp_path])}
     assert set(tasks) == set(TASKS)
     for name, task in tasks.items():

@@ -93,7 +93,8 @@ def test_the_language_loss_is_that_of_the_tied_head(many: list[str]) -> None:
     module = fresh_copy(model, fresh=False)
     from layerscope.models import wrap
 
-    trainer = Trainer(wrap(module, model.tokenizer, "copy"), "language", 4, 1e-3, 16, many, 0)
+    options = {"objective": "language", "batch": 4, "rate": 1e-3, "train_tokens": 16}
+    trainer = Trainer(wrap(module, model.tokenizer, "copy"), options, many, 0)
     ids = [row[:16] for row in model.tokenize(many[:4], 16).ids]
     loss = float(trainer._language(many[:4]).detach())
     total, count = 0.0, 0
@@ -108,4 +109,4 @@ def test_the_language_loss_is_that_of_the_tied_head(many: list[str]) -> None:
     assert loss == pytest.approx(total / count, rel=1e-4)
     bert = tiny_model("bert")
     with pytest.raises(LayerscopeError, match="for decoders"):
-        Trainer(bert, "language", 4, 1e-3, 16, many, 0)
+        Trainer(bert, options, many, 0)
