@@ -100,13 +100,6 @@ def test_limits_are_told(
         raise OSError(errno.EFBIG, "File too large")
 
 
-@pytest.mark.parametrize("word", ["tune", "auto", "optimize"])
-def test_what_people_type_who_want_better_embeddings(cli: Cli, word: str) -> None:
-    ended = cli(word, "gpt2")
-    assert ended.code == 2
-    assert "Did you mean 'improve'?" in " ".join(ended.err.replace("│", " ").split())
-
-
 def test_a_missing_file_is_told_before_a_model_is_fetched(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,10 @@ def test_from_texts_to_an_answer(
     texts = tmp_path / "texts.csv"
     texts.write_text("n;text\n" + "\n".join(f"{i};{text}" for i, text in enumerate(some_texts(30))))
     words = ("--data", texts, "--layers", "1", "--max-length", 64)
-    ended = cli("embed", model_folder, *words, "--out", "vectors.parquet", "--coordinates", "-q")
+    ended = cli("embed", model_folder, *words, "--out", "vectors.parquet", "-q")
     assert (ended.code, ended.out.strip()) == (0, "vectors.parquet")
     assert caplog.text.count("separated by ';'") == 1
-    assert pq.read_table("vectors.parquet").column_names == ["text", "n", "vector", "x", "y"]
+    assert pq.read_table("vectors.parquet").column_names == ["text", "n", "vector"]
     query = some_texts(30)[7]
     found = cli(
         "search", model_folder, query, "--data", "vectors.parquet", *words[2:], "--top", 2, "--json"

@@ -56,7 +56,7 @@ def test_improve_writes_a_folder_and_says_why(
     assert (tmp_path / "better" / "candidates.csv").exists()
     assert "tiny-llama" in ended.out
     assert "SentenceTransformer(" in ended.out
-    assert ended.err.startswith("about ")
+    assert "layers × readouts of tiny-llama on 40 of 40 texts, judged by" in ended.err
     assert (ended.out + ended.err).count("Next:") == 1
     again = cli("improve", model_folder, *words, "--out", tmp_path / "better", "--json")
     told = json.loads(again.out)

@@ -14,7 +14,7 @@ from layerscope.profiling.job import Job
 from tests.cli.support import Cli, assert_refused
 from tests.forking import run_python
 
-FAST = ("--max-length", "24", "--views", "2", "--permutations", "2", "--device", "cpu")
+FAST = ("--max-length", "24", "--views", "2", "--option", "permutations=2", "--device", "cpu")
 ENTROPY = ("--metrics", "prompt_entropy", "--max-length", "24")
 ROOT = Path(__file__).parents[2]
 
@@ -167,9 +167,9 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
         ("--final-norm", "row", ["unknown --final-norm 'row'", "Did you mean 'raw'"]),
         ("--dtype", "bfloat", ["unknown dtype 'bfloat'", "Did you mean 'bfloat16'"]),
         ("--device", "cdua", ["unknown device 'cdua'", "Did you mean 'cuda'"]),
-        ("--augmenter", "nlpag", ["unknown augmenter 'nlpag'", "Did you mean 'nlpaug'"]),
+        ("--option", "augmenter=nlpag", ["unknown augmenter 'nlpag'", "Did you mean 'nlpaug'"]),
         ("--rows", "centred-unit", ["unknown rows 'centred-unit'", "Did you mean 'centered-unit'"]),
-        ("--text-filter", "papre", ["'papre'", "paper"]),
+        ("--option", "text_filter=papre", ["'papre'", "paper"]),
         ("--alpha", "one", ["--alpha takes a number (or inf), not 'one'"]),
         ("--alpha", "-1", ["alpha must be a number >= 0"]),
         ("--views", "17", ["views must be 2 to 16, not 17"]),

@@ -56,13 +56,6 @@ def test_a_centered_readout_subtracts_the_mean_of_the_texts(model) -> None:
     assert np.abs(found.mean(0)).max() < 1e-5
 
 
-def test_a_table_keeps_its_columns(model) -> None:
-    frame = pd.DataFrame({"text": TEXTS, "stars": range(30)})
-    found = layerscope.encode(model, frame, layers=[0, 3], frame=True, progress=False)
-    assert list(found.columns) == ["text", "stars", "layer_0", "layer_3"]
-    assert found["layer_3"][4].shape == (32,)
-
-
 @pytest.mark.parametrize("layers", ["some", 9, [-6], []])
 def test_layers_that_do_not_exist(model, layers) -> None:
     with pytest.raises(InvalidValueError, match=r"layers are|has layers 0 to 3"):
@@ -89,7 +82,7 @@ def test_a_file_of_vectors_keeps_columns_and_resumes(
         return encode(self, texts, advance)
 
     monkeypatch.setattr(LayerEncoder, "encode", stopped)
-    ways = {"column": "doc.text", "layers": [1, 3], "coordinates": True, "progress": False}
+    ways = {"column": "doc.text", "layers": [1, 3], "progress": False}
     with pytest.raises(KeyboardInterrupt):
         layerscope.embed(model, file, out, **ways)
     assert not out.exists()
@@ -97,12 +90,10 @@ def test_a_file_of_vectors_keeps_columns_and_resumes(
     assert read == [8, 8, 8, 8, 6]  # the first two blocks are not read again
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".vectors")] == []
     table = pq.read_table(out)
-    assert table.column_names == ["text", "doc", "stars", "when", "layer_1", "layer_3", "x", "y"]
+    assert table.column_names == ["text", "doc", "stars", "when", "layer_1", "layer_3"]
     assert table.column("stars").to_pylist()[:2] == ["0", "1"]  # told as text: some are not numbers
     every = layerscope.encode(model, TEXTS, layers=[1, 3], progress=False)
     assert np.allclose(np.stack(table.column("layer_3").to_pylist()), every[1], atol=1e-5)
-    x = np.array(table.column("x").to_pylist())
-    assert np.isclose(np.var(x), np.linalg.eigvalsh(np.cov(every[0].T, bias=True)).max(), rtol=1e-3)
     before = len(read)
     layerscope.embed(model, file, out, **ways)  # finished: nothing is read
     assert len(read) == before
@@ -275,21 +266,17 @@ def test_columns_of_any_name_and_value_are_kept(model, tmp_path: Path, monkeypat
     monkeypatch.setattr(Parts, "__init__", _small(Parts.__init__))
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    table = pq.read_table(
-        layerscope.embed(model, file, tmp_path / "w.parquet", coordinates=True, progress=False)
-    )
+    table = pq.read_table(layerscope.embed(model, file, tmp_path / "w.parquet", progress=False))
     assert table.column_names == [
         "text",
-        "x_given",
+        "x",
         "vector_given",
         "vector_given_given",
         "odd",
         "n",
         "vector",
-        "x",
-        "y",
     ]
-    assert table["x_given"].to_pylist() == list(range(16))
+    assert table["x"].to_pylist() == list(range(16))
     assert (
         table["vector_given"][0].as_py(),
         table["vector_given_given"][0].as_py(),

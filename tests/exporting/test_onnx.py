@@ -59,7 +59,6 @@ def test_graphs_equal_states_read_by_hand(
     facts = write_graph(draft)
     assert facts["file"] == "onnx/model.onnx"
     assert facts["cosine_distance"] < 1e-9
-    assert facts["texts_per_s"] > 0 < facts["torch_texts_per_s"]
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
     wanted = wanted - MEAN if readout.endswith("corpus") else wanted
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted

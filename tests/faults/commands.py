@@ -153,7 +153,7 @@ class Commands:
         )
 
     def embed(self, out: Path) -> None:
-        """Vectors in parts of eight, with their coordinates, in one file."""
+        """Vectors in parts of eight, in one file."""
         import layerscope
         from layerscope.embedding import writing
 
@@ -166,7 +166,6 @@ class Commands:
             self.model,
             rows,
             out / "run" / "v.parquet",
-            coordinates=True,
             max_length=24,
             progress=False,
         )

@@ -148,7 +148,7 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         ],
         "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, "--scoring-workers", "0", *short]],
         "embed texts": [
-            ["embed", model, "--data", file, "--coordinates", *vectors], ["search", model, "words", "--data", file, *read],
+            ["embed", model, "--data", file, *vectors], ["search", model, "words", "--data", file, *read],
             ["search", model, "words", "--data", file, "--json", *read],
             ["compare", model, str(scene.other), "--data", file, "--offline"],
         ],

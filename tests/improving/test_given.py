@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,7 @@ import transformers as hf
 
 import layerscope
 from layerscope.errors import DataError, ModelError, UnknownNameError
-from layerscope.improving.stages import StageLines, expect
 from layerscope.models import wrap
-from layerscope.progress import Bar
 from layerscope.report.sections.improve import from_improvement
 from layerscope.selection.evidence import Curve, Evidence
 from layerscope.selection.rules import get_rule
@@ -59,7 +56,6 @@ def test_a_result_searches_and_says_what_the_texts_are_about(result) -> None:
         result.search(texts[3], pd.Series([texts[1], texts[3]], index=[7, 9]), top=1)["text"][0]
         == texts[3]
     )
-    assert result.candidates is result.table
     table = result.about()
     assert sorted(table["text"]) == sorted(texts)
     assert table["cosine"].is_monotonic_increasing
@@ -167,25 +163,6 @@ def test_an_encoder_whose_texts_are_all_alike_is_not_called_trained_for_embeddin
     assert "as such training leaves them" in left_alone(model, Readout(), 0.1)[1].reason
     model.identity["exported"] = "x, read at layer 2"
     assert "export of layerscope already" in left_alone(model, Readout(), 0.1)[1].reason
-
-
-def test_one_countdown_over_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    lines = StageLines(stream, every=0.0)
-    expect(lines, 600)
-    lines.begin("reading|texts", 10)
-    lines.advance(5)
-    assert "about 10 min left in all" in stream.getvalue()
-    shown = io.StringIO()
-    monkeypatch.setattr("sys.stderr", shown)
-    bar = Bar()
-    expect(bar, 600)
-    bar.begin("reading|texts", 10)
-    bar.advance(1)
-    bar._bar.refresh()
-    bar.close()
-    assert "left in all" in shown.getvalue()
-    assert "<" not in shown.getvalue()  # no second countdown
 
 
 def test_costs_count_the_block_of_zeros() -> None:

@@ -12,7 +12,7 @@ from tiny_images import build
 
 from layerscope.profiling import Profile
 
-FAST = ("--views", "2", "--permutations", "2", "--device", "cpu", "--limit", "12")
+FAST = ("--views", "2", "--option", "permutations=2", "--device", "cpu", "--limit", "12")
 
 
 @pytest.fixture(scope="module")

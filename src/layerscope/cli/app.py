@@ -14,7 +14,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Any
 
 import typer
@@ -23,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from layerscope import terminal
 from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
-from layerscope.errors import LayerscopeError, near_misses, os_advice, printable
+from layerscope.errors import LayerscopeError, os_advice, printable
 from layerscope.version import VERSION
 
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets
@@ -52,33 +51,8 @@ STORY = {
 EXAMPLES: dict[str, str] = {}
 
 
-# What people type who look for a command by what it does.
-USUALLY_MEANT = {
-    "embed": ("encode", "embeddings", "vectors"),
-    "search": ("find", "query"),
-    "improve": ("auto", "optimize", "optimise", "tune", "fit", "best"),
-    "profile": ("run", "measure", "analyze", "metric"),
-    "report": ("html", "page", "plot", "open"),
-    "evaluate": ("eval", "score", "mteb"),
-    "doctor": ("store", "cache", "prune"),
-}
-
-
-# What an option is called in another command, or by another tool; names that look alike are
-# suggested anyway.
-SAME_OPTION: tuple[tuple[str, ...], ...] = (
-    ("--limit", "--sample"),
-    ("--data", "--texts", "--corpus", "--dataset", "--tasks"),
-    ("--out", "--output-dir", "--folder"),
-    ("--overwrite", "--force"),
-    ("--max-blocks", "--budget"),
-    ("--store-size", "--cache-size"),
-)
-
-
 class Plain:
-    """What commands and groups share: help without types for flags, and a hint where an option has
-    another name here."""
+    """What commands and groups share: help without types for flags."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, with types as a help text needs them: a flag takes no value, a repeatable
@@ -91,47 +65,13 @@ class Plain:
                 one.metavar = "" if getattr(one, "is_flag", False) else "<str>"
         return parameters
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments; hint at the equivalent where an option belongs to another command."""
-        known = {name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
-        own = (
-            takewhile(lambda arg: arg.startswith("-"), args)
-            if isinstance(self, TyperGroup)
-            else args
-        )  # a group's stand first
-        for given in (arg.partition("=")[0] for arg in own if arg.startswith("--")):
-            meant = [
-                name for names in SAME_OPTION if given in names for name in names if name in known
-            ]
-            meant = meant or near_misses(given, [name for name in known if name.startswith("--")])
-            if given not in known and len(given) > 2 and meant:
-                ctx.fail(f"No such option: {given}. Did you mean {meant[0]}?")
-        return super().parse_args(ctx, args)  # type: ignore[misc]
-
 
 class PlainCommand(Plain, TyperCommand):
     """A command."""
 
 
-class PlainGroup(Plain, TyperGroup):
-    """A group of commands."""
-
-
-class StoryGroup(PlainGroup):
+class StoryGroup(Plain, TyperGroup):
     """Commands in the order of the story; a command that the story does not name comes last."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command, or an error that names the one that is usually meant."""
-        near = near_misses(args[0], self.commands) if args else []
-        meant = next(
-            (name for name, words in USUALLY_MEANT.items() if args and args[0].lower() in words),
-            next(iter(near), None),
-        )
-        if meant is not None and args[0] not in self.commands:
-            ctx.fail(
-                f"No such command {args[0]!r}. Did you mean {meant!r}? `layerscope {meant} --help` says what it does."
-            )
-        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Every command, in order."""
@@ -148,26 +88,20 @@ app = typer.Typer(
     epilog="Example:\n\nlayerscope improve smollm2-135m --data reviews.csv --column text --out better",
     no_args_is_help=True,
     add_completion=True,
-    suggest_commands=False,  # its guesses are too free
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def command(
-    name: str, example: str, group: typer.Typer | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command, or one of a group. Its help ends with an example that runs; option groups
-    stand for their options."""
-    if group is None:
-        EXAMPLES[name] = example
+def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command. Its help ends with an example that runs; option groups stand for their
+    options."""
+    EXAMPLES[name] = example
     lines = "\n\n".join(line.strip() for line in example.strip().splitlines())
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        (group or app).command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(
-            expand(function)
-        )
+        app.command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(expand(function))
         return function
 
     return add

@@ -81,9 +81,6 @@ def embed_command(
     model: str = FOLDER,
     data: str = shared.data_option(..., shared.TEXTS_HELP),
     out: Path = shared.out_option("Parquet file to write.", ...),
-    coordinates: bool = option(
-        False, panel=RESULT, help="Add x and y: the two main directions of the vectors."
-    ),
 ) -> None:
     """Write the vectors of any number of texts to a parquet file, beside the columns that they came
     with.
@@ -93,7 +90,7 @@ def embed_command(
     from layerscope.embedding.writing import embed, facts_of
 
     given = shared.as_arguments(loading, running, output)
-    done = embed(model, data, out, coordinates=coordinates, **how.as_dict(), **given)
+    done = embed(model, data, out, **how.as_dict(), **given)
     then = f'layerscope search {shared.shell_quote(model)} "a question" {shared.shell_quote("--data", done, *how.flags())}'
     output.tell({"out": str(done), **facts_of(done)}, done, then)
 

@@ -10,7 +10,6 @@ from layerscope.cli.shared import (
     DATA,
     ENGINES,
     METRICS,
-    TRAINING,
     default_folder,
     option,
     parse_list,
@@ -43,30 +42,20 @@ class ProbeSettings(shared.CommandOptions):
     final_norm: str = shared.norm_option("applied")
     learning_rates: str | None = option(
         None,
-        panel=TRAINING,
+        panel=METRICS,
         help="Learning rates to try. (default: 0.002,0.01,0.05)",
         read=lambda text: (
             [parse_number(part, "learning-rates") for part in parse_list(text) or []] or None
         ),
     )
-    trial: int = option(3, panel=TRAINING, help="Epochs for which each learning rate is tried.")
-    epochs: int = option(
-        15,
-        panel=TRAINING,
-        help="Maximum epochs with the rate that is best on the validation items.",
-    )
-    patience: int = option(
-        5,
-        panel=TRAINING,
-        help="Stop a layer after this many epochs without a better validation score.",
-    )
     seed: int = shared.seed_option(
-        "Seed of the split, the initial weights and the order of the items.", TRAINING
+        "Seed of the split, the initial weights and the order of the items."
     )
-    keep: str = option(
-        "auto",
-        panel=ENGINES,
-        help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch.",
+    more: list[str] | None = option(
+        None,
+        "--option",
+        panel=METRICS,
+        help="Another setting of `layerscope.probe` as KEY=VALUE, such as epochs=30 or keep=float16; repeatable.",
     )
     store_size: str | None = option(
         None,
@@ -101,7 +90,9 @@ def probe_command(
     from layerscope.probing import probe as run_probes
 
     folder = out or default_folder(model, data or "data", "probe", limit=settings.sample)
+    given = settings.given()
+    given |= shared.parse_settings(given.pop("more", None))
     run = run_probes(
-        model, data, out=folder, **settings.given(), **shared.as_arguments(loading, running, output)
+        model, data, out=folder, **given, **shared.as_arguments(loading, running, output)
     )
     output.show_run(run, f"layerscope report {shared.shell_quote(folder)}")

@@ -27,12 +27,6 @@ class ProfileSettings(shared.CommandOptions):
     column: str | None = option(
         None, panel=DATA, help="Column of the texts, if the file has several."
     )
-    text_filter: str | None = option(
-        None,
-        panel=DATA,
-        help="Which texts to use: paper (no headings, at least 30 words), released (no headings, at least 10 characters) "
-        "or none (all).",
-    )
     limit: int | None = shared.size_option("Use the first N usable texts.")
     max_length: int | None = shared.length_option(None, " (default: 256)")
     metrics: str | None = option(
@@ -60,19 +54,8 @@ class ProfileSettings(shared.CommandOptions):
         panel=METRICS,
         help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default).",
     )
-    entropy: str | None = option(
-        None,
-        panel=METRICS,
-        help="exact, or approximate for prompts of at least 256 tokens (on a GPU, with the extra `gpu`).",
-    )
     views: int | None = option(
         None, panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)"
-    )
-    augmenter: str | None = option(
-        None, panel=METRICS, help="Library that makes the views: builtin or nlpaug."
-    )
-    permutations: int | None = option(
-        None, panel=METRICS, help="Permutations for the metric DiME. (default: 10)"
     )
     map: bool = option(
         False,
@@ -86,7 +69,7 @@ class ProfileSettings(shared.CommandOptions):
         None,
         "--option",
         panel=METRICS,
-        help="Another setting of `layerscope.profile` as KEY=VALUE, such as temperature=0.1; repeatable.",
+        help="Another setting of `layerscope.profile` as KEY=VALUE, such as entropy=approximate or text_filter=paper; repeatable.",
     )
 
 

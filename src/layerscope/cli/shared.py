@@ -99,12 +99,11 @@ def default_folder(*parts: str, limit: int | None = None) -> Path:
     )
 
 
-DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT = (
+DATA, MODELS, CHOICE, METRICS, ENGINES, RESULT = (
     "Data",
     "Model",
     "Choice",
     "Metrics",
-    "Training",
     "Engine",
     "Output",
 )
@@ -114,7 +113,6 @@ _PANELS = [
     MODELS,
     CHOICE,
     METRICS,
-    TRAINING,
     ENGINES,
     RESULT,
 ]  # in the order of a command's help

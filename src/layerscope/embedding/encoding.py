@@ -1,20 +1,17 @@
-"""`encode`: the vectors of texts at any layers, all in one pass, as an array, a table or a file."""
+"""`encode`: the vectors of texts at any layers, all in one pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from layerscope.command import Command
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
 from layerscope.embedding.encoders import Layers, open_encoder
-from layerscope.embedding.writing import embed
 from layerscope.engines import Engine
 from layerscope.progress import Progress
 
@@ -25,8 +22,6 @@ def encode(
     *,
     layers: Layers = None,
     readout: str | Readout | None = None,
-    frame: bool = False,
-    out: str | Path | None = None,
     column: str | None = None,
     max_length: int | None = None,
     tokenizer: Any = None,
@@ -34,7 +29,7 @@ def encode(
     progress: bool | Progress | None = None,
     engine: str | Engine = "local",
     **options: Any,
-) -> np.ndarray | pd.DataFrame | Path:
+) -> np.ndarray:
     """Vectors of texts: of one layer (texts, D), or of several in one pass (layers, texts, D).
 
     - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is
@@ -44,35 +39,26 @@ def encode(
     - `max_length`: in tokens; None: 256, or what the folder says.
     - `readout`: how a text becomes one vector; one that centers subtracts the mean over these
       texts.
-    - `frame`: return a table instead: the text, the other columns, and a column of vectors per
-      layer.
-    - `out`: write that table to a parquet file of any length and return its path (see `embed`).
+
+    `embed` writes them to a file, with the columns that the texts came with.
 
         vectors = layerscope.encode("smollm2-135m", texts, layers=[10, 20])
         vectors[0].shape  # layer 10: (texts, 576)
     """
-    shared: dict[str, Any] = {
-        "engine": engine,
-        "offline": offline,
-        "progress": progress,
-    }
-    if out is not None:
-        given = {
-            "layers": layers,
-            "readout": readout,
-            "column": column,
-            "max_length": max_length,
-            "tokenizer": tokenizer,
-        }
-        return embed(model, texts, out, **given, **shared, **options)
-    command = Command("encode", options, **shared, function=encode)
+    command = Command(
+        "encode",
+        options,
+        engine=engine,
+        offline=offline,
+        progress=progress,
+        function=encode,
+    )
     stream = TextStream(
         [texts] if isinstance(texts, str) and " " in texts else texts,
         column=column,
         offline=offline,
     )
-    rows = list(stream.rows())
-    words = [str(row.text) for row in rows]
+    words = [str(row.text) for row in stream.rows()]
     asked = Readout.parse(readout) if isinstance(readout, str) else readout
     with command:
         plain = (
@@ -90,9 +76,4 @@ def encode(
     encoder.say_cuts(encoder.cut, len(words))
     if asked is not None and asked.centering == "corpus":
         found = [one - one.mean(0, dtype=np.float64).astype(np.float32) for one in found]
-    if frame:
-        table = pd.DataFrame([{"text": row.text, **row.others} for row in rows])
-        return table.assign(
-            **{name: list(one) for name, one in zip(encoder.names, found, strict=True)}
-        )
     return np.stack(found) if isinstance(layers, Iterable) else found[0]

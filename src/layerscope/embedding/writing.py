@@ -45,7 +45,6 @@ from layerscope.version import VERSION
 META, _CUT = b"layerscope", b"cut"
 BLOCK, REMOTE_BLOCK = 4096, 65_536  # texts in a part; workers load the model for every block
 _BLOCK_BYTES = 128 * 2**20  # of vectors in a part, whatever the layers and their width
-_FITTED_ON = 20_000  # vectors that the two coordinates are fitted on
 
 log = logging.getLogger("layerscope")
 
@@ -59,7 +58,6 @@ def embed(
     encoding: str | None = None,
     layers: Layers = None,
     readout: str | Readout | None = None,
-    coordinates: bool = False,
     max_length: int | None = None,
     tokenizer: Any = None,
     overwrite: bool = False,
@@ -73,8 +71,6 @@ def embed(
 
     - `model`: a folder that `improve` or `export` wrote, any sentence encoder, or a model with
       `layers` and a `readout`.
-    - `coordinates`: add the columns `x` and `y`, the two main directions of the vectors (of the
-      first layer given).
 
     Rows without a text are left out. The same call goes on with a run that was killed, and reads
     nothing twice.
@@ -109,12 +105,10 @@ def embed(
             command, model, tokenizer, layers=layers, readout=readout, max_length=max_length
         )
         texts = {**stream.source, "sha256": digest.hexdigest()}
-        facts = {**encoder.facts, "coordinates": coordinates, "texts": texts, "layerscope": VERSION}
+        facts = {**encoder.facts, "texts": texts, "layerscope": VERSION}
         deciding = decisive({name: facts[name] for name in facts if name != "layerscope"})
         key = config_key(deciding)
-        parts = Parts(
-            work, encoder, key, command.engine.remote, coordinates, numbers.columns_of_text()
-        )
+        parts = Parts(work, encoder, key, command.engine.remote, numbers.columns_of_text())
         atomic.remove_parts(place.parent, of=(f".{place.name}",))
         if place.exists():
             there = facts_of(place).get("key")
@@ -176,10 +170,9 @@ class Parts:
         encoder: Encoder,
         key: str,
         remote: bool,
-        coordinates: bool,
         columns_of_text: Container[str] = (),
     ) -> None:
-        self.work, self.encoder, self.coordinates = work, encoder, coordinates
+        self.work, self.encoder = work, encoder
         self.columns_of_text = columns_of_text
         fit = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
         self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
@@ -230,7 +223,6 @@ class Parts:
         table = _table(
             rows,
             dict(zip(self.encoder.names, vectors, strict=True)),
-            ("x", "y") if self.coordinates else (),
             self.columns_of_text,
         )
         packed = io.BytesIO()
@@ -244,29 +236,15 @@ class Parts:
 
     def join(self, place: Path, facts: Mapping[str, Any]) -> None:
         """One file of all parts, which then go."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         schema = _schema([pq.read_schema(file) for file in self.files])
-        name, each = self.encoder.names[0], max(1, _FITTED_ON // len(self.files))
-        if self.coordinates:
-            some = [
-                _vectors(pq.read_table(file, columns=[name]), name)[:each] for file in self.files
-            ]
-            mean, directions = _main_directions(np.concatenate(some))
-            schema = schema.append(pa.field("x", pa.float32())).append(pa.field("y", pa.float32()))
         schema = schema.with_metadata({META: json.dumps(atomic.plain(facts))})
 
         def fill(stream: Any) -> None:
             with pq.ParquetWriter(stream, schema) as writer:
                 for file in self.files:
-                    table = pq.read_table(file)
-                    if self.coordinates:
-                        at = ((_vectors(table, name) - mean) @ directions).astype(np.float32)
-                        table = table.append_column("x", pa.array(at[:, 0])).append_column(
-                            "y", pa.array(at[:, 1])
-                        )
-                    writer.write_table(_as(table, schema))
+                    writer.write_table(_as(pq.read_table(file), schema))
 
         atomic.write(place, fill)
         self.clear()
@@ -277,14 +255,6 @@ class Parts:
             file.unlink()
         if self.known:
             (self.work / _RECORD).unlink(missing_ok=True)
-
-
-def _main_directions(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean (D,) of vectors and their two main directions (D, 2), each signed so that its
-    largest entry is positive."""
-    mean = vectors.mean(0, dtype=np.float64)
-    top = np.linalg.eigh((vectors - mean).T @ (vectors - mean))[1][:, ::-1][:, :2]
-    return mean, top * np.sign(top[np.abs(top).argmax(0), [0, 1]])
 
 
 def _told(row: Row) -> bytes:
@@ -338,23 +308,20 @@ _EXACT_DIGITS = 15  # of a 64-bit decimal
 def _table(
     rows: Sequence[Row],
     vectors: Mapping[str, np.ndarray],
-    added: Sequence[str] = (),
     columns_of_text: Container[str] = (),
 ) -> Any:
     """A table of texts, their other columns and vectors; a column of mixed kinds is written as
     text, and so are `columns_of_text`.
 
-    A column with a name that is needed here, also for what is `added` later, is called `…_given`.
+    A column with a name that is needed here is called `…_given`.
     """
     import pyarrow as pa
 
     def as_text(value: Any) -> str:
         return str(value).encode("utf-8", "replace").decode()  # half of a character is none
 
-    names, taken = (
-        dict.fromkeys(name for row in rows for name in row.others),
-        {"text", *vectors, *added},
-    )
+    names = dict.fromkeys(name for row in rows for name in row.others)
+    taken = {"text", *vectors}
     columns: dict[str, Any] = {"text": pa.array([str(row.text) for row in rows])}
     for name in names:
         values = [row.others.get(name) for row in rows]

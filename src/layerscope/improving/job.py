@@ -247,10 +247,9 @@ def improve(
         running: dict[str, Any] = {"engine": command.engine, "recipe": command.recipe}
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         judged_by = judge if isinstance(judge, str) else judge.name
-        own = not isinstance(judge, str | LoadedModel)
         told = None if asked is None else asked.key
         settings = Settings(
-            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, own, train, texts, told,
+            names, budget, seed, sample, judged_by, labels, max_length, center_on, time, train, texts, told,
         )  # fmt: skip
         try:
             what: dict[str, Any] = {} if asked is None else {"asked": asked}
@@ -353,7 +352,6 @@ class ImproveJob:
     on_rows: OnRows | None = None
     notes: list[str] = field(default_factory=list)
     screened: dict[str, float] = field(default_factory=dict)
-    estimated: float = 0.0
 
     def run(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
@@ -385,8 +383,7 @@ class ImproveJob:
                 raise LayerscopeError(f"train= and budget= need a judge, and {_NO_WORDS}")
             return self._left_alone(out, overwrite, _NO_WORDS)
         grid = self._grid()
-        cost = estimate_reading(panel, self.reader, grid, self.sample, self.settings.seed, self.bar)
-        self.estimated = cost.seconds
+        cost = estimate_reading(panel, self.reader, grid, self.sample, self.bar)
         self._check_budget(self._costs(grid, cost))
         readouts = self._screen(panel, grid)
         stage = self._stage(panel, readouts, len(self.sample.texts))
@@ -651,7 +648,7 @@ class ImproveJob:
             choice,
             chosen.fitted,
         )
-        manifest["seconds"] = {"estimated": self.estimated, "taken": perf_counter() - self.clock}
+        manifest["seconds"] = perf_counter() - self.clock
 
         def write(place: Path) -> None:
             """What tells the run, into the folder before it appears in its place."""

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.heads import CLASS_SHARE, ENOUGH_LABELS, LEAST_TEXTS, PENALTY, WIDTH
+from layerscope.core.heads import PENALTY
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
-from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
+from layerscope.improving.choose import CHEAPER_WITHIN, SECOND
 from layerscope.improving.fitting import Fitted
-from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
+from layerscope.improving.judging import Panel
 from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.evidence import ISOTROPIC
-from layerscope.selection.judges import agreement, consistency
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store import RunFolder
 from layerscope.store.folder import config_key, is_complete
@@ -44,8 +43,6 @@ class Settings:
     center_on: str = "auto"
     time: float | None = None
     """Minutes for reading further texts, where that was said."""
-    own: bool = False
-    """Whether the judge is another than an encoder, labels or the model itself."""
     train: bool | Mapping[str, Any] = False
     """Whether the blocks are trained, and with which settings."""
     texts: bool = True  # whether the folder may hold any
@@ -80,33 +77,6 @@ class Settings:
             **({} if self.texts else {"map": "no texts"}),
             **({} if self.search is None else {"search": self.search}),
         }
-
-    def rule(self) -> dict[str, float]:
-        """The settings of the rule that chooses, as far as they concern this run."""
-        told: dict[str, float] = {
-            "tie margin": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
-            "neighbors compared": agreement.NEIGHBORS, "neighbors ranked": agreement.NEAR,
-            "penalty of heads": PENALTY, "texts for a head": LEAST_TEXTS, "width of heads": WIDTH,
-        }  # fmt: skip
-        if self.labels is not None:
-            told |= {
-                "weight of labels": LABELS_SHARE,
-                "share of classes in heads": CLASS_SHARE,
-                "labels enough": ENOUGH_LABELS,
-            }
-        if self.own:  # a judge of its own kind decides alone
-            return told
-        if self.judge == NONE and self.labels is None:  # the model judges itself
-            told |= {
-                "words dropped": consistency.DROP, "share in the consensus": consistency.BEST,
-                "rounds of consensus": consistency.ROUNDS, "tokens of a sentence": LONG,
-            }  # fmt: skip
-        else:
-            told |= {
-                "weight of the second opinion": SECOND,
-                "texts of the second opinion": PARTS_OF,
-            }
-        return told
 
 
 def is_finished(out: Path, config: dict[str, Any]) -> bool:
@@ -248,7 +218,6 @@ def manifest_of(
         "model": model.identity,
         "texts": {**sample.facts, "sampled": len(sample.texts), "centered_on": on},
         "judge": settings.judge,
-        "rule": settings.rule(),
         "evidence": evidence,
         "choice": choice.as_dict(),
         "conventions": {

@@ -135,12 +135,6 @@ class Improved(StoredRun):
         against what it costs."""
         return view("improve", "plot")(self)
 
-    @property
-    def candidates(self) -> pd.DataFrame:
-        """Every layer under every readout that was judged, with its score: another name of
-        `table`."""
-        return self.table
-
     def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
         """The texts nearest to a question, with their cosine; without `texts`, among those that the
         choice was judged on."""
@@ -203,7 +197,7 @@ class Improved(StoredRun):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the table of candidates is left out."""
-        names = ("model", "texts", "judge", "rule", "evidence", "seconds", "conventions")
+        names = ("model", "texts", "judge", "evidence", "seconds", "conventions")
         return {
             "folder": None if self.folder is None else str(self.folder),
             **{name: self.manifest.get(name) for name in names},

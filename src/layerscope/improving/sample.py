@@ -200,10 +200,6 @@ class Reader:
                 f"{LEAST_TEXTS} are needed to see which are neighbors. Raise max_length=, or give texts that begin differently."
             )
 
-    def missing_share(self, name: str, kinds: Sequence[str], texts: Sequence[str]) -> float:
-        """The share of texts that are not in the store yet under a template."""
-        return len(self._pass(name, kinds).missing(texts)) / max(1, len(set(texts)))
-
     def seconds_per_token(self, name: str, texts: Sequence[str]) -> float:
         """How fast the model reads under a template, here and now, from a short trial."""
         encoder = self._encoder(name, ["last/raw"])

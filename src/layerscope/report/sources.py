@@ -63,9 +63,6 @@ class Curves(Common):
     n_blocks: int
     final_norm: str
     table: pd.DataFrame
-    mean_only: bool = (
-        False  # its values are means over the tasks' own texts: they go with mean scores only
-    )
 
     @property
     def valley(self) -> EntropyValley | None:

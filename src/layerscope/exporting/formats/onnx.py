@@ -8,8 +8,7 @@ graph does not need, such as a block of zeros, is not in it.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,8 +92,8 @@ def write_graph(draft: Draft) -> dict[str, Any]:
         with torch.inference_mode():
             return pipeline(torch.tensor(ids), torch.tensor(mask))[0].numpy()
 
-    wanted, torch_speed = _measure(torch_run, batches)
-    facts = _facts(file, batches, wanted, torch_speed)
+    wanted = np.concatenate([torch_run(*batch) for batch in batches])
+    facts = _facts(file, batches, wanted)
     if not facts["cosine_distance"] < TOLERANCE:
         raise ExportError(
             f"the ONNX graph does not give what torch gives: cosine distance {facts['cosine_distance']:.1e}."
@@ -184,7 +183,6 @@ def _facts(
     file: Path,
     batches: Sequence[tuple[np.ndarray, np.ndarray]],
     wanted: np.ndarray,
-    torch_speed: float,
 ) -> dict[str, Any]:
     import onnxruntime
 
@@ -196,29 +194,14 @@ def _facts(
     def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
 
-    vectors, speed = _measure(run, batches)
+    vectors = np.concatenate([run(*batch) for batch in batches])
     distances = cosine_distances(wanted, vectors)
     return {
         "file": f"onnx/{file.name}",
         "bytes": sum(part.stat().st_size for part in file.parent.glob(f"{file.stem}.*")),
         "cosine_distance": float(np.nanmax(distances)),
         "mean_cosine_distance": float(np.nanmean(distances)),
-        "texts_per_s": speed,
-        "torch_texts_per_s": torch_speed,
-        "threads": torch.get_num_threads(),
     }
-
-
-def _measure(
-    run: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    batches: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> tuple[np.ndarray, float]:
-    """All vectors, and texts per second, tokenization not counted."""
-    run(*batches[0])
-    start = time.perf_counter()
-    outputs = [run(*batch) for batch in batches]
-    seconds = time.perf_counter() - start
-    return np.concatenate(outputs), sum(len(ids) for ids, _ in batches) / seconds
 
 
 class OnnxFormat(ExportFormat):
@@ -236,7 +219,7 @@ class OnnxFormat(ExportFormat):
         return write_graph(draft)
 
     def card(self, facts: Any) -> str:
-        """A section with the graph's inputs, outputs, size, distance to torch and speed."""
+        """A section with the graph's inputs, outputs, size and distance to torch."""
         lines = [
             "## ONNX",
             "",
@@ -250,8 +233,7 @@ class OnnxFormat(ExportFormat):
         """One line about the graph."""
         return [
             f"{facts['file']}: {describe_size(facts['bytes'])} · cosine distance to torch ≤ {facts['cosine_distance']:.1e} "
-            f"(mean {facts['mean_cosine_distance']:.1e}) · "
-            f"{facts['texts_per_s']:.1f} texts/s, torch {facts['torch_texts_per_s']:.1f}"
+            f"(mean {facts['mean_cosine_distance']:.1e})"
         ]
 
 

@@ -13,11 +13,9 @@ from layerscope.capture import expand_sites
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
-from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.progress import progress_bar
 from layerscope.selection.choice import Choice
-from layerscope.selection.choose import choose
 from layerscope.selection.labels.decide import LabelEvidence, decide, gather, score_candidates
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.selection.labels.source import (
@@ -44,7 +42,6 @@ def make_choice(
     scored: ScoredCandidates,
     decided: Choice,
     facts: dict[str, Any],
-    without: dict[str, Any] | None,
 ) -> Choice:
     """The decision with everything it rests on.
 
@@ -52,8 +49,8 @@ def make_choice(
     Spearman), cross-validated on all examples, for the last layer under the default readout and for
     the choice; the latter flatters a little, since these examples chose it. The decision follows a
     finer measure: `extra` has its name as `judged_by`, what it gives the last layer under the
-    default readout as `reference_score`, and that plus the expected gain as `expected_score`;
-    `label_free` is the answer without labels, where a profile was given. `table` has every
+    default readout as `reference_score`, and that plus the expected gain as `expected_score`.
+    `table` has every
     candidate's score with its standard error, the smoothed score that the choice followed, and
     whether it is tied.
     """
@@ -66,7 +63,6 @@ def make_choice(
         "judged_by": evidence.measure.name,
         "reference_score": reference,
         "expected_score": reference + decided.gain.value,
-        "label_free": without,
         "conventions": _conventions(opened, evidence, facts),
         **({} if evidence.accuracy is None else {"accuracy": after, "reference_accuracy": before}),
     }
@@ -119,21 +115,6 @@ def _conventions(opened: Opened, evidence: LabelEvidence, facts: dict[str, Any])
             name: facts[name]
             for name in ("folds", "seed", "max_blocks", "tolerance", "texts", "encoded")
         },
-    }
-
-
-def label_free_answer(run: Path | None) -> dict[str, Any] | None:
-    """Layer and expected gain of the label-free rule on a profile; None where there is no profile
-    to apply it to."""
-    if run is None or not (run / "profile.parquet").is_file():
-        return None
-    try:
-        choice = choose(run)
-    except LayerscopeError as error:
-        return {"layer": None, "reason": str(error)}
-    return {
-        name: getattr(choice, name)
-        for name in ("layer", "rule", "expected_gain", "ci_low", "ci_high", "abstained")
     }
 
 
@@ -190,7 +171,6 @@ def select_with_labels(
         )
     scored = score_candidates(evidence, seed=seed)
     decided = decide(evidence, scored, max_blocks, tolerance)
-    without = label_free_answer(opened.run)
     settings = {
         "labels": labels,
         "folds": folds,
@@ -198,4 +178,4 @@ def select_with_labels(
         "max_blocks": max_blocks,
         "tolerance": tolerance,
     }
-    return make_choice(labeled, opened, evidence, scored, decided, {**facts, **settings}, without)
+    return make_choice(labeled, opened, evidence, scored, decided, {**facts, **settings})
