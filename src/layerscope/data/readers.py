@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -74,10 +74,10 @@ def read_file(
     packed = suffixes[-1:] == [".gz"]
     suffix = (suffixes[:-1] if packed else suffixes)[-1:]
     kind = suffix[0] if suffix else ""
-    if kind not in _READERS or (packed and kind in (".parquet", ".xlsx")):
+    if kind not in SUFFIXES or (packed and kind in (".parquet", ".xlsx")):
         raise DataError(
             f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}, which is not one that can be read. "
-            f"Valid: {', '.join(_READERS)}; all but .parquet and .xlsx also with .gz. Rename or convert the file."
+            f"Valid: {', '.join(SUFFIXES)}; all but .parquet and .xlsx also with .gz. Rename or convert the file."
         )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
@@ -86,9 +86,16 @@ def read_file(
         "format": kind[1:],
         "encoding": codec(encoding),
     }
-    unit = "row" if kind == ".parquet" else "line"
+    if kind == ".txt" and column is not None:
+        raise DataError(
+            f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out."
+        )
+    unit = "row" if kind in (".parquet", ".xlsx") else "line"
     records = Records(iter(()), str(path), unit, facts, whole, version_check(path))
-    records.items = _READERS[kind](path, column, records)
+    if kind == ".parquet":
+        records.items = _parquet_texts(path, column, records)
+    else:
+        records.items = _texts(_READERS[kind](path, records), column, records, _HOLDS_TEXT[kind])
     return records
 
 
@@ -182,43 +189,48 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             ) from error
 
 
-def _read_txt(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    if column is not None:
-        raise DataError(
-            f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out."
-        )
+def _texts(
+    values: Iterator[tuple[int, Any]],
+    column: str | None,
+    records: Records,
+    is_text: Callable[[Any], bool],
+) -> Iterator[tuple[int, object]]:
+    """Yield the text of every value that is one, and of every row (a dictionary) that of its
+    column.
+
+    Without a column it is looked for among those that hold texts in the first rows.
+    """
+    preview = list(itertools.islice(values, PREVIEW_ROWS))
+    rows = [value for _, value in preview if isinstance(value, dict)]
+    chosen = column
+    if rows and not (column and _inner(rows[0], column)):
+        holds = {
+            name: column is not None or any(is_text(row.get(name)) for row in rows)
+            for name in rows[0]
+        }
+        chosen = choose_column(column, holds, records.where)
+    if chosen is not None:
+        records.facts["column"] = chosen
+    for number, value in itertools.chain(preview, values):
+        here = f"{records.where}, {records.unit} {number}"
+        if value == "" or (chosen is None and not isinstance(value, dict)):
+            yield number, value
+            continue
+        if chosen is None or not isinstance(value, dict):
+            raise DataError(
+                f"{here} is not an object with the key {chosen!r}: {shorten(repr(value), 60)}."
+            )
+        found = (value[chosen],) if chosen in value else _inner(value, chosen)
+        if found is None:
+            raise DataError(
+                f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
+            )
+        yield number, records.cell(value, chosen, found[0])
+
+
+def _lines(path: Path, records: Records) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text_lines(path, records.facts["encoding"]), 1):
         yield number, line.rstrip("\r\n")
-
-
-def _read_json(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    values = _json_values(path, records)
-    chosen: str | None = None
-    for number, value in values:
-        if isinstance(value, dict):
-            here = f"{path}, {records.unit} {number}"
-            if chosen is None:
-                # An explicit column may hold null in the first record, so only its being there is
-                # asked for.
-                is_text = {
-                    key: isinstance(item, str) or key == column for key, item in value.items()
-                }
-                inner = _inner(value, column) if column else None
-                chosen = records.facts["column"] = (
-                    column if column and inner else choose_column(column, is_text, here)
-                )
-            found = (value[chosen],) if chosen in value else _inner(value, chosen)
-            if found is None:
-                raise DataError(
-                    f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
-                )
-            yield number, records.cell(value, chosen, found[0])
-        elif (column is not None or chosen is not None) and value != "":
-            raise DataError(
-                f"{path}, {records.unit} {number} is not an object with the key {column or chosen!r}: {shorten(repr(value), 60)}."
-            )
-        else:
-            yield number, value
 
 
 def _inner(value: Any, name: str) -> tuple[Any] | None:
@@ -287,45 +299,14 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             )
 
 
-def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    rows = csv_rows(path, records.facts["encoding"], records.facts)
-    header = _header(next(rows, (0, []))[1], path)
-    yield from _of_table(header, rows, column, records, _is_words)
-
-
-def _of_table(
-    header: list[str],
-    rows: Iterator[tuple[int, Sequence[Any]]],
-    column: str | None,
-    records: Records,
-    is_text: Callable[[Any], bool],
-) -> Iterator[tuple[int, object]]:
-    """Yield the texts of one column, with the number of each row; a blank row has an empty text.
-
-    Without a column it is looked for among those that hold texts in the first rows.
-    """
-    preview = list(itertools.islice(rows, PREVIEW_ROWS))
-    holds = {
-        name: column is not None
-        or not preview
-        or any(is_text(row[i]) for _, row in preview if i < len(row))
-        for i, name in enumerate(header)
-    }
-    chosen = records.facts["column"] = choose_column(column, holds, records.where)
-    index = header.index(chosen)
-    for number, row in itertools.chain(preview, rows):
-        text = row[index] if index < len(row) else ""
-        if records.whole:
-            yield number, records.cell(dict(zip(header, row, strict=False)), chosen, text)
-        else:
-            yield number, text
+def _csv_values(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
+    yield from csv_rows(path, records.facts["encoding"], records.facts)
 
 
 def csv_rows(
     path: Path, encoding: str = "utf-8", facts: dict[str, Any] | None = None
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of every row, with its line: as many as the header has, except in a blank
-    row.
+) -> Iterator[tuple[int, Any]]:
+    """Yield every row by the names of its columns, with its line; an empty text for a blank row.
 
     The header tells what separates the fields, which goes into `facts`.
     """
@@ -333,26 +314,29 @@ def csv_rows(
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))
     lines = text_lines(path, encoding)
     head: list[str] = []
-    first: list[str] = []
-    while len(first) < 2 and (line := next(lines, None)) is not None:
+    filled: list[str] = []
+    while len(filled) < 2 and (line := next(lines, None)) is not None:
         head.append(line)
-        first += [line] if line.strip() else []
-    delimiter = _delimiter(first, path)
+        filled += [line] if line.strip() else []
+    delimiter = _delimiter(filled, path)
     if facts is not None:
         facts["delimiter"] = delimiter
     reader = csv.reader(itertools.chain(head, lines), delimiter=delimiter, strict=True)
-    width = 0
+    header: list[str] = []
     try:
         for row in reader:
-            filled = any(field.strip() for field in row)
-            width = width or (len(row) if filled else 0)
-            if filled and len(row) != width:
+            if not any(field.strip() for field in row):
+                if header:
+                    yield reader.line_num, ""
+            elif not header:
+                header = _header(row, path)
+            elif len(row) != len(header):
                 raise DataError(
-                    f"{path}, line {reader.line_num} has {len(row)} fields, the header has {width}. "
+                    f"{path}, line {reader.line_num} has {len(row)} fields, the header has {len(header)}. "
                     f"Put texts that hold {delimiter!r} or line ends in double quotes."
                 )
-            if width:
-                yield reader.line_num, row
+            else:
+                yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes."
@@ -394,15 +378,21 @@ def _width(line: str, delimiter: str) -> int:
         return 0
 
 
-def _is_words(value: str) -> bool:
+def _is_words(value: Any) -> bool:
     try:
         float(value)
-    except ValueError:
-        return bool(value.strip())
+    except (TypeError, ValueError):
+        return bool(value and value.strip())
     return False
 
 
-def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _parquet_texts(
+    path: Path, column: str | None, records: Records
+) -> Iterator[tuple[int, object]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -421,12 +411,11 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
             )
             records.facts["column"] = chosen
             del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
-            number = 0
             names = table.schema_arrow.names if records.whole else [chosen]
-            for batch in table.iter_batches(batch_size=1024, columns=names):
-                for row in batch.to_pylist() if records.whole else batch.column(0).to_pylist():
-                    number += 1
-                    yield number, records.cell(row, chosen, row[chosen]) if records.whole else row
+            batches = table.iter_batches(batch_size=1024, columns=names)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield number, records.cell(row, chosen, row[chosen])
     except (
         pa.ArrowException,
         ValueError,
@@ -438,11 +427,10 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
         ) from error
 
 
-def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+def _xlsx_values(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
     require("xlsx")
     from python_calamine import CalamineError, CalamineWorkbook
 
-    records.unit = "row"
     try:
         book = CalamineWorkbook.from_path(path)
         sheet = book.get_sheet_by_index(0)
@@ -458,10 +446,8 @@ def _read_xlsx(path: Path, column: str | None, records: Records) -> Iterator[tup
     places = [i for i, name in enumerate(first) if name != ""]
     header = _header([str(_cell(first[i])) for i in places], path)
     above = (sheet.start or (0, 0))[0]
-    rows = (
-        (number, [_cell(row[i]) for i in places]) for number, row in enumerate(cells[1:], above + 2)
-    )
-    yield from _of_table(header, rows, column, records, lambda value: isinstance(value, str))
+    for number, row in enumerate(cells[1:], above + 2):
+        yield number, dict(zip(header, (_cell(row[i]) for i in places), strict=True))
 
 
 def _cell(value: Any) -> Any:
@@ -473,24 +459,24 @@ def _cell(value: Any) -> Any:
 
 def _header(names: list[str], path: Path) -> list[str]:
     """Names of columns, each once; one without a name is called by its place."""
-    names = [name if name.strip() else f"column_{i}" for i, name in enumerate(names, 1)]
+    names = [name.strip() or f"column_{i}" for i, name in enumerate(names, 1)]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise DataError(f"{path} has two columns named {twice!r}. Rename one of them.")
     return names
 
 
-_READERS: dict[str, Callable[[Path, str | None, Records], Iterator[tuple[int, object]]]] = {
-    ".txt": _read_txt,
-    ".jsonl": _read_json,
-    ".ndjson": _read_json,
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".parquet": _read_parquet,
-    ".xlsx": _read_xlsx,
+_READERS: dict[str, Callable[[Path, Records], Iterator[tuple[int, Any]]]] = {
+    ".txt": _lines,
+    ".jsonl": _json_values,
+    ".ndjson": _json_values,
+    ".json": _json_values,
+    ".csv": _csv_values,
+    ".tsv": _csv_values,
+    ".xlsx": _xlsx_values,
 }
-SUFFIXES = tuple(_READERS)
+_HOLDS_TEXT = {kind: _is_words if kind in (".csv", ".tsv") else _is_string for kind in _READERS}
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".xlsx")
 
 
 def choose_column(given: str | None, columns: Mapping[str, bool], where: str) -> str:
@@ -609,19 +595,9 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
             f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
         )
     check_version = version_check(path)
-    columns, rows = _json_rows(path) if suffix in (".jsonl", ".ndjson") else _csv_rows(path)
+    read = json_objects if suffix in (".jsonl", ".ndjson") else csv_rows
+    rows = [(number, row) for number, row in read(path) if row != ""]
     check_version()
     if not rows:
         raise DataError(f"{path} holds no examples.")
-    return columns, rows
-
-
-def _csv_rows(path: Path) -> tuple[list[str], Rows]:
-    filled = (row for row in csv_rows(path) if any(field.strip() for field in row[1]))
-    header = _header([name.strip() for name in next(filled, (0, []))[1]], path)
-    return header, [(number, dict(zip(header, fields, strict=True))) for number, fields in filled]
-
-
-def _json_rows(path: Path) -> tuple[list[str], Rows]:
-    rows = list(json_objects(path))
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
