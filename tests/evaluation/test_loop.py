@@ -167,7 +167,7 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(
     with pytest.raises(KeyboardInterrupt):
         evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
     monkeypatch.setattr(EncodePass, "add", add)
-    before = sum(path.stat().st_size for path in given["store"].rglob("*.npy"))
+    before = sum(path.stat().st_size for path in given["store"].rglob("*.chunk"))
     assert before > 0
     seen = watch(monkeypatch)
     run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)

@@ -77,12 +77,17 @@ def sync_folder(folder: Path) -> None:
     name is not."""
     if os.name == "nt":
         return  # folders cannot be opened there
-    with contextlib.suppress(OSError):  # some network disks cannot
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    except PermissionError:  # a folder that can be written but not listed
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS):
+            raise  # some network disks cannot
+    finally:
+        os.close(descriptor)
 
 
 def free_name(path: Path, ending: str) -> Path:

@@ -1,19 +1,20 @@
 """The chunks of an embedding store: their files, and the index in memory that says which chunk and
 row hold which text.
 
-A chunk is some texts with all that was computed for them at once: per kind of vector one array
-(sites, texts, D), so that one site's rows lie together, and per-text numbers. Its index names the
-texts and is written last: no index, no chunk.
+A chunk is some texts with all that was computed for them at once. One file holds it: for each kind
+of vector the rows (texts, D) of one site after those of another, then the numbers of the texts. Its
+index names the texts and is written last: no index, no chunk.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,8 +26,7 @@ from layerscope.store import atomic
 
 Key = bytes
 KEY_BYTES = 32
-INDEX = ".index.json"
-_ALIGN = 64
+INDEX, DATA = ".index.json", ".chunk"
 
 Column = tuple[str, str, str | None]
 """What one lookup is about: ("vector", kind, site) or ("number", name, site), a site of None
@@ -34,73 +34,57 @@ meaning all of them."""
 
 
 @dataclass(frozen=True)
-class Number:
-    """One number per text in a chunk: where it lies in the chunk's numbers file."""
-
-    per_site: bool
-    dtype: str
-    offset: int
-
-
-@dataclass(frozen=True)
 class Chunk:
     """One finished chunk: `kinds` maps a kind of vector to its width, `numbers` a number's name to
-    its place."""
+    its type and whether there is one per site. `sums` are the CRC-32s of all that its file holds,
+    in order."""
 
     name: str
     rows: int
     dtype: str
     sites: tuple[str, ...]
     kinds: dict[str, int]
-    numbers: dict[str, Number]
-    sizes: tuple[int, ...]
-    sums: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """CRC-32s: of each kind's vectors by site, and under "" of the numbers."""
-
-    @property
-    def files(self) -> list[str]:
-        """Names of the data files: one per kind, in order, then the numbers where there are any."""
-        return [f"{self.name}.{i}.npy" for i in range(len(self.kinds))] + (
-            [f"{self.name}.numbers"] if self.numbers else []
-        )
+    numbers: dict[str, tuple[str, bool]]
+    sums: tuple[int, ...]
 
     def columns(self) -> frozenset[Column]:
         """All that this chunk can answer."""
-        return _columns(
-            self.sites,
-            tuple(self.kinds),
-            tuple((name, number.per_site) for name, number in self.numbers.items()),
+        per_site = tuple((name, each) for name, (_, each) in self.numbers.items())
+        return _columns(self.sites, tuple(self.kinds), per_site)
+
+    def _blocks(self) -> Iterable[tuple[str, int, str, tuple[int, ...]]]:
+        """Yield every kind and number in the order of the file: how many blocks it has there (one
+        per site of a kind), and their type and shape."""
+        for kind, width in self.kinds.items():
+            yield kind, len(self.sites), self.dtype, (self.rows, width)
+        for name, (dtype, per_site) in self.numbers.items():
+            yield name, 1, dtype, (len(self.sites), self.rows) if per_site else (self.rows,)
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        return sum(
+            count * math.prod(shape) * np.dtype(dtype).itemsize
+            for _, count, dtype, shape in self._blocks()
         )
 
-    def read(self, folder: Path, kind: str, site: str, check: bool = True) -> np.ndarray:
-        """The vectors (texts, D) of one kind at one site. Raises ValueError where they are not what
-        was written."""
-        number, at, width = list(self.kinds).index(kind), self.sites.index(site), self.kinds[kind]
-        size = self.rows * width * np.dtype(self.dtype).itemsize
-        # The index says all that the file's header does, so the header is skipped: reading many
-        # small chunks stays quick. So does a plain name: a Path takes as long as the reading.
-        with open(f"{folder}/{self.name}.{number}.npy", "rb", buffering=0) as file:
-            file.seek(self.sizes[number] - (len(self.sites) - at) * size)
-            raw = _read(file, size)
-        if check and zlib.crc32(raw) != self.sums[kind][at]:
-            raise ValueError(f"the checksum of {kind!r} at {site!r} does not match")
-        return np.frombuffer(raw, self.dtype).reshape(self.rows, width)
-
-    def read_numbers(self, folder: Path, check: bool = True) -> dict[str, np.ndarray]:
-        """All numbers, (texts,) or (sites, texts). Raises ValueError where they are not what was
-        written."""
-        if not self.numbers:
-            return {}
-        raw = (folder / self.files[-1]).read_bytes()
-        if check and zlib.crc32(raw) != self.sums[""][0]:
-            raise ValueError(f"the checksum of {self.files[-1]} does not match")
-        arrays = {}
-        for name, number in self.numbers.items():
-            shape = (len(self.sites), self.rows) if number.per_site else (self.rows,)
-            arrays[name] = np.frombuffer(
-                raw, number.dtype, int(np.prod(shape)), number.offset
-            ).reshape(shape)
-        return arrays
+    def read(self, folder: Path, name: str, site: str | None, check: bool = True) -> np.ndarray:
+        """Return the vectors (texts, D) of one kind at a site, or without a site a number: (texts,)
+        or (sites, texts). Raises ValueError where they are not what was written."""
+        at, offset = 0, 0
+        for block, count, dtype, shape in self._blocks():
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            if block == name:
+                place = 0 if site is None else self.sites.index(site)
+                break
+            at, offset = at + count, offset + count * size
+        # A plain name: a Path takes as long as the reading of a small chunk.
+        with open(f"{folder}/{self.name}{DATA}", "rb") as file:
+            file.seek(offset + place * size)
+            raw = file.read(size)
+        if check and zlib.crc32(raw) != self.sums[at + place]:
+            raise ValueError(f"the checksum of {name!r} does not match")
+        return np.frombuffer(raw, dtype).reshape(shape)
 
 
 @lru_cache(maxsize=256)  # almost all chunks of a space are alike
@@ -118,15 +102,6 @@ def _columns(
     )
 
 
-def _read(file: BinaryIO, size: int) -> bytes:
-    """So many bytes, or fewer at the end of a file: one read may give less than was asked for."""
-    parts = []
-    while size and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
 def write_chunk(
     folder: Path,
     name: str,
@@ -137,108 +112,72 @@ def write_chunk(
     dtype: str,
 ) -> Chunk:
     """Write a chunk, its index last, and return it. Leaves nothing behind where it fails."""
-    places, offset = {}, 0
-    for number, array in numbers.items():
-        places[number] = Number(array.ndim == 2, array.dtype.str, offset)
-        offset += -(-array.nbytes // _ALIGN) * _ALIGN
-    chunk = Chunk(
-        name,
-        len(keys),
-        dtype,
-        tuple(sites),
-        {k: v.shape[2] for k, v in vectors.items()},
-        places,
-        (),
-    )
-    paths = [folder / file for file in chunk.files]
-    index = folder / (name + INDEX)
-    sums: dict[str, list[int]] = {}
+    sums: list[int] = []
+
+    def fill(stream: BinaryIO) -> None:
+        # Site by site, so that a conversion never needs a second copy of the whole.
+        stored = (
+            _stored(kind, site, rows, dtype)
+            for kind, array in vectors.items()
+            for site, rows in zip(sites, array, strict=True)
+        )
+        for block in itertools.chain(stored, map(np.ascontiguousarray, numbers.values())):
+            sums.append(zlib.crc32(block.data))
+            stream.write(block.data)
+
+    data = folder / (name + DATA)
     try:
-        for path, (kind, array) in zip(paths, vectors.items(), strict=False):
-            atomic.write(path, _vector_writer(kind, array, sites, dtype, sums.setdefault(kind, [])))
-        if numbers:
-            atomic.write(paths[-1], _number_writer(numbers.values(), sums.setdefault("", [])))
-        sizes = tuple(path.stat().st_size for path in paths)
+        atomic.write(data, fill)
         content = {
-            "rows": chunk.rows,
+            "rows": len(keys),
             "dtype": dtype,
             "sites": list(sites),
-            "kinds": list(chunk.kinds.items()),
-            "numbers": [[n, p.per_site, p.dtype, p.offset] for n, p in places.items()],
-            "sizes": list(sizes),
-            "sums": struct.pack(
-                f"<{sum(map(len, sums.values()))}I",
-                *(crc for kind in sums.values() for crc in kind),
-            ).hex(),
+            "kinds": [[kind, array.shape[2]] for kind, array in vectors.items()],
+            "numbers": [[n, array.dtype.str, array.ndim == 2] for n, array in numbers.items()],
+            "sums": struct.pack(f"<{len(sums)}I", *sums).hex(),
             "keys": b"".join(keys).hex(),
         }
-        atomic.write_text(index, json.dumps({"crc32": _checksum(content), "content": content}))
+        whole = {"crc32": _checksum(content), "content": content}
+        atomic.write_text(folder / (name + INDEX), json.dumps(whole))
     except BaseException:
-        for path in paths:
-            path.unlink(missing_ok=True)
+        data.unlink(missing_ok=True)
         raise
-    return replace(chunk, sizes=sizes, sums={kind: tuple(values) for kind, values in sums.items()})
+    return _chunk(name, content)
 
 
 def read_chunk(folder: Path, name: str) -> tuple[Chunk, list[Key]]:
-    """A chunk and its text keys. Raises ValueError where the index or its files are damaged."""
+    """A chunk and its text keys. Raises ValueError where the index or its file is damaged."""
     try:
         index = json.loads((folder / (name + INDEX)).read_bytes())
         content = index["content"]
         if index["crc32"] != _checksum(content):
             raise ValueError("the checksum does not match")
-        keys = bytes.fromhex(content["keys"])
-        numbers = {
-            n: Number(per_site, dtype, offset) for n, per_site, dtype, offset in content["numbers"]
-        }
-        sites, kinds, sizes = (
-            tuple(content["sites"]),
-            dict(content["kinds"]),
-            tuple(content["sizes"]),
-        )
-        sums = _sums_of(content["sums"], kinds, len(sites), bool(numbers))
-        chunk = Chunk(name, content["rows"], content["dtype"], sites, kinds, numbers, sizes, sums)
-        for file, size in zip(chunk.files, sizes, strict=True):
-            if (folder / file).stat().st_size != size:
-                raise ValueError(f"{file} should have {size} bytes")
+        chunk, keys = _chunk(name, content), bytes.fromhex(content["keys"])
+        if (folder / (name + DATA)).stat().st_size != chunk.size:
+            raise ValueError(f"{name + DATA} should have {chunk.size} bytes")
     except OSError as error:
         if advice := os_advice(error):
             raise RunFolderError(f"cannot read {folder}: {advice}") from error
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     return chunk, [keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)]
 
 
-def _sums_of(
-    stored: str, kinds: Iterable[str], sites: int, numbers: bool
-) -> dict[str, tuple[int, ...]]:
-    """Return the checksums of a chunk by kind, as they follow each other in its index."""
-    listed = iter(np.frombuffer(bytes.fromhex(stored), dtype="<u4").tolist())
-    sums = {kind: tuple(itertools.islice(listed, sites)) for kind in kinds}
-    return {**sums, "": tuple(listed)} if numbers else sums
+def _chunk(name: str, content: dict[str, Any]) -> Chunk:
+    return Chunk(
+        name,
+        content["rows"],
+        content["dtype"],
+        tuple(content["sites"]),
+        dict(content["kinds"]),
+        {number: (dtype, per_site) for number, dtype, per_site in content["numbers"]},
+        tuple(np.frombuffer(bytes.fromhex(content["sums"]), dtype="<u4").tolist()),
+    )
 
 
 def _checksum(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def _vector_writer(
-    kind: str, array: np.ndarray, sites: Sequence[str], dtype: str, sums: list[int]
-) -> Callable[[BinaryIO], None]:
-    """Writes an .npy file site by site, so that a conversion never needs a second copy of the
-    whole; notes the checksums."""
-
-    def fill(stream: BinaryIO) -> None:
-        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": array.shape}
-        np.lib.format.write_array_header_1_0(stream, header)
-        for site, rows in zip(sites, array, strict=True):
-            # np.save would do, but where the disk fills up half-way its error does not say so.
-            stored = _stored(kind, site, rows, dtype)
-            sums.append(zlib.crc32(stored.data))
-            stream.write(stored.data)
-
-    return fill
 
 
 def _stored(kind: str, site: str, rows: np.ndarray, dtype: str) -> np.ndarray:
@@ -261,18 +200,6 @@ def _halved(rows: np.ndarray) -> np.ndarray:
     import torch  # here: most of what is done with a store does without
 
     return torch.from_numpy(np.require(rows, requirements=["C", "W"])).half().numpy()
-
-
-def _number_writer(arrays: Iterable[np.ndarray], sums: list[int]) -> Callable[[BinaryIO], None]:
-    def fill(stream: BinaryIO) -> None:
-        crc = 0
-        for array in arrays:
-            content = array.tobytes() + b"\0" * (-array.nbytes % _ALIGN)
-            crc = zlib.crc32(content, crc)
-            stream.write(content)
-        sums.append(crc)
-
-    return fill
 
 
 class ChunkIndex:

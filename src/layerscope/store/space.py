@@ -19,6 +19,7 @@ import numpy as np
 from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
 from layerscope.store.chunks import (
+    DATA,
     INDEX,
     Chunk,
     ChunkIndex,
@@ -34,7 +35,7 @@ DESCRIPTION = "space.json"
 USED = "used"
 """The file of a space whose modification time says when the space was last used."""
 
-_FORMAT = 1
+_FORMAT = 2
 _LEFTOVER_S = 3600.0  # a younger file may be another process's chunk in the making
 
 
@@ -119,13 +120,12 @@ class Space:
         columns += [("number", name, None) for name in numbers]
         damaged = False
         for chunk in [self._index.chunks[i] for i in self._index.serving(keys, columns)]:
-            held = itertools.product(
-                (k for k in kinds if k in chunk.kinds), (s for s in sites if s in chunk.sites)
-            )
+            held: list[tuple[str, str | None]] = [(name, None) for name in chunk.numbers]
+            held += [(k, s) for k in kinds if k in chunk.kinds for s in sites if s in chunk.sites]
             try:
-                for kind, site in [*held, ("", None)]:
-                    if (chunk.name, kind, site) not in self._checked:
-                        self._read(chunk, kind, site)
+                for name, site in held:
+                    if (chunk.name, name, site) not in self._checked:
+                        self._read(chunk, name, site)
             except ValueError as error:
                 self._discard(chunk, error)
                 damaged = True
@@ -133,17 +133,12 @@ class Space:
             self.refresh()
         return self._index.holds(keys, columns)
 
-    def _read(self, chunk: Chunk, kind: str, site: str | None) -> Any:
-        """One site's vectors of a chunk, or with no kind its numbers; compared with their checksums
+    def _read(self, chunk: Chunk, name: str, site: str | None) -> np.ndarray:
+        """One site's vectors of a chunk, or without a site a number; compared with their checksums
         unless they were before."""
-        place = (chunk.name, kind, site)
-        check = place not in self._checked
+        place = (chunk.name, name, site)
         try:
-            found = (
-                chunk.read(self.folder, kind, site, check)
-                if site is not None
-                else chunk.read_numbers(self.folder, check)
-            )
+            found = chunk.read(self.folder, name, site, check=place not in self._checked)
         except OSError as error:
             raise RunFolderError(
                 f"a part of the embedding store cannot be read: {os_advice(error) or f'it was removed while in use ({error}).'} "
@@ -159,10 +154,7 @@ class Space:
             error,
         )
         self._damaged.add(chunk.name)
-        for name in (
-            chunk.name + INDEX,
-            *chunk.files,
-        ):  # the index first: without it there is no chunk
+        for name in (chunk.name + INDEX, chunk.name + DATA):  # without an index there is no chunk
             with contextlib.suppress(
                 OSError
             ):  # a store that can only be read: the chunk is ignored
@@ -229,11 +221,7 @@ class Space:
         ):
             chunk = self._index.chunks[int(numbers[at[0]])]
             try:
-                found = (
-                    self._read(chunk, name, site)
-                    if sort == "vector"
-                    else self._read(chunk, "", None)[name]
-                )
+                found = self._read(chunk, name, site if sort == "vector" else None)
             except ValueError as error:
                 self._discard(chunk, error)
                 self.refresh()
@@ -241,7 +229,7 @@ class Space:
                     f"a part of the embedding store in {self.folder} was damaged ({error}) and has been discarded. "
                     "Run the same command again: its texts are encoded again."
                 ) from error
-            per_site = sort == "number" and site is not None
+            per_site = found.ndim == 2 and sort == "number"
             yield at, found[chunk.sites.index(str(site))] if per_site else found, row[at]
 
     def _touch(self) -> None:
@@ -255,7 +243,7 @@ def remove_leftovers(folder: Path, known: set[str]) -> None:
     nobody's work in progress."""
     before = time.time() - _LEFTOVER_S
     for entry in os.scandir(folder):
-        data = entry.name.endswith((".npy", ".numbers")) and entry.name.split(".")[0] not in known
+        data = entry.name.endswith(DATA) and entry.name.removesuffix(DATA) not in known
         with contextlib.suppress(OSError):
             if (data or entry.name.endswith(atomic.PART)) and entry.stat().st_mtime < before:
                 os.unlink(entry.path)
