@@ -31,12 +31,11 @@ from common import make_model, make_parser, make_tokenizer
 import layerscope
 from layerscope.capture import make_batch, plan_batches, token_budget
 from layerscope.data import Corpus, load_corpus
-from layerscope.forward import EarlyPlanner, Prefetcher
 from layerscope.models import LoadedModel
 from layerscope.models.source import resolve
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import MOST_PENDING
 from layerscope.profiling.job import Job
+from layerscope_gpu.encoding import MOST_PENDING, EarlyPlanner, Prefetcher
 
 ONE_VIEW = [
     *("prompt_entropy", "dataset_entropy", "effective_rank", "entropy_rank"),

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from layerscope.spectra import to_device
 
+__all__ = ["FOLDS", "PooledRows", "PromptValues", "ViewRows"]
+
 BLOCK_ROWS = 4096
 # Blocks are shards of 32 prompts on a CPU, 512 on a GPU. A step of a sum over blocks takes hardly
 # less for so few rows than for many: blocks are joined up to so many numbers.

@@ -32,9 +32,7 @@ from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import (
     MemoryStore,
     ProfileTask,
-    compile_kernels,
     encode,
-    encode_in_memory,
 )
 from layerscope.profiling.mapping import map_of_profile
 from layerscope.profiling.run import Profile
@@ -222,13 +220,14 @@ class Job(ProfileTask):
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
         solvers_used(self.metrics_device)  # those of earlier runs are none of this one's
-        if self.recipe is None and self.model.device.type == "cuda":
-            compile_kernels(self)
+        gpu = faster.on(self.model.device) if self.recipe is None else None
+        if gpu is not None:
+            gpu.compile_for_profile(self)
         size = shard_size or self._shard_size()
         if self.recipe is None:
             self.model.find_shortcuts()
-        if isinstance(store, MemoryStore) and self.recipe is None:
-            plan, facts = encode_in_memory(self, store, bar, size)
+        if isinstance(store, MemoryStore) and gpu is not None:
+            plan, facts = gpu.encode_in_memory(self, store, bar, size)
         else:
             plan = make_plan(self.reader, size)
             facts = encode(self, plan, store, bar)

@@ -2,8 +2,12 @@
 statistics, fused model passes.
 
 Every kernel is compiled by NVRTC (which torch's wheels bring), tried on a known answer before it is
-used, and says where it cannot be used. Imports only torch, numpy and the standard library.
+used, and says where it cannot be used. Imports only torch, numpy and the standard library; what
+encodes and scores for layerscope imports layerscope when it is called.
 """
+
+from importlib import import_module
+from typing import Any
 
 from layerscope_gpu import (
     ahead,
@@ -26,7 +30,7 @@ from layerscope_gpu.eigenvalues import (
 )
 from layerscope_gpu.entropy import approximate_entropy
 
-INTERFACE = 3
+INTERFACE = 4
 """Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
 another than its own."""
 
@@ -36,7 +40,10 @@ __all__ = [
     "ahead",
     "approximate_entropy",
     "chebyshev",
+    "compile_for_profile",
     "eigvalsh",
+    "encode_in_memory",
+    "encode_shards",
     "entropy_source",
     "exact_entropy",
     "factors",
@@ -49,3 +56,11 @@ __all__ = [
     "usable_solvers",
     "whitening",
 ]
+
+_ENCODING = ("compile_for_profile", "encode_in_memory", "encode_shards")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ENCODING:
+        return getattr(import_module("layerscope_gpu.encoding"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

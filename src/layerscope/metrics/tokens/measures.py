@@ -33,6 +33,8 @@ from layerscope.spectra import faster, full_precision, joined
 
 __all__ = ["prepare_tokens"]
 
+__all__ = ["entropy_kernel"]
+
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
 # Units of rounding in a Gram matrix's entries: what is smaller than that many is noise.

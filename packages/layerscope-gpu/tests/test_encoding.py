@@ -1,34 +1,37 @@
-"""A run whose shards stay in memory begins before all texts are tokenized, and reads each of them
-once."""
+"""A run whose shards stay on a GPU begins before all texts are tokenized, and reads each of them
+once; here on the CPU."""
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.kernels import use_kernels
+from tests.profiling.test_gpu_path import assert_same
+from tests.tiny import tiny_model
 
-from layerscope import forward
 from layerscope.capture import Reducer
 from layerscope.data import Corpus
 from layerscope.errors import DataError, NonFiniteStatesError
-from layerscope.forward import EarlyPlanner, Prefetcher, make_plan
+from layerscope.forward import make_plan
 from layerscope.models import LoadedModel, inputs
 from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, ViewSettings
-from layerscope.profiling import encode
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore
-from layerscope.profiling.encoder import ShardEncoder
 from layerscope.profiling.job import Job
 from layerscope.progress import Silent
-from layerscope.store import ShardStore
-from tests.profiling.test_gpu_path import assert_same
-from tests.tiny import tiny_model
+from layerscope.store import Shard, ShardStore
+from layerscope_gpu import ahead, eigenvalues, encoding
+from layerscope_gpu.encoding import DeviceEncoder, EarlyPlanner, Prefetcher, write_behind
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
 SIZE = 4
@@ -41,7 +44,12 @@ def model() -> LoadedModel:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small shards; profiles take the way of a GPU."""
     monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: SIZE)
+    ways = SimpleNamespace(
+        compile_for_profile=lambda task: None, encode_in_memory=encoding.encode_in_memory
+    )
+    monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
 
 
 def make_job(model: LoadedModel, texts: list[str] = TEXTS, **settings: Any) -> Job:
@@ -86,8 +94,8 @@ def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: Loaded
 def test_with_views_the_first_items_are_a_small_shard_and_full_ones(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "_FIRST_ITEMS", (7, 7))
-    monkeypatch.setattr(forward, "_FIRST_VIEWS", (2, 3))
+    monkeypatch.setattr(encoding, "_FIRST_ITEMS", (7, 7))
+    monkeypatch.setattr(encoding, "_FIRST_VIEWS", (2, 3))
     with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=1) as made:
         first, whole = made.first(), made.plan()
     assert first is not None
@@ -106,7 +114,7 @@ def test_with_views_the_first_items_are_a_small_shard_and_full_ones(
 def test_no_shard_is_larger_than_memory_allows(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "_FIRST_ITEMS", (7, 7))
+    monkeypatch.setattr(encoding, "_FIRST_ITEMS", (7, 7))
     for per_batch in (
         0,
         30,
@@ -170,7 +178,7 @@ def test_each_text_is_tokenized_once(model: LoadedModel, monkeypatch: pytest.Mon
 def test_the_first_shard_is_run_before_the_others_are_tokenized(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, survey, begun, seen = ShardEncoder.run_items_of, TextReader.survey, [], []
+    begin, survey, begun, seen = DeviceEncoder.run_items_of, TextReader.survey, [], []
 
     def wait_for_the_first(*given: Any) -> Any:
         if seen:  # the others: not before the first shard has gone through the model
@@ -178,7 +186,7 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(
         seen.append(given[1])
         return survey(*given)
 
-    def note(self: ShardEncoder, plan: Any, shards: list[np.ndarray], *given: Any) -> Any:
+    def note(self: DeviceEncoder, plan: Any, shards: list[np.ndarray], *given: Any) -> Any:
         out = begin(self, plan, shards, *given)
         begun.extend(shards)
         run.set()
@@ -186,7 +194,7 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(
 
     run = threading.Event()
     monkeypatch.setattr(TextReader, "survey", wait_for_the_first)
-    monkeypatch.setattr(ShardEncoder, "run_items_of", note)
+    monkeypatch.setattr(DeviceEncoder, "run_items_of", note)
     make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
     assert [len(part) for part in seen] == [SIZE, len(TEXTS) - SIZE]
     np.testing.assert_array_equal(begun[0], seen[0])
@@ -210,17 +218,17 @@ def test_prompts_are_run_while_views_are_made(
 ) -> None:
     order: list[str] = []
     ready = {"yet": False}
-    begin, run_views = ShardEncoder.run_items_of, ShardEncoder.run_views
-    monkeypatch.setattr(encode, "MOST_PENDING", 2)
-    monkeypatch.setattr(forward, "_FIRST_ITEMS", (SIZE // 2, SIZE // 2))
+    begin, run_views = DeviceEncoder.run_items_of, DeviceEncoder.run_views_of
+    monkeypatch.setattr(encoding, "MOST_PENDING", 2)
+    monkeypatch.setattr(encoding, "_FIRST_ITEMS", (SIZE // 2, SIZE // 2))
     monkeypatch.setattr(Prefetcher, "has_views", lambda self, shard: ready["yet"])
     monkeypatch.setattr(
-        ShardEncoder,
+        DeviceEncoder,
         "run_items_of",
         lambda *given: (order.extend(["prompts"] * len(given[2])), begin(*given))[1],
     )
     monkeypatch.setattr(
-        ShardEncoder, "run_views", lambda *given: (order.append("views"), run_views(*given))[1]
+        DeviceEncoder, "run_views_of", lambda *given: (order.append("views"), run_views(*given))[1]
     )
     job = make_job(model, TEXTS[:20], metrics=["infonce"], views=2)
     never = job.run(MemoryStore(), Silent())
@@ -245,7 +253,7 @@ def test_the_bar_counts_every_text_once(model: LoadedModel) -> None:
             Bar.done += units
 
     job = make_job(model, metrics=["infonce"], views=2)
-    encode.encode_in_memory(job, MemoryStore(), Bar(), SIZE)
+    encoding.encode_in_memory(job, MemoryStore(), Bar(), SIZE)
     assert Bar.done == Bar.total == 3 * len(TEXTS)
 
 
@@ -280,3 +288,66 @@ def test_views_read_ahead_of_a_plan_that_grows(model: LoadedModel) -> None:
                 assert len(ahead.views(shard).rows) == 2 * len(shard)
             assert not ahead._views
             assert not ahead._rows
+
+
+def test_prefetching_reads_the_same(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.models.inputs._FEWEST_IN_POOL", 1)
+    settings, reader = ViewSettings(3), open_texts(model, TEXTS)
+    plan = make_plan(reader, 4)
+    assert plan.rows is not None
+    with Prefetcher(reader, plan, plan.shards, settings) as ahead:
+        for shard in plan.shards:
+            rows = ahead.rows(shard)
+            assert [list(ids) for ids in rows] == model.tokenize([TEXTS[i] for i in shard], 24).ids
+            views, alone = (
+                ahead.views(shard),
+                open_texts(model, TEXTS).read_views(shard, rows, settings),
+            )
+            assert views.empty == alone.empty
+            assert [list(ids) for ids in views.rows] == [list(ids) for ids in alone.rows]
+
+
+def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> None:
+    held = MemoryStore()
+    make_job(model).run(held, Silent())
+    store = ShardStore(tmp_path)
+    with write_behind(store) as write:
+        for index in range(2):
+            shard = held.read(index)
+            write(index, Shard(shard.prompts, np.asarray(shard.pooled), shard.values))
+    for index in range(2):
+        np.testing.assert_array_equal(
+            store.read(index).pooled[1], np.asarray(held.read(index).pooled[1])
+        )
+
+
+def test_an_error_in_writing_is_not_lost() -> None:
+    class Full(MemoryStore):
+        def write(self, index: int, shard: Shard) -> None:
+            raise OSError("no space")
+
+    nothing = Shard(np.arange(1), np.zeros((1, 1, 1, 1)), {})
+    for count in (1, 2):
+        with pytest.raises(OSError, match="no space"), write_behind(Full()) as write:
+            list(map(write, range(count), [nothing] * count))
+
+
+def test_kernels_that_a_profile_needs_are_compiled_ahead(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    use_kernels(monkeypatch)
+    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
+    monkeypatch.setattr(ahead, "architecture_of", lambda index: "sm_90")
+    monkeypatch.setattr(ahead, "compile_ahead", lambda sources, architecture: asked.extend(sources))
+    encoding.compile_for_profile(make_job(model))
+    assert all("__global__" in source for source in asked)
+    assert sum("small_eigenvalues" in source for source in asked) >= 1
+    assert any("token_gram" in source for source in asked)
+    of_passes = ("\nrotate(", "\nlayer_norm(")
+    assert not any(
+        name in source for name in of_passes for source in asked
+    )  # these are for half precision
+    halves = replace(model, module=copy.deepcopy(model.module).to(torch.bfloat16))
+    encoding.compile_for_profile(make_job(halves))
+    assert all(any(name in source for source in asked) for name in of_passes)
