@@ -31,9 +31,7 @@ from layerscope.metrics.tokens.norms import (
 )
 from layerscope.spectra import faster, full_precision, joined
 
-__all__ = ["prepare_tokens"]
-
-__all__ = ["entropy_kernel"]
+__all__ = ["entropy_kernel", "prepare_tokens"]
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
