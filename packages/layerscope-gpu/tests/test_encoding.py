@@ -24,6 +24,7 @@ from layerscope.errors import DataError, NonFiniteStatesError
 from layerscope.forward import make_plan
 from layerscope.models import LoadedModel, inputs
 from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, ViewSettings
+from layerscope.profiling import encode
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore
@@ -211,6 +212,18 @@ def test_the_same_tables(model: LoadedModel, tmp_path: Any, sites: list[str] | N
     assert_same(plain, held)
     assert held.manifest["counts"] == plain.manifest["counts"]
     assert held.manifest["conventions"] == plain.manifest["conventions"]
+
+
+def test_shards_on_a_disk_are_the_same(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"metrics": ["prompt_entropy", "dataset_entropy", "infonce"], "views": 2}
+    plain = make_job(model, **settings).run(ShardStore(tmp_path / "plain"), Silent())
+    ways = SimpleNamespace(encode_shards=encoding.encode_shards)
+    monkeypatch.setattr(encode, "faster", SimpleNamespace(on=lambda device: ways))
+    ahead_of = make_job(model, **settings).run(ShardStore(tmp_path / "ahead"), Silent())
+    assert_same(plain, ahead_of)
+    assert ahead_of.manifest["counts"] == plain.manifest["counts"]
 
 
 def test_prompts_are_run_while_views_are_made(

@@ -141,6 +141,8 @@ def _encode_here(
 ) -> int:
     with make_reducer(task.model, task.sites, task.config) as reducer:
         encoder = ShardEncoder(task.reader, task.model, reducer, task.config, task.batch_size)
+        if task.model.device.type == "cuda":  # it would wait for one core of Python
+            task.reader.start_views(task.config.view_settings, len(task.items))
         for index in missing:
             shard = plan.shards[index]
             store.write(index, encoder.run(shard, encoder.prepare(plan, shard), bar.advance))
