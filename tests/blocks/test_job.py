@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,21 @@ import pytest
 
 import layerscope
 from layerscope.blocks import FasterEncoder
+from layerscope.blocks import folder as blocks_folder
 from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.exporting import verifying
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from tests.blocks.conftest import TEXTS, idle_block, write_tiny
 from tests.cli.support import run_main
+from tests.exporting.conftest import reload_here
+
+
+@pytest.fixture(scope="module", autouse=True)
+def verified_here() -> Iterator[None]:
+    """Folders are verified in this process: a fresh one takes ten seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks_folder, "reload", reload_here)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +79,10 @@ def test_the_card_names_the_blocks_and_how_to_measure(faster: FasterEncoder):
 
 def test_page_picture_and_text(faster: FasterEncoder, tmp_path: Path):
     page = faster.report(tmp_path / "report.html").read_text()
-    assert "What removing one block costs" in page
+    assert "data:image/png" in page
+    assert [axes.get_title(loc="left") for axes in faster.plot().axes][:1] == [
+        "What removing one block costs"
+    ]
     assert "2 of 3 blocks" in page
     assert len(faster.plot().axes) >= 2
     assert "2 of 3 blocks" in str(faster)
@@ -152,6 +167,7 @@ def test_on_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
+    monkeypatch.setattr(blocks_folder, "reload", verifying.reload)  # in a fresh process
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     given = ["improve", bert_folder, "--data", tmp_path / "texts.txt", "--budget", "0.7"]
     ended = run_main(monkeypatch, capsys, *given, "--out", tmp_path / "out", "--json")

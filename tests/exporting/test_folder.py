@@ -248,7 +248,7 @@ def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_cut(
             "Error while serializing: IoError(Os { code: 28, message: No space left on device })"
         )
 
-    monkeypatch.setattr(cutting, "_write", full)
+    monkeypatch.setattr(cutting, "write_weights", full)
     with pytest.raises(LayerscopeError, match="no space left on the disk") as caught:
         export(tiny_model("llama"), 2, out=tmp_path / "out")
     assert "cannot be cut" not in str(caught.value)

@@ -124,7 +124,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
         ):
             improve(llama, tmp_path / "better")
     with monkeypatch.context() as patched:
-        patched.setattr(cutting, "_write", full)  # while the folder is written
+        patched.setattr(cutting, "write_weights", full)  # while the folder is written
         with pytest.raises(LayerscopeError, match="no space left"):
             improve(llama, tmp_path / "better")
     assert left_in(tmp_path) == []

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope import Evaluation, ProbeRun, Profile
+from layerscope.blocks import FasterEncoder
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
 from layerscope.improving.grid import make_grid
@@ -246,6 +247,38 @@ def synthetic_probe(name: str = "small", blocks: int = 6, best: int = 2) -> Prob
         "warnings": ["a class has few items."],
     }
     return ProbeRun(pd.DataFrame(rows), pd.DataFrame({"item": [0]}), manifest)
+
+
+def synthetic_faster(name: str = "small") -> FasterEncoder:
+    """Two blocks of three, refitted."""
+    columns = [
+        *("count", "blocks", "weights", "cost", "agreement", "ci_low", "ci_high"),
+        *("neighbors", "chosen"),
+    ]
+    front = [
+        [3, "0 1 2", "as they are", 1.0, 1.0, 1.0, 1.0, 1.0, False],
+        [2, "0 1", "as they are", 0.67, 0.82, 0.64, 0.91, 0.72, False],
+        [2, "0 1", "refitted", 0.67, 0.87, 0.80, 0.93, 0.78, True],
+    ]
+    removals = {
+        "step": [1, 1, 1],
+        "block": [0, 1, 2],
+        "closeness": [0.5, 1.6, 1.9],
+        "removed": [False, False, True],
+    }
+    manifest = {
+        "kind": "encoder",
+        "model": {"name": name, "n_blocks": 3},
+        "texts": {"name": "texts", "checked": 32, "fitted": 96, "tokens": 3931},
+        "choice": {
+            "blocks": [0, 1], "how": "refitted by least squares", "cost": 0.67, "neighbors": 0.78
+        },
+        "claim": {"source": "encoder", "before": 1.0, "after": 0.87, "interval": [-0.2, -0.07]},
+        "labels": None,
+        "speed": {"whole": 70.0, "faster": 98.0},
+        "warnings": [],
+    }  # fmt: skip
+    return FasterEncoder(pd.DataFrame(front, columns=columns), pd.DataFrame(removals), manifest)
 
 
 def synthetic_improvement(

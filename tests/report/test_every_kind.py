@@ -14,6 +14,7 @@ from layerscope.core.runs import run_kinds
 from layerscope.report.write import write_report
 from tests.report.synthetic import (
     synthetic_evaluation,
+    synthetic_faster,
     synthetic_improvement,
     synthetic_probe,
     synthetic_run,
@@ -21,7 +22,7 @@ from tests.report.synthetic import (
 
 KINDS: dict[str, Callable[[], Any]] = {
     "profile": synthetic_run, "evaluation": synthetic_evaluation, "probe": synthetic_probe,
-    "improve": synthetic_improvement,
+    "improve": synthetic_improvement, "encoder": synthetic_faster,
 }  # fmt: skip
 
 
@@ -30,9 +31,10 @@ def test_every_kind_on_a_page_with_missing_values(kind: str, tmp_path: Path) -> 
     run = KINDS[kind]()
     if kind == "profile":  # each metric is drawn alike
         run.table = run.table[run.table["metric"].isin(["prompt_entropy", "infonce"])]
-    table = (run.scores if kind == "evaluation" else run.table).reset_index(drop=True)
+    held = {"evaluation": "scores", "encoder": "front"}.get(kind, "table")
+    table = getattr(run, held).reset_index(drop=True)
     table = table.assign(block=[1.0, *[np.nan] * (len(table) - 1)], word=None, share=np.nan)
-    setattr(run, "scores" if kind == "evaluation" else "table", table)
+    setattr(run, held, table)
     assert b"<NA>" not in write_report([run], tmp_path / "page.html").read_bytes()
 
 
