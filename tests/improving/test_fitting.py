@@ -99,7 +99,7 @@ def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(
     on = result.manifest["texts"]["centered_on"]
     assert 40 < on["texts"] <= 150
     told = capsys.readouterr().err
-    assert f"fitting on {on['texts']} of 150 texts: about " in told
+    assert f"fitting on {on['texts']} of 150 texts" in told
     again = improve(llama, TEXTS[::-1])
     assert again.manifest["texts"]["centered_on"] == on
     np.testing.assert_allclose(again.sampled["after"], result.sampled["after"], atol=1e-6)

@@ -15,7 +15,6 @@ from layerscope.improving.pairs import ranking_scores, read_asked
 from layerscope.improving.retrieving import SearchJob, confirm, make_ways
 from layerscope.improving.words import page_words
 from layerscope.report.choosing import grid_of
-from layerscope.report.notebook import candidate_charts
 from layerscope.selection.judges.base import scored_by_items
 from tests.improving.test_improve import WORDS, judge
 from tests.tiny import tiny_model
@@ -113,7 +112,6 @@ def test_both_sides_are_named_and_the_chosen_row_is_marked(
     assert (marked["readout"], marked["layer"]) == (name, 2)
     assert grid.rows[grid.chosen[0]] == ("answer+one-word prompt", "centered")
     assert grid.score[grid.chosen] == marked["score"]
-    assert candidate_charts(better.choice, better.table)[0].lines[0].name == name
     assert (
         better.choice.readout == "one-word/last/applied/keep/corpus"
     )  # what an export of the documents' side takes

@@ -143,7 +143,7 @@ def test_a_choice_knows_its_model_and_what_an_export_needs() -> None:
     run.manifest["conventions"] = {"max_length": 64, "unit_length": True}
     choice = choose(run)
     assert (choice.max_length, choice.unit_length, choice.center_on) == (64, True, "nowhere")
-    assert choice.model_identity.weights_sha256 == "w"
+    assert choice.identity["weights_sha256"] == "w"
 
 
 def test_the_same_model_with_another_adapter_is_another_model() -> None:

@@ -37,7 +37,8 @@ from layerscope.exporting.draft import (
     verification_texts,
 )
 from layerscope.exporting.evidence import ExportEvidence
-from layerscope.exporting.formats import BASE_FORMAT, FORMATS
+from layerscope.exporting.formats import FORMATS
+from layerscope.exporting.formats.sentence_transformers import write_folder
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
@@ -263,13 +264,13 @@ def prepare(
     draft = Draft(
         folder, model, layer, readout, route, framed, max_length, unit, head, probes, sides
     )
-    FORMATS.get(BASE_FORMAT).write(draft)
+    write_folder(draft)
     return draft
 
 
 def _check_formats(names: Sequence[str]) -> list[str]:
-    """The formats besides the folder itself, each asked whether it can be written."""
-    extra = [name for name in dict.fromkeys(names) if name != BASE_FORMAT]
+    """The formats besides the folder, each asked whether it can be written."""
+    extra = list(dict.fromkeys(names))
     for name in extra:
         FORMATS.get(name).check()
     return extra

@@ -15,7 +15,6 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from layerscope.core.json import read_json
 from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.extras import missing
-from layerscope.models.settings import quiet
+from layerscope.models.settings import bfloat16_units, quiet
 from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.store import atomic
 
@@ -316,10 +315,7 @@ def fast_half(device: torch.device) -> bool:
     """Whether the chip computes in bfloat16, rather than emulates it."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    with suppress(OSError):  # elsewhere than on Linux nothing says so
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-        return "amx_bf16" in flags or "avx512_bf16" in flags
-    return False
+    return bfloat16_units() in ("amx_bf16", "avx512_bf16")
 
 
 def _loss(student: Any, target: np.ndarray) -> nn.Module:

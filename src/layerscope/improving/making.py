@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.formatting import format_duration
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.json import read_json
 from layerscope.core.readout import HEAD
@@ -117,7 +116,7 @@ class Maker:
         together = together and list(self.settings.templates) == offered(
             None, self.labels is not None
         )
-        count = self._affordable(own, (teacher.readout.template, teacher.layer))[0]
+        count = self._affordable(own, (teacher.readout.template, teacher.layer))
         if together:
             new = {
                 one.template: one.kinds
@@ -128,15 +127,13 @@ class Maker:
             self.cost.computed.update(self.reader.computed_tokens(new, self.sample.texts[:SCREEN]))
             many = self._affordable(
                 own, *((one.template, teacher.layer) for one in teacher.together)
-            )[0]
+            )
             prompts = (
                 teacher.together if many == count and count * width <= MOST_NUMBERS else prompts
             )
         count, prompted = self._kept(count, len(prompts))
         prompts = teacher.together[:prompted] if together else prompts
-        self._announce(
-            count, self._affordable(own, *((one.template, teacher.layer) for one in prompts))[1]
-        )
+        self._announce(count)
         encode = partial(self.panel.encoded, self.reader, bar=self.bar)
         return read_taught(
             self.reader, teacher, prompts, encode, layer, self.sample, count, self.bar
@@ -158,9 +155,8 @@ class Maker:
 
     def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
         """The mean that is subtracted."""
-        count, computed = self._affordable((chosen.readout.template, chosen.layer))
-        count = self._kept(count)[0]
-        self._announce(count, computed)
+        count = self._kept(self._affordable((chosen.readout.template, chosen.layer)))[0]
+        self._announce(count)
         scratch = None if self.work is None else self.work / CENTERING
         asked = None if self.settings.time is None else f"{self.settings.time:g} minutes"
         return center(
@@ -175,9 +171,9 @@ class Maker:
             asked,
         )
 
-    def _affordable(self, *parts: tuple[str, int]) -> tuple[int, float]:
-        """How many texts are read under templates, each up to a layer (the sample, and others if
-        cheap), and a text's tokens."""
+    def _affordable(self, *parts: tuple[str, int]) -> int:
+        """How many texts are read under templates, each up to a layer: the sample, and others if
+        cheap."""
         sample, settings, blocks = self.sample, self.settings, self.reader.model.n_blocks
         each, computed = (
             sum(of[name] * max(layer, 1) / blocks for name, layer in parts)
@@ -196,25 +192,14 @@ class Maker:
         count = texts_to_fit_on(settings.center_on, sample, self.cost.spent, each, tokens)
         if len(parts) > 1 and count > MOST_FITTED:  # of those that were drawn at random
             count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
-        return count, computed
+        return count
 
-    def _announce(self, count: int, computed: float) -> None:
-        """Say how long a fit will read."""
+    def _announce(self, count: int) -> None:
+        """Say how many texts a fit will read."""
         sample = self.sample
         if count > len(sample.texts):
-            seconds = [
-                format_duration((many - len(sample.texts)) * computed * self.cost.speed)
-                for many in (count, sample.total)
-            ]
-            whole = (
-                ""
-                if count == sample.total
-                else f"; all of them would take about {seconds[1]} (center_on='all')"
-            )
-            announce(
-                self.bar,
-                f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}",
-            )
+            whole = "" if count == sample.total else " (center_on='all' takes all of them)"
+            announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts{whole}")
 
     def _kept(self, count: int, prompts: int = 1) -> tuple[int, int]:
         """The texts and prompts that a training of this kind, now stopped, began with; else these,

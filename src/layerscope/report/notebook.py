@@ -19,13 +19,12 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
-from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.extras import MissingExtraError
 from layerscope.maps import LayerMap
-from layerscope.report.choosing import chosen_row, grid_figure
+from layerscope.report.choosing import grid_figure
 from layerscope.report.drawing import new_figure
 from layerscope.report.panels import draw_charts
-from layerscope.report.sources import Block, Chart, Curves, Line, Scores
+from layerscope.report.sources import Block, Chart, Curves, Scores
 from layerscope.report.text import number
 from layerscope.selection.choice import Choice, lines
 
@@ -73,19 +72,6 @@ def block_html(block: Block, together: bool = False, most: int = 18) -> str:
     return _page(parts, block.warnings)
 
 
-def candidate_charts(choice: Choice | None, table: pd.DataFrame | None) -> list[Chart]:
-    """Where a choice was made among judged layers: the scores of the chosen readout beside today's,
-    by layer."""
-    if choice is None or table is None or not {"readout", "layer", "score"} <= set(table.columns):
-        return []
-    drawn, chosen = [], chosen_row(table, choice)
-    for name in dict.fromkeys([chosen, DEFAULT_READOUT]):
-        rows = table[table["readout"] == name].sort_values("layer")
-        note = (choice.layer, f"layer {choice.layer}") if name == chosen else None
-        drawn.append(Line.of(name, rows, "score", note=note))
-    return [Chart("score by layer", [line for line in drawn if len(line.layers)])]
-
-
 def map_html(given: LayerMap) -> str:
     """A map: its page in a frame, which runs its own script and fetches nothing."""
     from layerscope.report.contents import gather
@@ -96,12 +82,10 @@ def map_html(given: LayerMap) -> str:
 
 
 def choice_html(choice: Choice) -> str:
-    """A choice: the sentence, its scores by layer where it was chosen with labels, and what it
-    rests on."""
+    """A choice: the sentence, and what it rests on."""
     facts = pd.DataFrame(lines(choice), columns=["", "what"])
-    charts = candidate_charts(choice, choice.table)
     return block_html(
-        Block("choice", choice.headline(), choice.model, [], charts, {"": facts}, inline=[""]),
+        Block("choice", choice.headline(), choice.model, [], tables={"": facts}, inline=[""]),
         most=40,
     )
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import view
 from layerscope.core.sites import layer_ranges, site_of
@@ -139,11 +138,6 @@ class Choice:
     def compute_saved(self) -> float:
         """The share of the blocks that need not run."""
         return self.blocks_saved / self.layers if self.layers else 0.0
-
-    @property
-    def model_identity(self) -> ModelIdentity:
-        """Which model the choice is about."""
-        return ModelIdentity.of({"name": self.model, **self.identity})
 
     def _repr_html_(self) -> str:
         """For notebooks; text is escaped."""

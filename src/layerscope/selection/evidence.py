@@ -46,11 +46,6 @@ class Curve:
         array = np.asarray(value, dtype=float)
         return cls(array, array, array)
 
-    @property
-    def sd(self) -> np.ndarray:
-        """One standard deviation of each value; 0 where no interval is known."""
-        return np.nan_to_num(np.maximum(self.high - self.low, 0.0)) / (2 * 1.959964)
-
 
 @dataclass(frozen=True)
 class Evidence:

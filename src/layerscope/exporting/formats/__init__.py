@@ -6,9 +6,7 @@ from __future__ import annotations
 from layerscope.core.plugins import Registry
 from layerscope.exporting.draft import Draft, ExportFormat
 
-__all__ = ["BASE_FORMAT", "FORMATS", "Draft", "ExportFormat"]
-
-BASE_FORMAT = "sentence-transformers"
+__all__ = ["FORMATS", "Draft", "ExportFormat"]
 
 FORMATS: Registry[ExportFormat] = Registry(
     "export format",

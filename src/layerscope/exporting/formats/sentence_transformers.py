@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,7 +21,7 @@ from layerscope.core.heads import Head
 from layerscope.core.json import read_json
 from layerscope.core.poolings import POOLINGS
 from layerscope.errors import ExportError, LayerscopeError, one_line
-from layerscope.exporting.draft import Draft, ExportFormat, Side
+from layerscope.exporting.draft import Draft, Side
 from layerscope.extras import missing
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
@@ -172,23 +172,13 @@ def _versions() -> dict[str, str]:
     return {name: version(package) for name, package in names.items()}
 
 
-class SentenceTransformersFolder(ExportFormat):
-    """Written for every export: the other formats are made from it, and it is what is verified."""
-
-    name: ClassVar[str] = "sentence-transformers"
-    summary: ClassVar[str] = (
-        "a folder that SentenceTransformer(path) and AutoModel.from_pretrained(path) load"
-    )
-
-    def write(self, draft: Draft) -> None:
-        """The tokenizer's files and the modules."""
-        with quiet():
-            draft.framed.tokenizer.save_pretrained(draft.folder)
-        _name_as_before(draft.folder)
-        _write_modules(draft)
-
-
-FORMAT = SentenceTransformersFolder()
+def write_folder(draft: Draft) -> None:
+    """Write the tokenizer's files and the modules beside the cut model, so that
+    SentenceTransformer(path) and AutoModel.from_pretrained(path) load the folder."""
+    with quiet():
+        draft.framed.tokenizer.save_pretrained(draft.folder)
+    _name_as_before(draft.folder)
+    _write_modules(draft)
 
 
 _KNOWN = re.compile(
