@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from common import commit, make_parser, peak_mb, read_rows
 from few_labels import logistic
 from scipy.stats import spearmanr
+from sklearn.metrics import average_precision_score
 
 from layerscope.blocks import Encoder, Variant, refit, search
 from layerscope.blocks.agreement import similarity_agreement
@@ -110,11 +112,10 @@ def score(task: Task, vectors: dict[str, np.ndarray]) -> float:
 
 def average_precision(row: dict[str, Any], vectors: dict[str, np.ndarray]) -> float:
     """Return the average precision of one query's ranking."""
-    documents = [(text, True) for text in row["positive"]] + [(t, False) for t in row["negative"]]
-    cosines = [-float(vectors[row["query"]] @ vectors[text]) for text, _ in documents]
-    relevant = np.array([documents[i][1] for i in np.argsort(cosines, kind="stable")])
-    ranks = np.flatnonzero(relevant) + 1
-    return float(np.mean(np.arange(1, len(ranks) + 1) / ranks))
+    documents = [*row["positive"], *row["negative"]]
+    relevant = np.arange(len(documents)) < len(row["positive"])
+    cosines = [float(vectors[row["query"]] @ vectors[text]) for text in documents]
+    return float(average_precision_score(relevant, cosines))
 
 
 class Study:
@@ -147,10 +148,7 @@ class Study:
     def run(self, sizes: Sequence[int]) -> None:
         """Choose, refit and score for every size."""
         encoder, count = self.encoder, self.encoder.n_blocks
-        batches = {
-            "own": encoder.batches(self.own),
-            "other": encoder.batches(self.others),
-        }
+        batches = {"own": encoder.batches(self.own), "other": encoder.batches(self.others)}
         found, took = {}, {}
         for name, texts, kind in (
             ("as they are", self.own, None),
@@ -191,27 +189,23 @@ class Study:
 
 def shares(rows: Sequence[dict[str, Any]], tasks: Sequence[str]) -> list[str]:
     """Return a table of shares of the whole encoder's mean, worst task in brackets."""
-    whole = {row["task"]: row["score"] for row in rows if row["way"] == "whole"}
-    sizes = sorted({row["blocks"] for row in rows if row["way"] != "whole"}, reverse=True)
-    ways = list(dict.fromkeys(row["way"] for row in rows if row["way"] != "whole"))
+    table = pd.DataFrame(rows)
+    whole = table[table["way"] == "whole"].set_index("task")["score"]
+    table = table[(table["way"] != "whole") & table["task"].isin(tasks)]
+    sizes = sorted(set(table["blocks"]), reverse=True)
     lines = ["| | " + " | ".join(f"{size} blocks" for size in sizes) + " |"]
     lines.append("|---" * (len(sizes) + 1) + "|")
-    for way in ways:
+    for way, own in table.groupby("way", sort=False):
         cells = []
         for size in sizes:
-            got = {
-                row["task"]: row["score"]
-                for row in rows
-                if (row["way"], row["blocks"]) == (way, size) and row["task"] in tasks
-            }
-            if not got:
-                cells.append("")
-                continue
-            mean = sum(got.values()) / sum(whole[task] for task in got)
-            worst = min(value / whole[task] for task, value in got.items())
-            cells.append(f"{100 * mean:.1f} ({100 * worst:.1f})")
-        if any(cells):
-            lines.append(f"| {way} | " + " | ".join(cells) + " |")
+            scores = own[own["blocks"] == size].set_index("task")["score"]
+            before = whole[scores.index]
+            cell = ""
+            if len(scores):
+                mean, worst = scores.sum() / before.sum(), (scores / before).min()
+                cell = f"{100 * mean:.1f} ({100 * worst:.1f})"
+            cells.append(cell)
+        lines.append(f"| {way} | " + " | ".join(cells) + " |")
     return lines
 
 

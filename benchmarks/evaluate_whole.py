@@ -65,7 +65,6 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--tasks", default="", help="names (default: all of DIR)")
     parser.add_argument("--sample", type=int)
     parser.add_argument(
         "--in-turn",
@@ -75,11 +74,7 @@ def main() -> None:
     parser.add_argument("--no-mteb", action="store_true", help="leave mteb's scores out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    tasks = (
-        args.tasks.split(",")
-        if args.tasks
-        else sorted(path.parent.name for path in args.data_dir.glob("*/test*.jsonl.gz"))
-    )
+    tasks = sorted(path.parent.name for path in args.data_dir.glob("*/test*.jsonl.gz"))
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     found: dict[str, Any] = {"torch": torch.__version__, "dtype": dtype}
     if torch.cuda.is_available():
@@ -95,9 +90,8 @@ def main() -> None:
         if args.in_turn:
             EvaluationJob.apart = property(lambda self: False)  # type: ignore[assignment, method-assign]
         runs = []
-        for scoring, readouts in [("device", READOUTS), ("mteb", READOUTS[:1])][
-            : 1 if args.no_mteb else 2
-        ]:
+        ways = {"device": READOUTS} | ({} if args.no_mteb else {"mteb": READOUTS[:1]})
+        for scoring, readouts in ways.items():
             start = time.perf_counter()
             run = layerscope.evaluate(
                 args.model,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -136,7 +135,6 @@ def speed(args: argparse.Namespace) -> None:
 def measure(folders: dict[str, Path], lengths: list[int], args: argparse.Namespace) -> None:
     """Time all folders in turns, and print a row per folder; the last one is the whole model."""
     print(f"{args.threads} threads, {args.texts} texts × {args.rounds} rounds in turns")
-    print(f"load before: {os.getloadavg()[0]:.1f}")
     models = {name: open_folder(folder) for name, folder in folders.items()}
     many: dict[tuple[str, int], list[float]] = {}
     single: dict[tuple[str, int], list[float]] = {}
@@ -178,7 +176,7 @@ def main() -> None:
     part = parts.add_parser("scores")
     part.set_defaults(work=scores)
     part.add_argument("--data-dir", type=Path, required=True)
-    part.add_argument("--limit", type=int)
+    part.add_argument("--limit", type=int, help="pairs of the task")
     part = parts.add_parser("speed")
     part.set_defaults(work=speed)
     part.add_argument("--model", default="smollm2-135m")

@@ -8,8 +8,7 @@ accuracy of a logistic regression trained on 8 examples of each, mean of 10 draw
 by average precision; scores by Spearman's ρ. N labels are drawn, a layer and readout are selected
 with them alone, and looked up among those scores. The share of the headroom that is recovered is
 (selected − reference) / (best of the grid − reference), where the reference is the last layer under
-the default readout. The best of the grid is chosen on the held-out examples themselves: no
-selection can always reach it.
+the default readout. No selection can always reach it.
 """
 
 from __future__ import annotations
@@ -232,12 +231,11 @@ def main() -> None:
         table.to_csv(args.out, index=False)
     for count, group in table.groupby("labels"):
         print(f"\n{count} labels, {group['seed'].nunique()} draws a task; means over draws")
-        means = group.drop(columns=["labels", "seed"]).groupby("task", sort=False).mean()
-        means.insert(5, "± sd", group.groupby("task")["recovered"].std())
-        for label, tasks in (("designed on", DESIGN), ("checked on", CHECK)):
-            means.loc[label] = means[means.index.isin(tasks)].mean()
-        means.loc["all"] = means.drop(index=["designed on", "checked on"]).mean()
-        print(means.round(3).to_string())
+        by_task = group.drop(columns=["labels", "seed"]).groupby("task", sort=False)
+        means = by_task.mean().assign(sd=by_task["recovered"].std())
+        kinds = means.groupby(means.index.isin(DESIGN)).mean()
+        kinds = kinds.rename(index={True: "designed on", False: "checked on"})
+        print(pd.concat([means, kinds, means.mean().to_frame("all").T]).round(3).to_string())
 
 
 if __name__ == "__main__":

@@ -24,16 +24,13 @@ from layerscope.models import load
 
 
 class Stages:
-    """A progress that notes when each stage begins, in CPU seconds, and when the first of them
-    does, in seconds."""
+    """A progress that notes when each stage begins, in CPU seconds."""
 
     def __init__(self) -> None:
-        self.start, self.first = time.perf_counter(), 0.0
         self.began: list[tuple[str, float]] = [("before the first pass", cpu_seconds())]
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
         """A stage."""
-        self.first = self.first or time.perf_counter() - self.start
         self.began.append((label.partition("|")[0].split("/")[0], cpu_seconds()))
 
     def advance(self, units: int) -> None:
@@ -88,9 +85,7 @@ def main() -> None:
         model, texts, {name: len(texts) if name in chosen else 200 for name in names}
     )
     ends = [*(when for _, when in stages.began[1:]), start + total]
-    print(
-        f"{result.choice.readout} at layer {result.choice.layer}; first stage after {stages.first:.0f} s"
-    )
+    print(f"{result.choice.readout} at layer {result.choice.layer}")
     for (label, when), end in zip(stages.began, ends, strict=True):
         print(f"{end - when:8.1f} s CPU  {label}")
     print(

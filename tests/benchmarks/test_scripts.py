@@ -53,7 +53,7 @@ def test_a_script_is_imported_and_has_a_line_in_the_readme(name: str) -> None:
 
 def test_stand_ins_for_mtebs_scores(tmp_path: Path) -> None:
     """Vectors that hold the labels score the maximum."""
-    from improve_tasks import Task, load_tasks
+    from improve import Task, load_tasks
 
     for name, lines in TASKS.items():
         (tmp_path / name).mkdir()
