@@ -30,7 +30,6 @@ def test_fingerprint_ignores_order_only(texts: list[str], rng: object) -> None:
     rng.shuffle(moved)  # type: ignore[attr-defined]
     one, two = load_corpus(texts), load_corpus(moved)
     assert one.fingerprint == two.fingerprint
-    assert (one.ordered_fingerprint == two.ordered_fingerprint) == (texts == moved)
     assert load_corpus([*texts, texts[0]]).fingerprint != one.fingerprint
     assert load_corpus([texts[0] + "x", *texts[1:]]).fingerprint != one.fingerprint
 

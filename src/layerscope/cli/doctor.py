@@ -85,9 +85,7 @@ def _prune(size: str, output: shared.Listing) -> None:
     from layerscope.store.embeddings import EmbeddingStore
 
     store = EmbeddingStore(cache_dir() / "embeddings", None)
-    leftovers = store.remove_leftovers()
-    removed = store.prune(parse_size(size))
-    freed = leftovers + sum(space.bytes for space in removed)
+    freed = sum(space.bytes for space in store.prune(parse_size(size)))
     left = store.size()
     text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
     output.show({"removed": freed, "left": left}, lambda: print(text))

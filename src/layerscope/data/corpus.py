@@ -40,8 +40,7 @@ _UNSPACED = re.compile(
 class Corpus:
     """The texts of a run.
 
-    `fingerprint` says which texts, whatever their order; `ordered_fingerprint` says in which order
-    as well. `source` holds facts that fit into JSON: kind, path, column, version, license, filters
+    `fingerprint` says which texts, whatever their order. `source` holds facts that fit into JSON: kind, path, column, version, license, filters
     and the like. `dropped` counts what was read but left out, by reason.
     """
 
@@ -87,11 +86,6 @@ class Corpus:
         return ([f"texts left out of the corpus: {what}."] if what else []) + duplicate_warnings(
             self
         )
-
-    @property
-    def ordered_fingerprint(self) -> str:
-        """A sha256 over the texts in their order."""
-        return _hash(_digests(self.texts))
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -125,11 +125,6 @@ class ItemReader(AbstractContextManager["ItemReader"]):
     def stop_views(self) -> None:
         """End the processes that make views."""
 
-    def largest(self, count: int) -> np.ndarray | None:
-        """The `count` items that look largest, so that a run can begin with them; None where that
-        cannot be told."""
-        return None
-
     def sample(self, number: int) -> Batch:
         """One item as a batch, for checks on a model."""
         return self.model.make_batch(self.read([number]))
@@ -252,14 +247,6 @@ class TextReader(ItemReader):
                 ids[i] = rows[i // views.count]
                 empty += 1
         return ViewInputs(ids, empty)
-
-    def largest(self, count: int) -> np.ndarray | None:
-        """The texts with the most characters; among equals, by what they say."""
-        texts = self.texts
-        sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        least = np.partition(sizes, -count)[-count]
-        some = np.flatnonzero(sizes >= least).tolist()
-        return np.array(sorted(some, key=lambda i: (-len(texts[i]), texts[i]))[:count])
 
     def sample(self, number: int) -> Batch:
         ids = self.model.tokenize([self.texts[number]], min(self.max_length or 64, 64)).ids

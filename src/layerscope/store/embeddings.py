@@ -19,14 +19,13 @@ from typing import Any
 
 from layerscope.core.formatting import describe_size
 from layerscope.errors import RunFolderError
-from layerscope.store.chunks import INDEX, Key
+from layerscope.store.chunks import Key
 from layerscope.store.space import (
     DESCRIPTION,
     USED,
     MissingVectorsError,
     Space,
     bytes_in,
-    remove_leftovers,
     space_key,
 )
 
@@ -103,16 +102,6 @@ class EmbeddingStore:
             removed.append(info)
             excess -= info.bytes
         return removed
-
-    def remove_leftovers(self) -> int:
-        """Remove what killed processes left anywhere in the store; returns how many bytes that
-        were."""
-        before = self.size()
-        for folder in self.root.glob("??/*"):
-            remove_leftovers(
-                folder, {index.name[: -len(INDEX)] for index in folder.glob(f"*{INDEX}")}
-            )
-        return before - self.size()
 
     def folder(self, key: str) -> Path:
         """Return where a space lies."""

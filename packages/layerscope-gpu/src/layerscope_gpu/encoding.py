@@ -316,6 +316,17 @@ def _first_shards(first: Part, per_batch: int, shard_size: int) -> list[np.ndarr
     return [*shards, *(some[i : i + shard_size] for i in range(0, len(some), shard_size))]
 
 
+def _largest(reader: ItemReader, count: int) -> np.ndarray | None:
+    """The texts with the most characters; among equals, by what they say. None for other items."""
+    texts = getattr(reader, "texts", None)
+    if texts is None:
+        return None
+    sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    least = np.partition(sizes, -count)[-count]
+    some = np.flatnonzero(sizes >= least).tolist()
+    return np.array(sorted(some, key=lambda i: (-len(texts[i]), texts[i]))[:count])
+
+
 class EarlyPlanner:
     """A plan that is made while its first shard is run: a GPU does not wait until all items have
     been looked at. A context.
@@ -344,7 +355,7 @@ class EarlyPlanner:
             if self.per_batch
             else min(self.shard_size, max(enough, every // _FIRST_SHARE))
         )
-        largest = self.reader.largest(count) if every > count + min(enough, count) else None
+        largest = _largest(self.reader, count) if every > count + min(enough, count) else None
         first = None if largest is None else self.reader.survey(largest)
         return (
             first if first is not None and first.lengths.any() and first.rows is not None else None
