@@ -17,7 +17,7 @@ import json, sys
 from pathlib import Path
 from layerscope.core import columns
 
-left_out = columns.Column("left_out", int, "prompts without a value", of=lambda m: m.estimate.undefined)
+left_out = columns.Column("left_out", int, of=lambda m: m.estimate.undefined)
 columns.PROFILE = (*columns.PROFILE, left_out)
 
 import pandas as pd

@@ -95,7 +95,6 @@ def test_an_interval_knows_its_sign_and_its_unit() -> None:
     ] == [1, -1, 0, 0]
     assert Interval(0.5, 0.25, 0.75, 9).scaled(100) == Interval(50, 25, 75, 9)
     assert Interval(0.5, 0.25, 0.75).scaled(-1) == Interval(-0.5, -0.75, -0.25)
-    assert Interval(0.0, -statistics.Z95, statistics.Z95).sd == pytest.approx(1.0)
 
 
 def test_an_interval_in_words() -> None:

@@ -75,12 +75,6 @@ class Interval:
         known."""
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
-    @property
-    def sd(self) -> float:
-        """The standard deviation of a normal error with this interval; NaN where the bounds are not
-        known."""
-        return (self.high - self.low) / (2 * Z95)
-
     def scaled(self, factor: float) -> Interval:
         """In another unit, such as points (× 100)."""
         low, high = (
