@@ -77,6 +77,6 @@ def test_a_format_from_outside_is_written_and_told(
 
 
 def test_without_it_its_name_is_not_known(tmp_path: Path) -> None:
-    assert {"sentence-transformers", "onnx"} <= set(FORMATS.all())
+    assert "onnx" in FORMATS.all()
     with pytest.raises(UnknownNameError, match="export format 'summary'"):
         export(tiny_model("llama"), 2, out=tmp_path / "x", formats=["summary"])

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,9 @@ _NO_CONFIG = (
     "data",
     "limit",
 )  # settings of a profile that say what it reads, and how fast
-_EMPTY = dict.fromkeys(_OWN) | {column.name: column.empty for column in PROFILE}
+_MISSING = dict.fromkeys(_OWN) | {
+    column.name: math.nan if column.kind in (int, float) else None for column in PROFILE
+}
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class Step:
             rows = Profile.load(folder).table
         corpus = None if self.corpus is None else self.corpus.label
         place = {"job": self.name, "revision": self.revision, "corpus": corpus}
-        absent = {name: empty for name, empty in _EMPTY.items() if name not in rows}
+        absent = {name: empty for name, empty in _MISSING.items() if name not in rows}
         return rows.assign(
             **{**absent, **({} if "model" in rows else {"model": self.model}), **place}
         )[COLUMNS]
