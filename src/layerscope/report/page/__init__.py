@@ -245,7 +245,7 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
         values = table[name]
         numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         columns.append(
-            _numbers(values)
+            _numbers(values.to_numpy(float, na_value=math.nan))
             if numeric
             else ["" if _missing(value) else str(value) for value in values]
         )
@@ -253,7 +253,7 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
 def _metric(name: str) -> dict[str, Any]:
