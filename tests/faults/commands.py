@@ -137,7 +137,6 @@ class Commands:
         few = {
             "max_steps": 4,
             "eval_steps": 1,
-            "save_steps": 1,
             "learning_rate": 1e-9,
             "per_device_train_batch_size": 16,
         }

@@ -3,6 +3,7 @@ that folder."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.draft import Side
 from layerscope.exporting.job import Inside, export
 from layerscope.improving.fitting import Fitted
-from layerscope.improving.lesson import Lesson
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
@@ -36,7 +36,7 @@ def working_folder(out: Path) -> Iterator[Path]:
         for name in (CENTERING, COUNT):  # finished: nothing to go on from
             (work / name).unlink(missing_ok=True)
         for lesson in work.glob("lesson-*"):
-            Lesson(lesson).remove()
+            shutil.rmtree(lesson, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,14 @@
-"""A lesson: a student's folder, texts and what their teacher says of them, on disk; and the
-training of the student on it.
+"""The training of a student on texts and what their teacher says of them.
 
-Everything that the training needs and makes is in the lesson's folder, so that a training that was
-stopped is resumed.
-
-The training is sentence-transformers' own; what is here is the loss, and when to stop.
+The training is sentence-transformers' own, and so are the checkpoints in its folder from which a
+training that was stopped is resumed; what is here is the loss, and how long it may take.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +19,7 @@ from torch import Tensor, nn
 
 from layerscope.core.heads import unit
 from layerscope.core.json import read_json
-from layerscope.errors import RunFolderError, UnknownNameError
+from layerscope.errors import UnknownNameError
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.extras import missing
 from layerscope.models.settings import bfloat16_units, quiet
@@ -57,10 +50,9 @@ SQUARES = 10.0
 """What the squared difference of similarities counts, beside the divergence of those shares."""
 LOOKS, PATIENCE = 20, 4
 """How often the training is looked at, and after how many looks without a gain it stops."""
-_SAVE_EVERY = 300.0  # seconds between two states to go on from
 
 OnLog = Callable[[dict[str, Any]], None]
-START, BEST, TEXTS, TARGET, PLAN = "start", "best", "texts.json", "target.npy", "plan.json"
+START, PLAN = "start", "plan.json"
 
 
 def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
@@ -118,164 +110,138 @@ def agreement(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
     )
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """A lesson in its folder."""
+def learn(
+    folder: Path,
+    texts: Sequence[str],
+    target: np.ndarray,
+    watched: int,
+    *,
+    seed: int,
+    device: torch.device,
+    settings: Mapping[str, Any],
+    minutes: float | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+    on_log: OnLog | None = None,
+) -> tuple[Any, Any]:
+    """Train the student in `folder/start`, or resume its training from the last checkpoint.
 
-    folder: Path
+    The last `watched` texts say when to stop; `settings` are the trainer's. `on_step` gets the
+    steps that are done and how many there are at most, `on_log` what the trainer logs at a step.
+    Returns the best student and the trainer's state.
+    """
+    with quiet():
+        student = load_folder(folder / START).float().to(device)
+    # else the card's examples are taken from the texts of the user
+    student.model_card_data.widget = [{"text": "A text."}]
+    # most words of a language are in no lesson
+    student[0].auto_model.get_input_embeddings().requires_grad_(False)
+    target = unit(target).astype(np.float32)
+    learned, loss = len(texts) - watched, _loss(student, target)
+    batch = _batch(learned, device, settings)
+    if (folder / PLAN).is_file():
+        steps = read_json(folder / PLAN)["steps"]
+    else:
+        steps = _plan_steps(student, loss, texts[:learned], batch, settings, minutes)
+        atomic.write_json(folder / PLAN, {"steps": steps})
+    evaluator = _evaluator(texts[learned:], target[learned:])
+    callbacks = [_reporter(on_step, on_log)]
+    trainer = _trainer(
+        folder, student, texts[:learned], loss, evaluator, callbacks, batch, steps, seed, settings
+    )
+    # a checkpoint that was written whole has its state, which is written last
+    saved = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]
+    last = max(saved, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
+    with quiet():
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    return student, trainer.state
 
-    def write(self, texts: Sequence[str], target: np.ndarray, facts: Mapping[str, Any]) -> None:
-        """Write texts and their target, and `facts`: how many of the last texts are `watched` to
-        say when to stop, the `seed`, the `device`, and settings of the trainer that are `given`.
 
-        What a stopped training of the same folder reached is kept.
-        """
-        self.folder.mkdir(exist_ok=True)
-        known = self.update() if (self.folder / PLAN).is_file() else {}
-        atomic.write_json(self.folder / TEXTS, list(texts))
-        atomic.write(
-            self.folder / TARGET, lambda stream: np.save(stream, unit(target).astype(np.float32))
+def _plan_steps(
+    student: Any,
+    loss: nn.Module,
+    texts: Sequence[str],
+    batch: int,
+    settings: Mapping[str, Any],
+    minutes: float | None,
+) -> int:
+    """Return how many steps the time allows, from a few that are tried out and forgotten."""
+    most = min(STEPS, settings.get("max_steps", STEPS))
+    if minutes is None:
+        return most
+    half, seconds = fast_half(student.device), []
+    for turn in range(TRIALS):
+        some = [(turn * batch + i) % len(texts) for i in range(batch)]
+        start = time.perf_counter()
+        with torch.autocast(student.device.type, dtype=torch.bfloat16, enabled=half):
+            fed = student.preprocess([texts[i] for i in some])
+            fed = {
+                name: value.to(student.device) if isinstance(value, Tensor) else value
+                for name, value in fed.items()
+            }
+            loss([fed], torch.tensor(some)).backward()
+        student.zero_grad(set_to_none=True)
+        if student.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    each = 1.15 * min(seconds)  # the update of the weights comes on top
+    return max(1, min(most, int(60 * minutes / each)))
+
+
+def _trainer(
+    folder: Path,
+    student: Any,
+    texts: Sequence[str],
+    loss: nn.Module,
+    evaluator: Any,
+    callbacks: list[Any],
+    batch: int,
+    steps: int,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> Any:
+    """Return the trainer: it keeps the best student, and stops when none was better for a while."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        from datasets import Dataset
+        from sentence_transformers import (
+            SentenceTransformerTrainer,
+            SentenceTransformerTrainingArguments,
         )
-        atomic.write_json(self.folder / PLAN, {**known, **facts, "texts": len(texts)})
-
-    def update(self, **facts: Any) -> dict[str, Any]:
-        """What is known of the lesson, with more."""
-        known = {**read_json(self.folder / PLAN), **facts}
-        if facts:
-            atomic.write_json(self.folder / PLAN, known)
-        return known
-
-    @property
-    def best(self) -> Path:
-        """The best student so far; before the first look, the one that it began with."""
-        step = self.update().get("best_step")
-        return self.folder / (START if step is None else f"{BEST}-{step}")
-
-    def remove(self) -> None:
-        """Remove the lesson's folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def run(
-        self,
-        minutes: float | None = None,
-        on_step: Callable[[int, int], None] | None = None,
-        on_log: OnLog | None = None,
-    ) -> dict[str, Any]:
-        """Train the student, or resume its training; returns the lesson's facts. The best student
-        is in `self.best`.
-
-        `on_step` gets the steps that are done and how many there are at most, `on_log` what the
-        trainer logs at a step.
-        """
-        self.plan_steps(minutes)
-        trainer = self._trainer(on_step, on_log)
-        saved = self.update().get("saved")  # a checkpoint that was written whole
-        last = None if saved is None else str(self.folder / saved)
-        try:
-            with quiet():
-                trainer.train(resume_from_checkpoint=last)
-        except pickle.UnpicklingError as error:  # a stranger's: no code of it was run
-            raise RunFolderError(
-                f"{last} cannot be resumed from. Remove {self.folder}, and run it again."
-            ) from error
-        return self.update(steps=trainer.state.global_step)
-
-    def plan_steps(self, minutes: float | None) -> None:
-        """Say how many steps the time allows, from a few that are tried out and forgotten; once, so
-        that a schedule stands."""
-        plan = self.update()
-        if "most" in plan:
-            return
-        student, texts, target = self._open()
-        learned = len(texts) - plan["watched"]
-        batch, half, seconds = (
-            _batch(learned, student.device, plan["given"]),
-            fast_half(student.device),
-            [],
+        from transformers import EarlyStoppingCallback
+    except ImportError as error:
+        raise missing("train") from error
+    # nobody reads the cards of checkpoints
+    student.save_pretrained = partial(student.save_pretrained, create_model_card=False)
+    look = max(1, steps // LOOKS)
+    given = {
+        "learning_rate": RATE * (batch / BATCH) ** 0.5, "learning_rate_mapping": _head_rates(student[2].linear),
+        "warmup_steps": min(WARMUP, steps // 10), "bf16": fast_half(student.device), "seed": seed,
+        "per_device_train_batch_size": batch, "dataloader_drop_last": True,
+        "eval_strategy": "steps", "eval_steps": look, "logging_steps": look, "save_total_limit": 1,
+        "load_best_model_at_end": True, "metric_for_best_model": "agreement", "greater_is_better": True,
+        "report_to": "none", "disable_tqdm": True, "use_cpu": student.device.type == "cpu",
+        **check_settings(settings), "max_steps": steps,
+    }  # fmt: skip
+    args = SentenceTransformerTrainingArguments(
+        output_dir=str(folder), save_strategy="steps", save_steps=given["eval_steps"], **given
+    )
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # the loss reads a batch by itself; the model stays on its GPU
+    with quiet():
+        trainer = SentenceTransformerTrainer(
+            model=student,
+            args=args,
+            loss=loss,
+            train_dataset=Dataset.from_dict({"text": texts, "label": list(range(len(texts)))}),
+            evaluator=evaluator,
+            callbacks=[*callbacks, EarlyStoppingCallback(PATIENCE)],
         )
-        for turn in range(TRIALS):
-            some = [(turn * batch + i) % learned for i in range(batch)]
-            start = time.perf_counter()
-            with torch.autocast(student.device.type, dtype=torch.bfloat16, enabled=half):
-                fed = student.preprocess([texts[i] for i in some])
-                fed = {
-                    name: value.to(student.device) if isinstance(value, Tensor) else value
-                    for name, value in fed.items()
-                }
-                vectors, order = embed_by_length(student, fed)
-            similarity_loss(
-                vectors, torch.as_tensor(target[some][order], device=student.device)
-            ).backward()
-            student.zero_grad(set_to_none=True)
-            if student.device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - start)
-        each = 1.15 * min(seconds)  # the update of the weights comes on top
-        most = min(STEPS, plan["given"].get("max_steps", STEPS))
-        if minutes is not None:
-            most = max(1, min(most, int(60 * minutes / each)))
-        self.update(most=most, seconds=each)
-
-    def _open(self) -> tuple[Any, list[str], np.ndarray]:
-        """The student as it begins, in full precision; the texts; what the teacher says of them."""
-        with quiet():
-            student = load_folder(self.folder / START).float().to(self.update()["device"])
-        student.model_card_data.widget = [
-            {"text": "A text."}
-        ]  # else examples are taken from the texts of the user
-        student[0].auto_model.get_input_embeddings().requires_grad_(
-            False
-        )  # most words of a language are in no lesson
-        return (
-            student,
-            json.loads((self.folder / TEXTS).read_text(encoding="utf-8")),
-            np.load(self.folder / TARGET),
-        )
-
-    def _trainer(
-        self, on_step: Callable[[int, int], None] | None, on_log: OnLog | None = None
-    ) -> Any:
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        try:
-            from datasets import Dataset
-            from sentence_transformers import (
-                SentenceTransformerTrainer,
-                SentenceTransformerTrainingArguments,
-            )
-        except ImportError as error:
-            raise missing("train") from error
-        plan, (student, texts, target) = self.update(), self._open()
-        student.save_pretrained = partial(
-            student.save_pretrained, create_model_card=False
-        )  # nobody reads those of checkpoints
-        learned, steps = len(texts) - plan["watched"], plan["most"]
-        look, batch = max(1, steps // LOOKS), _batch(learned, student.device, plan["given"])
-        given = {
-            "learning_rate": RATE * (batch / BATCH) ** 0.5, "learning_rate_mapping": _head_rates(student[2].linear),
-            "warmup_steps": min(WARMUP, steps // 10), "bf16": fast_half(student.device), "seed": plan["seed"],
-            "per_device_train_batch_size": batch, "dataloader_drop_last": True,
-            "eval_strategy": "steps", "eval_steps": look, "logging_steps": look, "save_strategy": "steps", "save_total_limit": 2,
-            "save_steps": max(1, int(_SAVE_EVERY / max(plan["seconds"], 1e-3))), "report_to": "none", "disable_tqdm": True,
-            "use_cpu": student.device.type == "cpu", **check_settings(plan["given"]), "max_steps": steps,
-        }  # fmt: skip
-        args = SentenceTransformerTrainingArguments(output_dir=str(self.folder), **given)
-        if args.n_gpu > 1:
-            args._n_gpu = 1  # the loss reads a batch by itself; the model stays on its GPU
-        with quiet():
-            trainer = SentenceTransformerTrainer(
-                model=student, args=args, loss=_loss(student, target),
-                train_dataset=Dataset.from_dict({"text": texts[:learned], "label": list(range(learned))}),
-                evaluator=_evaluator(texts[learned:], target[learned:]), callbacks=[_keeper(self, student, on_step, on_log)],
-            )  # fmt: skip
-        for callback in list(
-            trainer.callback_handler.callbacks
-        ):  # they print, and write a model card that is not used
-            if (
-                type(callback).__name__ == "PrinterCallback"
-                or "ModelCard" in type(callback).__name__
-            ):
-                trainer.remove_callback(callback)
-        return trainer
+    # these print, and write a model card that is not used
+    for callback in list(trainer.callback_handler.callbacks):
+        name = type(callback).__name__
+        if name == "PrinterCallback" or "ModelCard" in name:
+            trainer.remove_callback(callback)
+    return trainer
 
 
 def _head_rates(linear: nn.Linear) -> dict[str, float]:
@@ -293,7 +259,10 @@ def _batch(texts: int, device: torch.device, given: Mapping[str, Any]) -> int:
     return int(given.get("per_device_train_batch_size", usual))
 
 
-_OURS = ("output_dir", "eval_strategy", "save_strategy", "push_to_hub", "load_best_model_at_end")
+_OURS = (
+    "output_dir", "eval_strategy", "save_strategy", "save_steps", "push_to_hub", "load_best_model_at_end",
+    "metric_for_best_model", "greater_is_better",
+)  # fmt: skip
 
 
 def check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,16 +321,11 @@ def _evaluator(texts: Sequence[str], target: np.ndarray) -> Any:
     return Watched()
 
 
-def _keeper(
-    lesson: Lesson, student: Any, on_step: Callable[[int, int], None] | None, on_log: OnLog | None
-) -> Any:
+def _reporter(on_step: Callable[[int, int], None] | None, on_log: OnLog | None) -> Any:
     from transformers import TrainerCallback
 
-    class Keeper(TrainerCallback):
-        """Writes the best student so far, and stops when none has been better for a while."""
-
-        def __init__(self) -> None:
-            self.curve = lesson.update().get("curve", [])
+    class Reporter(TrainerCallback):
+        """Tells the steps that are done, and what the trainer logs."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             if on_step is not None:
@@ -373,36 +337,4 @@ def _keeper(
             if on_log is not None and logs:
                 on_log({"step": state.global_step, **logs})
 
-        def on_evaluate(
-            self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any
-        ) -> None:
-            step, score = state.global_step, float(metrics["eval_agreement"])
-            earlier = [
-                look for look in self.curve if look[0] < step
-            ]  # later ones are of a run that was stopped
-            self.curve = [*earlier, [step, score]]
-            # a run that was stopped may have taken away a student that was the best before it went
-            # on
-            kept = [
-                i for i, (at, _) in enumerate(earlier) if (lesson.folder / f"{BEST}-{at}").is_dir()
-            ]
-            best = max([*kept, len(earlier)], key=lambda i: self.curve[i][1])
-            if best == len(earlier):
-                before, name = lesson.best, f"{BEST}-{step}"
-                # of a process that was killed while it wrote
-                shutil.rmtree(lesson.folder / name, ignore_errors=True)
-                with quiet():
-                    student.save_pretrained(str(lesson.folder / name))
-                lesson.update(curve=self.curve, best_step=step)
-                if before.name not in (name, START):
-                    shutil.rmtree(before, ignore_errors=True)
-            else:
-                lesson.update(curve=self.curve, best_step=self.curve[best][0])
-            control.should_training_stop = (
-                control.should_training_stop or len(earlier) - best >= PATIENCE
-            )
-
-        def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            lesson.update(saved=f"checkpoint-{state.global_step}")
-
-    return Keeper()
+    return Reporter()

@@ -4,7 +4,6 @@ as the time allows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.json import read_json
 from layerscope.core.readout import HEAD
-from layerscope.errors import DataError, LayerscopeError
+from layerscope.errors import DataError
 from layerscope.improving.choose import SCREEN
 from layerscope.improving.chosen import CENTERING, COUNT, Chosen
 from layerscope.improving.cost import ReadingCost
@@ -28,7 +27,7 @@ from layerscope.improving.fitting import (
     texts_to_fit_on,
 )
 from layerscope.improving.grid import StoredCandidates, offered
-from layerscope.improving.heads import MORE_PROMPTS, MOST_NUMBERS, Heads, Teacher
+from layerscope.improving.heads import MOST_NUMBERS, Heads, Teacher
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.judging import Panel
 from layerscope.improving.record import Settings
@@ -206,16 +205,8 @@ class Maker:
         kept for a later one."""
         if not self.settings.trains or self.work is None:
             return count, prompts
-        known: dict[str, Any] = {}
-        with suppress(LayerscopeError):  # it is missing, or was changed
-            known = read_json(self.work / COUNT)
-        begun: list[Any] = [known.get("count"), known.get("prompts")]
-        least, most = (len(self.sample.texts), 1), (self.sample.total, 1 + MORE_PROMPTS)
-        fits = (
-            type(value) is int and low <= value <= high
-            for value, low, high in zip(begun, least, most, strict=True)
-        )
-        if known.get("key") == self.key and all(fits):
-            return begun[0], begun[1]
+        known = read_json(self.work / COUNT) if (self.work / COUNT).is_file() else {}
+        if known.get("key") == self.key:
+            return known["count"], known["prompts"]
         atomic.write_json(self.work / COUNT, {"key": self.key, "count": count, "prompts": prompts})
         return count, prompts

@@ -26,7 +26,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.readout import HEAD, Readout
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import prepare
-from layerscope.improving.lesson import START, Lesson, agreement
+from layerscope.improving.lesson import START, agreement, learn
 from layerscope.loggers import OnRows, send
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
@@ -101,44 +101,46 @@ def train_student(
     head = Ridge(plain[learned], target[learned]).head()
     key = _key(model, layer, max_length, texts, target, seed, minutes, settings)
     with _folder(work, key) as folder:
-        lesson = Lesson(folder)
-        readout, both = Readout(centering=HEAD), np.concatenate([learned, watched])
-        facts = {
-            "watched": aside,
-            "seed": seed,
-            "given": dict(settings or {}),
-            "device": str(model.device),
-        }
-        lesson.write([texts[i] for i in both], target[both], facts)
         shutil.rmtree(folder / START, ignore_errors=True)
         prepare(
             model,
             layer,
-            readout,
+            Readout(centering=HEAD),
             folder / START,
             brief=True,
             max_length=max_length,
             unit=True,
             center=lambda _: head,
         )
-        run, told, scores = (
-            _run(lesson, minutes, bar, on_rows),
-            [texts[i] for i in checked],
-            [],
+        both = np.concatenate([learned, watched])
+        student, state = learn(
+            folder,
+            [texts[i] for i in both],
+            target[both],
+            aside,
+            seed=seed,
+            device=model.device,
+            settings=settings or {},
+            minutes=minutes,
+            on_step=_shown_steps(bar),
+            on_log=partial(_send_log, on_rows),
         )
-        for place in (folder / START, lesson.best):
-            with quiet():  # in the precision in which it is handed over
-                student = load_folder(place).to(
-                    device=model.device, dtype=next(model.module.parameters()).dtype
-                )
-            scores.append(agreement(student.encode(told, show_progress_bar=False), target[checked]))
+        compared, scores = [texts[i] for i in checked], []
+        with quiet():
+            started = load_folder(folder / START)
+        for encoder in (started, student):  # in the precision in which it is handed over
+            encoder.to(device=model.device, dtype=next(model.module.parameters()).dtype).eval()
+            vectors = encoder.encode(compared, show_progress_bar=False)
+            scores.append(agreement(vectors, target[checked]))
+        looks = [entry for entry in state.log_history if "eval_agreement" in entry]
         facts = {
             "head": float(scores[0].mean()), "student": float(scores[1].mean()), "checked": len(checked),
             "interval": _interval(scores[1] - scores[0]), "texts": len(learned), "blocks": layer,
-            "steps": run.get("best_step", 0), "curve": run.get("curve", []), "seed": seed,
+            "steps": state.best_global_step or state.global_step, "seed": seed,
+            "curve": [[entry["step"], entry["eval_agreement"]] for entry in looks],
         }  # fmt: skip
         if today is not None:
-            scores.append(agreement(today(told), target[checked]))
+            scores.append(agreement(today(compared), target[checked]))
             facts |= {
                 "today": float(scores[2].mean()),
                 "over_today": _interval(scores[1] - scores[2]),
@@ -152,10 +154,8 @@ def _interval(gains: np.ndarray) -> list[float]:
     return [float(gains.mean()) - error, float(gains.mean()) + error]
 
 
-def _run(
-    lesson: Lesson, minutes: float | None, bar: Progress, on_rows: OnRows | None
-) -> dict[str, Any]:
-    """Train, and show the steps."""
+def _shown_steps(bar: Progress) -> Callable[[int, int], None]:
+    """Return what shows the steps of a training, from the first that is done."""
     begun = False
 
     def on_step(done: int, most: int) -> None:
@@ -165,7 +165,7 @@ def _run(
             begun = True
         bar.advance(1)
 
-    return lesson.run(minutes, on_step, partial(_send_log, on_rows))
+    return on_step
 
 
 def _send_log(on_rows: OnRows | None, told: Mapping[str, Any]) -> None:
@@ -209,14 +209,14 @@ def _folder(work: Path | None, key: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="layerscope-") as temporary:
             yield Path(temporary)
         return
-    for other in work.glob("lesson-*"):
-        if other.name != f"lesson-{key}":
-            Lesson(other).remove()
     place = work / f"lesson-{key}"
+    for other in work.glob("lesson-*"):
+        if other != place:
+            shutil.rmtree(other, ignore_errors=True)
     with atomic.explained(place):
         place.mkdir(exist_ok=True)
     yield place
-    Lesson(place).remove()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _as_loaded(student: Any, base: LoadedModel, facts: Mapping[str, Any]) -> LoadedModel:
