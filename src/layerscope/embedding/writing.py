@@ -8,12 +8,9 @@ end the parts become one file.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import logging
-import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +19,6 @@ from typing import Any
 import numpy as np
 
 from layerscope.command import Command
-from layerscope.core.files import sha256_of
-from layerscope.core.json import CHECKSUM, checksum, matches_checksum, read_json
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import Row, changed
@@ -32,7 +27,6 @@ from layerscope.engines import Engine
 from layerscope.errors import (
     DataError,
     InvalidValueError,
-    LayerscopeError,
     RunFolderError,
     one_line,
 )
@@ -42,7 +36,7 @@ from layerscope.store.folder import config_key
 from layerscope.store.locks import lock_beside
 from layerscope.version import VERSION
 
-META, _CUT = b"layerscope", b"cut"
+META, _MARK, _CUT = b"layerscope", b"mark", b"cut"
 BLOCK, REMOTE_BLOCK = 4096, 65_536  # texts in a part; workers load the model for every block
 _BLOCK_BYTES = 128 * 2**20  # of vectors in a part, whatever the layers and their width
 
@@ -157,12 +151,8 @@ def facts_of(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_RECORD, _PART = "parts.json", re.compile(r"part-\d{6}\.parquet")
-
-
 class Parts:
-    """The blocks of texts that are finished, a file each. A record says what each holds and its
-    sha256, before it is written."""
+    """The blocks of texts that are finished, a file each, which says what it holds."""
 
     def __init__(
         self,
@@ -180,59 +170,28 @@ class Parts:
         self.files: list[Path] = []
         self.cut = 0  # texts that were too long
         atomic.remove_parts(work)  # of writers that were killed: nobody else writes here
-        self.known: dict[str, list[str]] = {}  # what a part holds, and its sha256
-        with contextlib.suppress(
-            LayerscopeError, LookupError, TypeError, AttributeError
-        ):  # another file of that name, say
-            told = read_json(work / _RECORD)
-            if matches_checksum(told):
-                self.known = {
-                    name: [*map(str, two)]
-                    for name, two in told["parts"].items()
-                    if _PART.fullmatch(name)
-                }
-
-    def _is_ours(self, file: Path) -> bool:
-        """Whether a part is as it was written; a link is none."""
-        if file.name not in self.known or file.is_symlink() or not file.is_file():
-            return False
-        if sha256_of(file) == self.known[file.name][-1]:
-            return True
-        log.warning("%s is damaged: its texts are read again", file)
-        return False
 
     def add(self, number: int, rows: Sequence[Row], command: Command) -> None:
         """Encode the rows of a block, unless a part holds them already."""
         import pyarrow.parquet as pq
 
         texts = [str(row.text) for row in rows]
-        mark = hashlib.sha256(b"\n".join([self.key.encode(), *map(_told, rows)])).hexdigest()
+        mark = hashlib.sha256(b"\n".join([self.key.encode(), *map(_told, rows)])).digest()
         file = self.work / f"part-{number:06d}.parquet"
         self.files.append(file)
-        if self._is_ours(file) and self.known[file.name][0] == mark:
+        facts = _facts_of_part(file)
+        if facts.get(_MARK) == mark:
             command.bar.advance(len(texts))
-            self.cut += int((pq.read_schema(file).metadata or {}).get(_CUT, b"0"))
+            self.cut += int(facts[_CUT])
             return
-        if os.path.lexists(file) and (
-            file.name not in self.known or file.is_symlink() or not file.is_file()
-        ):  # not ours
-            os.rename(file, atomic.free_name(file, ".old"))
         before = self.encoder.cut
         vectors = self.encoder.vectors(command.engine, texts, command.bar.advance)
-        self.cut += self.encoder.cut - before
-        table = _table(
-            rows,
-            dict(zip(self.encoder.names, vectors, strict=True)),
-            self.columns_of_text,
-        )
-        packed = io.BytesIO()
-        pq.write_table(
-            table.replace_schema_metadata({_CUT: str(self.encoder.cut - before)}), packed
-        )
-        self.known[file.name] = [mark, hashlib.sha256(packed.getbuffer()).hexdigest()]
-        told = {"parts": self.known}
-        atomic.write_json(self.work / _RECORD, {**told, CHECKSUM: checksum(told)})
-        atomic.write(file, lambda stream: stream.write(packed.getbuffer()))
+        cut = self.encoder.cut - before
+        self.cut += cut
+        columns = dict(zip(self.encoder.names, vectors, strict=True))
+        table = _table(rows, columns, self.columns_of_text)
+        table = table.replace_schema_metadata({_MARK: mark, _CUT: str(cut)})
+        atomic.write(file, lambda stream: pq.write_table(table, stream, write_page_checksum=True))
 
     def join(self, place: Path, facts: Mapping[str, Any]) -> None:
         """One file of all parts, which then go."""
@@ -250,11 +209,25 @@ class Parts:
         self.clear()
 
     def clear(self) -> None:
-        """Remove the parts that are ours, and the record of them."""
-        for file in filter(self._is_ours, map(self.work.joinpath, self.known)):
+        """Remove the parts."""
+        for file in self.work.glob("part-[0-9]*.parquet"):
             file.unlink()
-        if self.known:
-            (self.work / _RECORD).unlink(missing_ok=True)
+
+
+def _facts_of_part(file: Path) -> dict[bytes, bytes]:
+    """Return what a part says of itself, once its checksums were compared; nothing where it is
+    missing or damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not file.is_file():
+        return {}
+    try:
+        table = pq.read_table(file, page_checksum_verification=True)
+    except (OSError, ValueError, pa.ArrowException):
+        log.warning("%s is damaged: its texts are read again", file)
+        return {}
+    return table.schema.metadata or {}
 
 
 def _told(row: Row) -> bytes:
