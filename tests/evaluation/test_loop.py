@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 
 from layerscope import Evaluation, evaluate
-from layerscope.core.readout import Readout
 from layerscope.engines import LocalEngine
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
 from layerscope.evaluation import plan, pool, scoring
@@ -49,7 +48,7 @@ def given(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def in_steps() -> Iterator[pytest.MonkeyPatch]:
-    """A turn per task, and scoring beside the encoding, as on a GPU; until it is undone."""
+    """A task at a time, and scoring beside the encoding, as on a GPU; until it is undone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "TOGETHER", 1)
         patch.setattr(EvaluationJob, "apart", property(lambda self: True))
@@ -67,9 +66,9 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     log: list[tuple[str, str, int]] = []
     own, run = Loop._encode, DeviceScoring.run
 
-    def encoded(self: Loop, turn: plan.Turn) -> Any:
-        log.append(("encode", turn.tasks[0], threading.get_ident()))
-        return own(self, turn)
+    def encoded(self: Loop, names: Any) -> Any:
+        log.append(("encode", names[0], threading.get_ident()))
+        return own(self, names)
 
     def scored(self: DeviceScoring, context: ScoringContext, jobs: Any) -> Any:
         if jobs:
@@ -81,7 +80,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     return log
 
 
-def test_turns_side_by_side_give_the_scores_of_one_after_the_other(
+def test_tasks_side_by_side_give_the_scores_of_one_after_the_other(
     given: dict[str, Any], in_steps: pytest.MonkeyPatch
 ) -> None:
     log = noted(in_steps)
@@ -101,26 +100,10 @@ def test_turns_side_by_side_give_the_scores_of_one_after_the_other(
     same(run, whole)
 
 
-def test_turns_hold_what_fits_and_small_tasks_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_tasks_are_encoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "TOGETHER", 10)
-    asked: Any = SimpleNamespace(
-        by_template=lambda: {"plain": [Readout()]},
-        model=SimpleNamespace(width=1),
-        sites=(0, 1),
-        store_dtype="",
-    )
     texts: Any = {"a": range(9), "b": range(9, 11), "c": range(11, 14)}
-
-    def turns(size: int | None) -> list[Any]:
-        found = plan.EvaluationPlan.turns(asked, texts, size)
-        return [(turn.tasks, turn.sites, turn.bytes, turn.own) for turn in found]
-
-    assert turns(None) == [(("a", "b"), (0, 1), 88, False), (("c",), (0, 1), 24, False)]
-    assert turns(8 * 9) == [(("a",), (0, 1), 72, True), (("b", "c"), (0, 1), 40, True)]
-    assert turns(4 * 9) == [
-        (("a",), (0,), 36, True), (("a",), (1,), 36, True), (("b",), (0, 1), 16, True),
-        (("c",), (0, 1), 24, True),
-    ]  # fmt: skip
+    assert plan.EvaluationPlan.groups(None, texts) == [("a", "b"), ("c",)]  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("in_steps")
@@ -129,10 +112,10 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
 ) -> None:
     own = Loop._encode
 
-    def fails(self: Loop, turn: plan.Turn) -> Any:
-        if "Pairs" in turn.tasks:
+    def fails(self: Loop, names: Any) -> Any:
+        if "Pairs" in names:
             raise ValueError("a state is not finite")
-        return own(self, turn)
+        return own(self, names)
 
     monkeypatch.setattr(Loop, "_encode", fails)
     run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
@@ -143,7 +126,7 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
     assert again.failed == []
     assert set(again.scores["task"]) == set(TASKS)
 
-    def full(self: Loop, turn: plan.Turn) -> Any:
+    def full(self: Loop, names: Any) -> Any:
         raise RunFolderError("the store is full")
 
     monkeypatch.setattr(Loop, "_encode", full)
@@ -174,50 +157,30 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(
     whole = evaluate(tiny_model(), TASKS, **{**given, "store": tmp_path / "other"})
     assert 0 < len(seen) - whole.manifest["counts"]["encoded"] < whole.manifest["counts"]["encoded"]
     same(run, whole)
-    assert not (tmp_path / "run" / "vectors").exists()
 
 
 def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, own, read = set[str](), plan.EvaluationPlan.turns, TextEncoder.read
+    bad, own, read = set[str](), plan.EvaluationPlan.groups, TextEncoder.read
 
-    def turns(self: Any, texts: Any, size: Any) -> Any:
+    def groups(self: Any, texts: Any) -> Any:
         others = [some for name, some in texts.items() if name != "Ranking"]
         bad.update(set(texts["Ranking"]).difference(*others))
-        return own(self, texts, size)
+        return own(self, texts)
 
     def reads(self: TextEncoder, texts: Any) -> Any:
         if bad & set(texts):
             raise NonFiniteStatesError("a state is not finite.")
         return read(self, texts)
 
-    monkeypatch.setattr(plan.EvaluationPlan, "turns", turns)
+    monkeypatch.setattr(plan.EvaluationPlan, "groups", groups)
     monkeypatch.setattr(TextEncoder, "read", reads)
     run = evaluate(tiny_model(), TASKS, **given)
     assert run.failed == [{"task": "Ranking", "reason": "a state is not finite."}]
     assert set(run.scores["task"]) == set(TASKS) - {"Ranking"}
     with pytest.raises(NonFiniteStatesError):
         evaluate(tiny_model(), ["Ranking"], **given)
-
-
-def test_vectors_of_a_turn_that_failed_go_before_the_next(
-    given: dict[str, Any], tmp_path: Path, in_steps: pytest.MonkeyPatch
-) -> None:
-    own, there, run = Loop._encode, list[int](), tmp_path / "run"
-
-    def fails(self: Loop, turn: plan.Turn) -> Any:
-        spaces = own(self, turn)
-        there.append(len(list((run / "vectors").iterdir())))
-        if turn.tasks == ("Pairs",):
-            raise LayerscopeError("no.")
-        return spaces
-
-    in_steps.setattr(Loop, "_encode", fails)
-    found = evaluate(tiny_model(), ["Pairs", "Sets"], out=run, store_size=61 * 32 * 4, **given)
-    assert len(there) == 4  # two tasks, a layer at a time
-    assert set(there) == {1}
-    assert found.failed == [{"task": "Pairs", "reason": "no."}]  # once, however many turns
 
 
 class Elsewhere(LocalEngine):

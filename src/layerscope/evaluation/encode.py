@@ -273,6 +273,11 @@ class EncodePass:
                 added = writer.submit(self.add, part, vectors)
         added.result()
 
+    def bytes_of(self, count: int) -> int:
+        """Return the bytes that the vectors of so many texts take in the store."""
+        numbers = count * len(self.kinds) * len(self.sites) * self.encoder.model.width
+        return numbers * np.dtype(self.space.dtype).itemsize
+
     def check_room(self, count: int) -> None:
         """Raise where the vectors of so many texts do not fit into the store."""
         width = self.encoder.model.width

@@ -3,9 +3,7 @@ once."""
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,13 +17,12 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
-from layerscope.core.formatting import describe_size
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import UnknownNameError
-from layerscope.evaluation.loop import TURNS, Loop, Scorers
-from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, Turn, failures, warnings
+from layerscope.evaluation.loop import Loop, Scorers
+from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scorers import find_scorer
 from layerscope.evaluation.scoring import (
@@ -46,10 +43,8 @@ from layerscope.store.folder import Session, is_complete
 
 __all__ = ["evaluate"]
 
-log = logging.getLogger(__name__)
-
 # What a run's folder holds besides its tables and its manifest.
-_OWNED = ("results", "texts", "mteb", TURNS)
+_OWNED = ("results", "texts", "mteb")
 
 
 def evaluate(
@@ -203,26 +198,20 @@ class EvaluationJob:
             kind = find_scorer()
             scorer, texts_of = kind(plan.model.device, self.scoring_workers), kind.texts_of
         texts, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
-        turns = plan.turns(texts, self.store.size_limit)
-        notes = [_in_turns(turns, self.store.size_limit)] if turns[0].own else []
-        for note in notes:
-            log.warning(note)
         collected = time.perf_counter() - clock
         with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
             loop = Loop(
-                plan, folder.path, texts, turns, self.store, scorers, self.bar,
+                plan, folder.path, texts, self.store, scorers, self.bar,
                 self.batch_size, self.engine, self.recipe,
             )  # fmt: skip
             loop.go()
-        shutil.rmtree(folder.path / TURNS, ignore_errors=True)
         counts, results = loop.counts, loop.results
         counts["texts"] = len({text for some in texts.values() for text in some})
-        context = loop.context()
         scores = score_table(results, plan.model.n_blocks)
         by_place = {(job.task.name, job.readout, job.layer): job for job in loop.jobs}
         clock = time.perf_counter()
         gains = gain_table(
-            scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed
+            scores, lambda place, *part: read_items(loop.context, by_place[place], *part), plan.seed
         )
         loop.seconds["gains"] = time.perf_counter() - clock
         manifest = make_manifest(
@@ -237,22 +226,13 @@ class EvaluationJob:
             failed=failed
             + [{"task": name, "reason": why} for name, why in loop.failed.items()]
             + failures(results),
-            warnings=notes + warnings(plan, counts, facts),
+            warnings=warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
             seconds={"collect": collected, **loop.seconds},
             engine=self.engine.facts(),
             scoring={"by": plan.scoring, **({} if scorer is None else scorer.facts(results))},
         )
         return Evaluation(scores, gains, manifest)
-
-
-def _in_turns(turns: Sequence[Turn], store_size: int | None) -> str:
-    """What a user should know before a long run begins."""
-    total, most = (describe_size(some(turn.bytes for turn in turns)) for some in (sum, max))
-    return (
-        f"vectors take {total}, and the store may have {describe_size(store_size or 0)}: tasks are encoded and scored in "
-        f"{len(turns)} turns of at most {most}, and vectors go after their turn."
-    )
 
 
 def _scores_there() -> bool:

@@ -1,25 +1,21 @@
-"""The loop of an evaluation over its turns: encode the missing texts, then score every layer and
-readout. Where scores are computed elsewhere than the model runs, one turn is encoded while the
-one before it is scored."""
+"""The loop of an evaluation over its tasks: encode the missing texts, then score every layer and
+readout. Where scores are computed elsewhere than the model runs, a task is encoded while the one
+before it is scored."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from layerscope.capture import Site
 from layerscope.core.formatting import count_of
 from layerscope.core.readout import kinds_of
 from layerscope.core.templates import get_template
@@ -31,28 +27,25 @@ from layerscope.evaluation.encode import (
     open_space,
     space_description,
 )
-from layerscope.evaluation.plan import EvaluationPlan, Texts, Turn
+from layerscope.evaluation.plan import EvaluationPlan, Texts
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.scorers import Scorer
 from layerscope.evaluation.scoring import (
     ScoreJob,
     ScoringContext,
-    clear_caches,
     read_result,
     reason_of,
 )
 from layerscope.progress import Progress
-from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+from layerscope.store.embeddings import EmbeddingStore, text_key
 
 log = logging.getLogger(__name__)
-
-TURNS = "vectors"  # a folder per turn, where not all fit the store; removed after it
 
 Results = Iterator[dict[str, Any]]
 
 
 class Scorers(AbstractContextManager["Scorers"]):
-    """Processes or a device that score the jobs of a turn.
+    """Processes or a device that score the jobs of a task.
 
     With `apart` they go on while this process does other things.
     """
@@ -95,18 +88,8 @@ class Scorers(AbstractContextManager["Scorers"]):
             )
 
 
-@dataclass
-class _Started:
-    """A turn that is being scored."""
-
-    turn: Turn
-    results: Results
-    count: int
-    spaces: dict[str, Space]  # held, so that nothing prunes them before they are scored
-
-
 class Loop:
-    """The turns of an evaluation, and what they leave: counts, jobs, results, and the tasks that
+    """The tasks of an evaluation, and what they leave: counts, jobs, results, and the tasks that
     could not be encoded. With a `recipe`, the engine's workers run the model."""
 
     def __init__(
@@ -114,7 +97,6 @@ class Loop:
         plan: EvaluationPlan,
         run: Path,
         texts: Texts,
-        turns: Sequence[Turn],
         store: EmbeddingStore,
         scorers: Scorers,
         bar: Progress,
@@ -122,7 +104,7 @@ class Loop:
         engine: Engine | None = None,
         recipe: ModelRecipe | None = None,
     ) -> None:
-        self.plan, self.run, self.texts, self.turns = plan, run, texts, list(turns)
+        self.plan, self.run, self.texts = plan, run, texts
         self.store, self.scorers, self.bar = store, scorers, bar
         self.batch_size, self.engine, self.recipe = batch_size, engine, recipe
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
@@ -131,88 +113,68 @@ class Loop:
         self.failed: dict[str, str] = {}
         self.seconds = {"encode": 0.0, "score": 0.0}
         self._counted: set[str] = set()
+        self.context = self._make_context()
 
     def go(self) -> None:
-        """Encode and score every turn. The seconds are this process's: of scoring, what it waits
+        """Encode and score every task. The seconds are this process's: of scoring, what it waits
         for."""
-        used = {self._folder(turn) for turn in self.turns}
-        for old in set((self.run / TURNS).glob("*")) - used:  # of a run that had more room, or less
-            shutil.rmtree(old, ignore_errors=True)
-        queue = [(turn, self._unscored(turn)) for turn in self.turns]
+        queue = [(names, self._unscored(names)) for names in self.plan.groups(self.texts)]
         if sum(len(jobs) for _, jobs in queue) == 1:
             self.scorers.pool.workers = 0  # not worth a process
-        if self.recipe is not None and not any(turn.own for turn in self.turns):
-            # in one go, for which workers load the model once
-            self._encode(Turn(tuple(self.texts), self.plan.sites, 0))
+        passes = self._passes(self._distinct(self.texts))
+        self.store.check_room(sum(encode.bytes_of(len(missing)) for encode, missing in passes))
+        if self.recipe is not None:  # in one go, for which workers load the model once
+            self._encode(tuple(self.texts))
         problem: Exception | None = None
-        started: _Started | None = None
+        started: tuple[Results, int] | None = None
         while queue:
-            turn, jobs = queue.pop(0)
-            if turn.own and not jobs:
-                continue
-            if started is not None and turn.own and not self._fits_beside(started.turn, turn):
-                self._finish(started)
-                started = None
+            names, jobs = queue.pop(0)
             try:
-                spaces = self._encode(turn)
+                self._encode(names)
             except Exception as error:
                 if self.recipe is not None or _ends_all(error):
                     raise
-                if turn.own:
-                    shutil.rmtree(self._folder(turn), ignore_errors=True)
-                if len(turn.tasks) > 1:  # each alone: what is encoded stays, and the others go on
+                if len(names) > 1:  # each alone: what is encoded stays, and the others go on
                     queue[:0] = [
-                        (part, [job for job in jobs if job.task.name == part.tasks[0]])
-                        for part in turn.alone()
+                        ((name,), [job for job in jobs if job.task.name == name]) for name in names
                     ]
                 else:
                     problem = error
-                    self.failed.setdefault(turn.tasks[0], reason_of(error))
+                    self.failed[names[0]] = reason_of(error)
                 continue
-            results = self.scorers.start(self._context(turn), jobs)
+            results = self.scorers.start(self.context, jobs)
             if started is not None:
-                self._finish(started)
-            started = _Started(turn, results, len(jobs), spaces)
+                self._finish(*started)
+            started = (results, len(jobs))
             if not self.scorers.apart:
-                self._finish(started)
+                self._finish(*started)
                 started = None
         if started is not None:
-            self._finish(started)
+            self._finish(*started)
         if problem is not None and not self.results:
             raise problem
 
-    def _fits_beside(self, one: Turn, other: Turn) -> bool:
-        return one.bytes + other.bytes <= (self.store.size_limit or 0)
+    def _distinct(self, names: Iterable[str]) -> list[str]:
+        return list(dict.fromkeys(text for name in names for text in self.texts[name]))
 
-    def _folder(self, turn: Turn) -> Path:
-        place = json.dumps([turn.tasks, [site.name for site in turn.sites]])
-        return self.run / TURNS / hashlib.sha256(place.encode()).hexdigest()[:16]
-
-    def _store(self, turn: Turn) -> EmbeddingStore:
-        return EmbeddingStore(self._folder(turn), None) if turn.own else self.store
-
-    def _passes(
-        self, turn: Turn, texts: Sequence[str], sites: Sequence[Site]
-    ) -> list[tuple[EncodePass, list[str]]]:
+    def _passes(self, texts: Sequence[str]) -> list[tuple[EncodePass, list[str]]]:
         """A pass per template, with the texts that are not in the store yet."""
         plan, out = self.plan, []
         for name, readouts in plan.by_template().items():
             template = get_template(name)
-            space = open_space(
-                self._store(turn), plan.model, template, plan.max_length, plan.store_dtype
-            )
+            space = open_space(self.store, plan.model, template, plan.max_length, plan.store_dtype)
             kinds = kinds_of(readouts)
             encode = EncodePass(
-                plan.model, template, sites, kinds, space, plan.max_length, self.batch_size
+                plan.model, template, plan.sites, kinds, space, plan.max_length, self.batch_size
             )
             out.append((encode, encode.missing(texts)))
         return out
 
-    def _encode(self, turn: Turn) -> dict[str, Space]:
-        """Encode the texts of a turn that are not in the store yet; returns the spaces."""
+    def _encode(self, names: Sequence[str]) -> None:
+        """Encode the texts of some tasks that are not in the store yet."""
         clock = time.perf_counter()
-        every = list(dict.fromkeys(text for name in turn.tasks for text in self.texts[name]))
-        passes = self._passes(turn, every, turn.sites)
+        every = self._distinct(names)
+        passes = self._passes(every)
         todo = sum(len(missing) for _, missing in passes)
         total = len(every) * len(passes)
         self.bar.begin(f"{self.plan.model.name}|texts", total, total - todo)
@@ -225,21 +187,15 @@ class Loop:
         finally:
             self.seconds["encode"] += time.perf_counter() - clock
         self.counts["encoded"] += todo
-        size = self._store(turn).size()
-        self.counts["store_bytes"] = max(self.counts.get("store_bytes", 0), size)
+        self.counts["store_bytes"] = self.store.size()
         keys = [text_key(text) for text in every if text not in self._counted]
         self._counted.update(every)
         for encode, _ in passes:
             name = encode.template.name
             cut = int(encode.space.read_numbers(keys, "truncated").sum()) if keys else 0
             self.counts["truncated"][name] = self.counts["truncated"].get(name, 0) + cut
-        return {encode.template.name: encode.space for encode, _ in passes}
 
-    def _context(self, turn: Turn) -> ScoringContext:
-        return self.context(self._store(turn).root)
-
-    def context(self, store: Path | None = None) -> ScoringContext:
-        """What scoring needs to know of the run and of the store with the vectors."""
+    def _make_context(self) -> ScoringContext:
         plan, model = self.plan, self.plan.model
         spaces = tuple(
             (
@@ -251,7 +207,7 @@ class Loop:
         )
         return ScoringContext(
             str(self.run),
-            str(store or self.store.root),
+            str(self.store.root),
             model.name,
             model.identity.get("revision"),
             model.width,
@@ -260,31 +216,23 @@ class Loop:
             plan.scoring,
         )
 
-    def _unscored(self, turn: Turn) -> list[ScoreJob]:
-        """The jobs of a turn that have no result yet; results of the others are taken."""
-        context = self._context(turn)
+    def _unscored(self, names: Sequence[str]) -> list[ScoreJob]:
+        """The jobs of some tasks that have no result yet; results of the others are taken."""
         specs = {spec.name: spec for spec in self.plan.specs}
-        places = [(readout, site) for readout in self.plan.readouts for site in turn.sites]
         jobs = [
             ScoreJob(specs[name], readout, site.name, site.layer)
-            for name, (readout, site) in product(turn.tasks, places)
+            for name, readout, site in product(names, self.plan.readouts, self.plan.sites)
         ]
         self.jobs += jobs
-        unscored = []
-        for job in jobs:
-            result = read_result(job.file(context))
-            if result is None:
-                unscored.append(job)
-            else:
-                self.results.append(result)
-        return unscored
+        stored = {job: read_result(job.file(self.context)) for job in jobs}
+        self.results += [result for result in stored.values() if result is not None]
+        return [job for job, result in stored.items() if result is None]
 
-    def _finish(self, started: _Started) -> None:
-        """Wait for the scores of a turn; its own vectors go."""
+    def _finish(self, results: Results, count: int) -> None:
+        """Wait for the scores of some tasks."""
         clock = time.perf_counter()
-        self.bar.begin("scoring|scores", started.count)
-        count = started.count
-        for result in started.results:
+        self.bar.begin("scoring|scores", count)
+        for result in results:
             self.results.append(result)
             self.bar.advance(1)
             count -= 1
@@ -292,9 +240,6 @@ class Loop:
             raise LayerscopeError(
                 f"{count_of(count, 'scores')} did not come back. What was scored is kept: run it again."
             )
-        if started.turn.own:
-            clear_caches()
-            shutil.rmtree(self._folder(started.turn), ignore_errors=True)
         self.seconds["score"] += time.perf_counter() - clock
 
 

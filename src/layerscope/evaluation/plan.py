@@ -4,15 +4,13 @@ run's key."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from layerscope.capture import Site
 from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.formatting import describe_size
 from layerscope.core.identity import model_key
-from layerscope.core.readout import Readout, kinds_of
-from layerscope.errors import LayerscopeError
+from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import TaskSpec
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
@@ -28,22 +26,6 @@ Texts = Mapping[str, Sequence[str]]
 
 TOGETHER = 12_800
 """Small tasks are encoded together up to this number of texts: fewer would go in small chunks."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Tasks and sites that are encoded and then scored, and the bytes of their vectors."""
-
-    tasks: tuple[str, ...]
-    sites: tuple[Site, ...]
-    bytes: int
-    own: bool = False
-    """Whether the vectors have a folder of their own, which goes after the turn: the store does
-    not hold those of all turns."""
-
-    def alone(self) -> list[Turn]:
-        """A turn for each of the tasks."""
-        return [replace(self, tasks=(name,)) for name in self.tasks]
 
 
 @dataclass(frozen=True)
@@ -84,41 +66,18 @@ class EvaluationPlan:
             grouped.setdefault(readout.template, []).append(readout)
         return grouped
 
-    def turns(self, texts: Texts, store_size: int | None) -> list[Turn]:
-        """The turns in which the tasks are encoded and scored, small ones together.
-
-        Where the store cannot hold all vectors, those of every turn fit, and a task that does not
-        fit alone is encoded a few layers at a time. What does not fit even so is refused.
-        """
-        kinds = sum(len(kinds_of(readouts)) for readouts in self.by_template().values())
-        each = (
-            kinds * self.model.width * (2 if self.store_dtype == "float16" else 4)
-        )  # bytes of a text at one site
-        count = len({text for some in texts.values() for text in some})
-        whole = store_size is None or count * each * len(self.sites) <= store_size
-        out: list[Turn] = []
-        together = 0  # texts of the last turn
+    def groups(self, texts: Texts) -> list[tuple[str, ...]]:
+        """Return the tasks in the groups in which they are encoded and scored: small ones
+        together."""
+        out: list[tuple[str, ...]] = []
+        together = TOGETHER  # texts of the last group
         for name, some in texts.items():
-            need = len(some) * each
-            fit = len(self.sites)
-            if not whole and store_size is not None:
-                fit = min(store_size // max(1, need), fit)
-            if fit == 0:
-                raise LayerscopeError(
-                    f"{len(self.readouts)} readouts of {len(some)} texts take {describe_size(need)} at one layer, and the "
-                    f"embedding store may have {describe_size(store_size or 0)}. Raise store_size=, store float16 (store_dtype=), or "
-                    "give fewer readouts=: sample= finds the best on a part of each task."
-                )
-            size = need * len(self.sites)
-            joins = bool(out) and fit == len(self.sites) == len(out[-1].sites)
-            if joins and together < TOGETHER and (whole or out[-1].bytes + size <= store_size):  # type: ignore[operator]
-                last = out[-1]
-                out[-1] = Turn((*last.tasks, name), self.sites, last.bytes + size, not whole)
-                together += len(some)
-                continue
-            parts = [self.sites[i : i + fit] for i in range(0, len(self.sites), fit)]
-            out += [Turn((name,), sites, need * len(sites), not whole) for sites in parts]
-            together = len(some)
+            if together < TOGETHER:
+                out[-1] += (name,)
+            else:
+                out.append((name,))
+                together = 0
+            together += len(some)
         return out
 
     def conventions(self) -> dict[str, Any]:
