@@ -173,7 +173,10 @@ def test_a_stand_in_is_recorded(made_up: Path) -> None:
         made_up / "TwentyNewsgroupsClustering" / "test.jsonl",
         [{"sentences": ["a", "b"], "labels": [0, 1]}],
     )
-    assert "stand_ins" not in only("TwentyNewsgroupsClustering", made_up).facts()
+    facts = only("TwentyNewsgroupsClustering", made_up).facts()
+    assert "stand_ins" not in facts
+    assert facts["exact"] is False
+    assert facts["exact_reason"].startswith("split 'test' differs in its rows: 2, MTEB has")
 
 
 def test_the_fingerprint_follows_the_data(made_up: Path) -> None:

@@ -13,7 +13,6 @@ from mteb.abstasks.abstask import AbsTask
 
 from layerscope.errors import DataError, DownloadError, OfflineError
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
-from layerscope.evaluation.tasks import spec as spec_module
 from tests.evaluation.tasks.support import score
 
 
@@ -40,20 +39,11 @@ def pairs(count: int) -> Dataset:
     )
 
 
-def test_what_equals_mtebs_statistics_is_exact_and_a_part_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pinned_revision_is_exact_and_a_part_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     load_with(monkeypatch, DatasetDict({"train": pairs(3), "test": pairs(40)}))
     facts = TaskSpec("STS13", "hub").facts()
-    assert (facts["exact"], facts["items"]) == (
-        False,
-        40,
-    )  # a mirror may give other data under the pinned revision
-    assert facts["exact_reason"].startswith(
-        "the revision that mteb pins; split 'test' differs in its rows: 40, MTEB has"
-    )
-    monkeypatch.setattr(spec_module, "agrees_with_published", lambda task: (True, "equal"))
-    assert TaskSpec("STS13", "hub").facts()["exact"] is True
+    assert (facts["exact"], facts["items"]) == (True, 40)
+    assert facts["exact_reason"] == "the revision that mteb pins"
     assert facts["dataset"] == "mteb/sts13-sts"
     assert len(facts["revision"]) == 40
     spec = resolve_tasks("STS13", sample=10)[0]

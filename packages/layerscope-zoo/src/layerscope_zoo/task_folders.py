@@ -18,6 +18,7 @@ from layerscope.errors import DataError
 from layerscope.evaluation.tasks.files import (
     COLUMNS,
     LAYOUTS,
+    NOT_MTEB,
     SUFFIXES,
     Columns,
     Notes,
@@ -30,6 +31,7 @@ from layerscope.evaluation.tasks.files import (
     vanished,
 )
 from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_info, text_task
+from layerscope_zoo.published import agrees_with_published
 
 
 @dataclass(frozen=True)
@@ -135,10 +137,18 @@ class MtebFolders:
         }
         if stand_ins:
             notes["stand_ins"] = {split: file.stand_in for split, file in stand_ins.items()}
-            notes["exact_reason"] = "; ".join(
-                f"{file.path.name} stands in for {split!r}" for split, file in stand_ins.items()
-            )
+            notes["stand_in_files"] = [file.path.name for file in stand_ins.values()]
         return task, notes
+
+    def exact(self, task: Any) -> tuple[bool | None, str]:
+        """Return whether a loaded task's data are MTEB's own split (None: not known), and why."""
+        if not is_mteb_task(task.metadata.name):
+            return None, NOT_MTEB
+        notes = task.data_notes
+        if "stand_ins" not in notes:
+            return agrees_with_published(task)
+        replaced = zip(notes["stand_in_files"], notes["stand_ins"], strict=True)
+        return False, "; ".join(f"{name} stands in for {split!r}" for name, split in replaced)
 
 
 def _info(name: str, folder: Path) -> TaskInfo | None:

@@ -23,6 +23,7 @@ from layerscope.evaluation.tasks.info import is_mteb_task, task_class, text_task
 __all__ = [
     "COLUMNS",
     "LAYOUTS",
+    "NOT_MTEB",
     "SUFFIXES",
     "Columns",
     "Notes",
@@ -38,6 +39,7 @@ __all__ = [
 
 SUFFIXES = (".jsonl.gz", ".jsonl")
 NO_ROWS = "{} holds no rows. It must have one JSON object per line."
+NOT_MTEB = "not one of MTEB's tasks"
 LAYOUTS = {
     "STS": ("sentence1", "sentence2", "score"),
     "PairClassification": ("sentence1", "sentence2", "labels"),
@@ -58,6 +60,9 @@ class TaskFolders(Protocol):
 
     def load(self, name: str, folder: Path) -> tuple[Any, Notes]:
         """Return mteb's task object with the data, and what was done to the rows on the way."""
+
+    def exact(self, task: Any) -> tuple[bool | None, str]:
+        """Return whether a loaded task's data are MTEB's own split (None: not known), and why."""
 
 
 def folder_readers() -> list[TaskFolders]:
@@ -98,6 +103,10 @@ class OwnTasks:
         task = own_class(name, task_type, build, folder, list(found.values()))()
         task.load_data()
         return task, notes
+
+    def exact(self, task: Any) -> tuple[bool | None, str]:
+        """Return that MTEB has no such task."""
+        return None, NOT_MTEB
 
 
 def own_class(

@@ -18,9 +18,9 @@ from layerscope.errors import (
     OfflineError,
 )
 from layerscope.evaluation.tasks import catalogue, columns
-from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
-from layerscope.evaluation.tasks.files import folder_readers, vanished
-from layerscope.evaluation.tasks.info import is_mteb_task, new_task, task_info
+from layerscope.evaluation.tasks.facts import counts, fingerprint
+from layerscope.evaluation.tasks.files import NOT_MTEB, TaskFolders, folder_readers, vanished
+from layerscope.evaluation.tasks.info import new_task, task_info
 
 MIN_SAMPLE = 4
 """With fewer items some scores (correlations, average precision) do not exist."""
@@ -191,7 +191,7 @@ class TaskSpec:
         """A new mteb task object with its data; the rows of local data stay in the files' order."""
         notes: dict[str, Any] = {}
         if self.source == "local":
-            task, notes = self._load_local()
+            task, notes = self._reader().load(self.name, Path(self.path or ""))
         elif self.source == "package":
             task = catalogue.new_task(self.name, offline=self.offline)
             task.load_data()
@@ -233,18 +233,17 @@ class TaskSpec:
         """Whether the data are MTEB's own split, as far as that can be known."""
         if self.sample is not None:
             return False, f"a part: sample {self.sample}"
-        if self.source == "package" or not is_mteb_task(self.name):
-            return None, "not one of MTEB's tasks"
-        if "exact_reason" in task.data_notes:
-            return False, task.data_notes["exact_reason"]
-        agrees, reason = agrees_with_published(task)
-        return agrees, f"the revision that mteb pins; {reason}" if self.source == "hub" else reason
+        if self.source == "hub":
+            return True, "the revision that mteb pins"
+        if self.source == "local":
+            return self._reader().exact(task)
+        return None, NOT_MTEB
 
-    def _load_local(self) -> tuple[Any, dict[str, Any]]:
+    def _reader(self) -> TaskFolders:
         folder = Path(self.path or "")
         for reader in folder_readers():
             if reader.find(self.name, folder):
-                return reader.load(self.name, folder)
+                return reader
         raise vanished(self.name, folder)
 
     def _load_hub(self) -> Any:
