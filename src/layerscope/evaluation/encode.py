@@ -15,8 +15,8 @@ from layerscope.capture import Batch, Site, fits_on_device
 from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.core.identity import model_key
 from layerscope.core.poolings import POOLINGS
-from layerscope.core.readout import Readout
-from layerscope.core.templates import SLOT, Template
+from layerscope.core.readout import Readout, kinds_of
+from layerscope.core.templates import SLOT, Template, get_template
 from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
@@ -149,12 +149,8 @@ class TextEncoder:
         max_length: int,
         batch_size: int | None = None,
     ) -> None:
-        self.model, self.template, self.sites, self.kinds = (
-            model,
-            template,
-            list(sites),
-            list(kinds),
-        )
+        self.model, self.template = model, template
+        self.sites, self.kinds = list(sites), list(kinds)
         self.max_length, self.batch_size = max_length, batch_size
         self.runner = BatchRunner(model, batch_size)
         self._prefix: SharedPrefix | None = None
@@ -238,12 +234,8 @@ class EncodePass:
         batch_size: int | None = None,
     ) -> None:
         self.encoder = TextEncoder(model, template, sites, kinds, max_length, batch_size)
-        self.template, self.sites, self.kinds, self.space = (
-            template,
-            list(sites),
-            list(kinds),
-            space,
-        )
+        self.template, self.sites, self.kinds = template, list(sites), list(kinds)
+        self.space = space
         per_text = len(self.sites) * max(1, len(self.kinds)) * model.width * 4
         self.chunk = int(
             max(8, min(4096 if model.device.type == "cuda" else 512, _CHUNK_BYTES // per_text))
@@ -298,6 +290,27 @@ class EncodePass:
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
+def open_passes(
+    model: LoadedModel,
+    readouts: Sequence[Readout],
+    sites: Sequence[Site],
+    store: EmbeddingStore,
+    max_length: int,
+    texts: Sequence[str],
+    batch_size: int | None = None,
+    dtype: str = "float32",
+) -> list[tuple[EncodePass, list[str]]]:
+    """Return a pass for each template of the readouts, with the texts that the store lacks."""
+    passes = []
+    for name in dict.fromkeys(readout.template for readout in readouts):
+        template = get_template(name)
+        kinds = kinds_of(readout for readout in readouts if readout.template == name)
+        space = open_space(store, model, template, max_length, dtype)
+        encode = EncodePass(model, template, sites, kinds, space, max_length, batch_size)
+        passes.append((encode, encode.missing(texts)))
+    return passes
+
+
 def readout_vectors(space: Space, keys: Sequence[bytes], readout: Readout, site: str) -> np.ndarray:
     """The vectors (n, D) of texts at one site under a readout; the caller, who knows the corpus,
     centers them."""
@@ -325,11 +338,8 @@ class ChunkWork(Work[Chunk, Vectors]):
     ) -> None:
         self.recipe = recipe
         first = passes[0][0].encoder
-        self.sites, self.max_length, self.batch_size = (
-            first.sites,
-            first.max_length,
-            first.batch_size,
-        )
+        self.settings = (first.max_length, first.batch_size)
+        self.sites = first.sites
         self.passes = [
             (encode.template, encode.kinds, PackedTexts(texts)) for encode, texts in passes
         ]
@@ -342,9 +352,7 @@ class ChunkWork(Work[Chunk, Vectors]):
         self.device = model.device.type
         alike: dict[tuple[str, ...], TextEncoder] = {}  # of tasks that follow one another
         for template, kinds, _ in self.passes:
-            encoder = TextEncoder(
-                model, template, self.sites, kinds, self.max_length, self.batch_size
-            )
+            encoder = TextEncoder(model, template, self.sites, kinds, *self.settings)
             self._encoders.append(alike.setdefault((template.pattern, *kinds), encoder))
         return self._encoders[0].runner.tokens
 

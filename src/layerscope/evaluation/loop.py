@@ -17,14 +17,13 @@ from typing import Any
 import torch
 
 from layerscope.core.formatting import count_of
-from layerscope.core.readout import kinds_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation.encode import (
     EncodePass,
     encode_by_workers,
-    open_space,
+    open_passes,
     space_description,
 )
 from layerscope.evaluation.plan import EvaluationPlan, Texts
@@ -158,17 +157,11 @@ class Loop:
         return list(dict.fromkeys(text for name in names for text in self.texts[name]))
 
     def _passes(self, texts: Sequence[str]) -> list[tuple[EncodePass, list[str]]]:
-        """A pass per template, with the texts that are not in the store yet."""
-        plan, out = self.plan, []
-        for name, readouts in plan.by_template().items():
-            template = get_template(name)
-            space = open_space(self.store, plan.model, template, plan.max_length, plan.store_dtype)
-            kinds = kinds_of(readouts)
-            encode = EncodePass(
-                plan.model, template, plan.sites, kinds, space, plan.max_length, self.batch_size
-            )
-            out.append((encode, encode.missing(texts)))
-        return out
+        plan = self.plan
+        return open_passes(
+            plan.model, plan.readouts, plan.sites, self.store, plan.max_length, texts,
+            self.batch_size, plan.store_dtype,
+        )  # fmt: skip
 
     def _encode(self, names: Sequence[str]) -> None:
         """Encode the texts of some tasks that are not in the store yet."""
@@ -203,7 +196,7 @@ class Loop:
                 json.dumps(space_description(model.identity, get_template(name), plan.max_length)),
                 plan.store_dtype,
             )
-            for name in plan.by_template()
+            for name in dict.fromkeys(readout.template for readout in plan.readouts)
         )
         return ScoringContext(
             str(self.run),

@@ -29,30 +29,19 @@ def model_meta(
 ) -> ModelMeta:
     """What mteb files a result under; the experiment's settings (layer, readout) go into its own
     slot for them."""
-    label = name if "/" in name else f"layerscope/{name}"
-    unknown = [
-        "loader",
-        "release_date",
-        "languages",
-        "n_parameters",
-        "memory_usage_mb",
-        "max_tokens",
-        "license",
-    ]
-    unknown += ["public_training_code", "public_training_data", "training_datasets"]
+    fields = ModelMeta.model_fields.items()
+    unknown = dict.fromkeys(field for field, facts in fields if facts.is_required())
     known = {
-        "name": label,
+        "name": name if "/" in name else f"layerscope/{name}",
         "revision": revision or "unknown",
         "embed_dim": width,
         "experiment_kwargs": experiment,
-    }
-    known |= {
         "framework": ["PyTorch"],
         "similarity_fn_name": "cosine",
         "open_weights": True,
         "use_instructions": False,
     }
-    return ModelMeta(**dict.fromkeys(unknown), **known)
+    return ModelMeta(**{**unknown, **known})
 
 
 def texts_of(inputs: Iterable[dict[str, Any]]) -> list[str]:

@@ -59,13 +59,6 @@ class EvaluationPlan:
             **({} if self.scoring == "mteb" else {"scoring": self.scoring}),
         }
 
-    def by_template(self) -> dict[str, list[Readout]]:
-        """The readouts of each template: one pass over the texts gives all of them."""
-        grouped: dict[str, list[Readout]] = {}
-        for readout in self.readouts:
-            grouped.setdefault(readout.template, []).append(readout)
-        return grouped
-
     def groups(self, texts: Texts) -> list[tuple[str, ...]]:
         """Return the tasks in the groups in which they are encoded and scored: small ones
         together."""

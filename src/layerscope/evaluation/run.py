@@ -21,7 +21,7 @@ from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
-from layerscope.store import RunFolder, StoredRun, checked
+from layerscope.store import StoredRun, checked
 
 __all__ = ["Evaluation", "ItemScores"]
 
@@ -124,79 +124,66 @@ def same_items(items: Sequence[ItemScores]) -> bool:
     return len({len(item.values) for item in items}) == 1
 
 
+_KINDS_OF_ITEMS = ("STS", "PairClassification", "Classification", "Reranking")
+
+
 def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     """The items of one split and subset; None where the score is not made of items (then it has no
     paired interval).
 
     `entry` is mteb's result of that split and subset.
     """
-    maker = {
-        "STS": _pairs_with_scores,
-        "PairClassification": _labeled_pairs,
-        "Classification": _classified,
-        "Reranking": _ranked,
-        "Clustering": _clustered,
-    }.get(task.metadata.type)
-    return None if maker is None else maker(task, split, entry, predictions)
-
-
-def _data(task: Any, split: str, subset: str) -> Any:
+    kind, metric = task.metadata.type, task.metadata.main_score
+    if kind == "Clustering":  # one value per set or draw, as mteb reports them
+        values = entry.get("v_measures")
+        if isinstance(values, dict):
+            values = [value for level in values.values() for value in level]
+        return ItemScores("mean", _numbers(values)) if values and len(values) > 1 else None
+    if not predictions or kind not in _KINDS_OF_ITEMS:
+        return None
     data = task.dataset
-    return data[subset][split] if subset in data else data[split]
+    data = data.get(entry["hf_subset"], data)[split]
+    if kind == "STS" and "spearman" in metric:
+        return ItemScores(
+            "spearman", _numbers(predictions["cosine_scores"]), _numbers(data["score"])
+        )
+    if kind == "PairClassification" and metric.endswith("ap"):
+        return _labeled_pairs(_numbers(data[task.label_column_name]).ravel(), metric, predictions)
+    if kind == "Classification" and metric == "accuracy":
+        return _classified(np.array(data[task.label_column_name]), predictions)
+    if kind == "Reranking" and metric.startswith("map"):
+        return _ranked(data["relevant_docs"], predictions)
+    return None
 
 
-def _pairs_with_scores(
-    task: Any, split: str, entry: dict[str, Any], predictions: Any
-) -> ItemScores | None:
-    if not predictions or "spearman" not in task.metadata.main_score:
-        return None
-    gold = np.array(_data(task, split, entry["hf_subset"])["score"], dtype=np.float64)
-    return ItemScores("spearman", np.array(predictions["cosine_scores"], dtype=np.float64), gold)
+def _numbers(values: Any) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
 
 
-def _labeled_pairs(
-    task: Any, split: str, entry: dict[str, Any], predictions: Any
-) -> ItemScores | None:
-    if not predictions or not task.metadata.main_score.endswith("ap"):
-        return None
-    labels = np.array(
-        _data(task, split, entry["hf_subset"])[task.label_column_name], dtype=np.float64
-    ).ravel()
-    measures = [np.array(predictions["cosine_scores"], dtype=np.float64)]
-    if task.metadata.main_score.startswith("max_"):  # the best of several measures of similarity
-        measures += [
-            np.array(predictions[name], dtype=np.float64)
-            for name in ("similarity_scores", "dot_scores")
-            if name in predictions
-        ]
-        measures += [
-            -np.array(predictions[name], dtype=np.float64)
-            for name in ("euclidean_distances", "manhattan_distances")
-        ]
+def _labeled_pairs(labels: np.ndarray, metric: str, predictions: Any) -> ItemScores | None:
+    signs = {"cosine_scores": 1}
+    if metric.startswith("max_"):  # the best of several measures of similarity
+        signs |= dict.fromkeys(("similarity_scores", "dot_scores"), 1)
+        signs |= dict.fromkeys(("euclidean_distances", "manhattan_distances"), -1)
+    measures = [
+        sign * _numbers(predictions[name]) for name, sign in signs.items() if name in predictions
+    ]
     rankings = [
         ItemScores("ap", values, labels) for values in measures if len(values) == len(labels)
     ]
     return max(rankings, key=lambda items: items.score()) if rankings else None
 
 
-def _classified(
-    task: Any, split: str, entry: dict[str, Any], predictions: Any
-) -> ItemScores | None:
+def _classified(gold: np.ndarray, predictions: Any) -> ItemScores | None:
     """Share of the experiments in which each text was classified right."""
-    if not predictions or task.metadata.main_score != "accuracy":
-        return None
-    gold = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name])
     right = [
         np.array(experiment) == gold for experiment in predictions if len(experiment) == len(gold)
     ]
     return ItemScores("mean", np.mean(right, axis=0)) if right else None
 
 
-def _ranked(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
+def _ranked(relevant: Any, predictions: Any) -> ItemScores | None:
     """Average precision of each query."""
-    if not predictions or not task.metadata.main_score.startswith("map"):
-        return None
-    relevant = _data(task, split, entry["hf_subset"])["relevant_docs"]
     values = []
     for query, scores in sorted(predictions.items()):
         wanted = {doc for doc, grade in relevant.get(query, {}).items() if grade > 0}
@@ -208,18 +195,6 @@ def _ranked(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> I
             precise = [hits[i] / (i + 1) for i, doc in enumerate(ranked) if doc in wanted]
             values.append(sum(precise) / len(wanted))
     return ItemScores("mean", np.array(values)) if len(values) > 1 else None
-
-
-def _clustered(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
-    """One value per set or draw, as mteb reports them."""
-    values = entry.get("v_measures")
-    if isinstance(values, dict):
-        values = [value for level in values.values() for value in level]
-    return (
-        ItemScores("mean", np.array(values, dtype=np.float64))
-        if values and len(values) > 1
-        else None
-    )
 
 
 SCORE_COLUMNS = [
@@ -274,12 +249,6 @@ class Evaluation(StoredRun):
     path: Path | None = None
     _items: ItemTable | None = field(default=None, repr=False)
 
-    @classmethod
-    def read(cls, folder: RunFolder) -> dict[str, Any]:
-        """The tables."""
-        found = super().read(folder)
-        return {**found, "gains": found["gains"].reindex(columns=GAIN_COLUMNS)}
-
     @property
     def failed(self) -> list[dict[str, str]]:
         """Tasks that could not be scored, and why."""
@@ -309,26 +278,18 @@ class Evaluation(StoredRun):
             top = group.iloc[int(group["score"].argmax())]
             same = group[(group[READOUT_COLUMNS] == top[READOUT_COLUMNS]).all(axis=1)]
             last = same.iloc[int(same["layer"].argmax())]
-            place = {
-                "task": task,
-                "split": split,
-                "subset": subset,
-                "best": top["score"],
-                "layer": int(top["layer"]),
-            }
-            place |= {
-                "readout": Readout.from_row(top.to_dict()).name,
-                "last": last["score"],
-                "gain": top["gain"],
-            }
-            default = {
-                "default_last": top["score"] - top["gain_over_default"],
-                "gain_over_default": top["gain_over_default"],
-            }
             rows.append(
                 {
-                    **place,
-                    **default,
+                    "task": task,
+                    "split": split,
+                    "subset": subset,
+                    "best": top["score"],
+                    "layer": int(top["layer"]),
+                    "readout": Readout.from_row(top.to_dict()).name,
+                    "last": last["score"],
+                    "gain": top["gain"],
+                    "default_last": top["score"] - top["gain_over_default"],
+                    "gain_over_default": top["gain_over_default"],
                     "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
                 }
             )
@@ -404,25 +365,10 @@ def score_table(results: Sequence[Mapping[str, Any]], n_blocks: int) -> pd.DataF
     for result in results:
         if result["status"] == "failed":
             continue
-        place = {
-            "task": result["task"],
-            "layer": result["layer"],
-            "site": result["site"],
-            **Readout.from_row(result).columns,
-        }
-        place["depth"] = result["layer"] / n_blocks
+        place = {**result, "depth": result["layer"] / n_blocks}
         for entry in result["scores"]:
-            facts = {"task_type": result["task_type"], "metric": result["metric"]}
-            value = math.nan if entry["score"] is None else entry["score"]
-            rows.append(
-                {
-                    **place,
-                    **facts,
-                    "split": entry["split"],
-                    "subset": entry["subset"],
-                    "score": value,
-                }
-            )
+            score = math.nan if entry["score"] is None else entry["score"]
+            rows.append({**place, **entry, "score": score})
     table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
     return table.sort_values(
         ["task", *READOUT_COLUMNS, "split", "subset", "layer"], ignore_index=True

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -172,21 +173,13 @@ def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
     )
     if _alike(vectors):
         raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
-    centered = job.readout.centering == "corpus"
-    mean = vectors.mean(0, dtype=np.float64) if centered else None
-    for i in (
-        range(0, len(vectors), _ROWS) if centered or context.unit else ()
-    ):  # in parts: a task may have a million texts
-        part = (
-            vectors[i : i + _ROWS]
-            if mean is None
-            else (vectors[i : i + _ROWS] - mean).astype(np.float32)
-        )
-        vectors[i : i + _ROWS] = (
-            part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
-            if context.unit
-            else part
-        )
+    if job.readout.centering == "corpus":
+        mean = vectors.mean(0, dtype=np.float64)
+        np.subtract(vectors, mean, out=vectors, casting="same_kind")
+    if context.unit:
+        for i in range(0, len(vectors), _ROWS):  # in parts: a task may have a million texts
+            part = vectors[i : i + _ROWS]
+            part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
     return vectors
 
 
@@ -298,11 +291,9 @@ def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
         return stored
     base, clock = job.place, time.perf_counter()
     try:
-        result = {
-            **base,
-            **_score(context, job),
-            **({"scoring": "mteb", "left": context.left} if context.left else {}),
-        }
+        result = {**base, **_score(context, job)}
+        if context.left:
+            result |= {"scoring": "mteb", "left": context.left}
         result["seconds"] = time.perf_counter() - clock
     except Exception as error:
         # a failure may pass (memory, a file in use): it is reported, not written, so that the next
@@ -316,13 +307,10 @@ def read_result(file: Path) -> dict[str, Any] | None:
     """The result that a job wrote; None where there is none, where it is damaged, or where what
     belongs to it is gone."""
     result = checked.read_or_discard(file, checked.read_checked_json)
-    parts = [row for row in (result or {}).get("scores", ()) if row.get("items")]
-    if any(
-        checked.read_or_discard(items_file(file, row["split"], row["subset"]), ItemScores.load)
-        is None
-        for row in parts
-    ):
-        return None
+    for row in (result or {}).get("scores", ()):
+        items = items_file(file, row["split"], row["subset"])
+        if row.get("items") and checked.read_or_discard(items, ItemScores.load) is None:
+            return None
     return result
 
 
@@ -348,10 +336,6 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     }
     view = LayerView(lookup, model_meta(context.model, context.revision, context.width, experiment))
     cache = mteb.ResultCache(Path(context.run) / "mteb")
-    options: dict[str, Any] = {
-        "encode_kwargs": {"batch_size": 4096, "show_progress_bar": False},
-        **_QUIET,
-    }
     with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:
         results = mteb.evaluate(
             view,
@@ -359,7 +343,8 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
             cache=cache,
             overwrite_strategy="always",
             prediction_folder=folder,
-            **options,
+            encode_kwargs={"batch_size": 4096, "show_progress_bar": False},
+            **_QUIET,
         )
         result = results.task_results[0]
         file = Path(folder) / task.prediction_file_name
@@ -390,11 +375,8 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
 
 def undefined(task: Any, reason: str) -> dict[str, Any]:
     """The result of a job that has no score."""
-    unscored = [
-        {"split": split, "subset": subset, "score": None}
-        for split in task.eval_splits
-        for subset in task.hf_subsets
-    ]
+    parts = product(task.eval_splits, task.hf_subsets)
+    unscored = [{"split": split, "subset": subset, "score": None} for split, subset in parts]
     return {"status": "undefined", "reason": reason, "scores": unscored}
 
 

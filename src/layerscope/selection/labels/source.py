@@ -13,24 +13,15 @@ import numpy as np
 from layerscope.capture import Site
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.readout import Readout, all_readouts, kinds_of, parse_readouts
+from layerscope.core.readout import Readout, all_readouts, parse_readouts
 from layerscope.core.sites import pick_layers
-from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
-from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors
+from layerscope.evaluation.encode import open_passes, readout_vectors
 from layerscope.models import LoadedModel, load
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 from layerscope.store.folder import MANIFEST
-
-
-def by_template(readouts: Sequence[Readout]) -> dict[str, list[Readout]]:
-    """Readouts grouped: those of one template come from one pass."""
-    grouped: dict[str, list[Readout]] = {}
-    for readout in readouts:
-        grouped.setdefault(readout.template, []).append(readout)
-    return grouped
 
 
 def encode_texts(
@@ -45,12 +36,7 @@ def encode_texts(
 ) -> tuple[dict[str, Space], dict[str, Any]]:
     """One pass per template over the texts that the store lacks; the spaces by template, and what
     was done."""
-    passes = []
-    for name, group in by_template(readouts).items():
-        template = get_template(name)
-        space = open_space(store, model, template, max_length)
-        one = EncodePass(model, template, sites, kinds_of(group), space, max_length, batch_size)
-        passes.append((one, one.missing(texts)))
+    passes = open_passes(model, readouts, sites, store, max_length, texts, batch_size)
     todo = sum(len(missing) for _, missing in passes)
     bar.begin(f"{model.name}|texts", len(texts) * len(passes), len(texts) * len(passes) - todo)
     for one, missing in passes:
