@@ -15,7 +15,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation.run import Evaluation
-from layerscope.selection import Choice, choose, gains_in_words, lines, select
+from layerscope.selection import Choice, gains_in_words, lines, select
 from tests.selection.support import evaluation, profile, valley_curve
 
 WORD = Readout("one-word", "last")
@@ -43,7 +43,7 @@ def template_helps() -> Evaluation:
 
 
 def test_the_gain_of_the_readout_and_of_the_layer_are_told_apart() -> None:
-    choice = choose(template_helps())
+    choice = select(template_helps())
     assert (choice.layer, choice.how) == (2, WORD)
     assert choice.gain_readout is not None
     assert choice.gain_layer is not None
@@ -66,7 +66,7 @@ def test_the_gain_of_the_readout_and_of_the_layer_are_told_apart() -> None:
 
 
 def test_one_readout_gains_over_its_own_last_layer() -> None:
-    choice = choose(evaluation({"a": [0.2, 0.5, 0.8, 0.6]}, half=0.005))
+    choice = select(evaluation({"a": [0.2, 0.5, 0.8, 0.6]}, half=0.005))
     assert choice.gain_readout == Interval(0.0, 0.0, 0.0)
     assert choice.gain_layer is not None
     assert choice.gain_layer.value == choice.expected_gain
@@ -74,7 +74,7 @@ def test_one_readout_gains_over_its_own_last_layer() -> None:
 
 
 def test_a_readout_at_the_last_layer_gains_nothing_by_layer() -> None:
-    choice = choose(with_readouts({Readout(): [0.1, 0.2, 0.2], WORD: [0.1, 0.3, 0.6]}))
+    choice = select(with_readouts({Readout(): [0.1, 0.2, 0.2], WORD: [0.1, 0.3, 0.6]}))
     assert choice.is_last
     assert not choice.is_default
     assert choice.gain_layer == Interval(0.0, 0.0, 0.0)
@@ -89,7 +89,7 @@ def test_a_bare_argmax_would_choose_luck() -> None:
     run = evaluation({"a": [*(0.5 + 0.005 * rng.standard_normal(20)), 0.5]}, half=0.03)
     argmax = int(run.scores.set_index("layer")["score"].idxmax())
     assert argmax != 20
-    assert choose(run).layer == select(run).layer == 20
+    assert select(run).layer == 20
 
 
 def test_tasks_weigh_the_same_whatever_their_subsets() -> None:
@@ -100,13 +100,13 @@ def test_tasks_weigh_the_same_whatever_their_subsets() -> None:
         [one.gains, rows.assign(subset="x"), rows.assign(subset="y")], ignore_index=True
     )
     run = Evaluation(table, table, one.manifest, Path("nowhere"))
-    assert choose(run).layer == 2
+    assert select(run).layer == 2
     assert table.groupby("layer")["score"].mean().idxmax() == 1
 
 
 def test_what_cannot_be_used_is_passed_over_and_named() -> None:
     run = template_helps()
-    choice = choose(
+    choice = select(
         run, usable=lambda readout: "it is a template" if readout.template == "one-word" else None
     )
     assert choice.how == Readout()
@@ -115,18 +115,18 @@ def test_what_cannot_be_used_is_passed_over_and_named() -> None:
     assert "it is a template" in choice.passed_over[0]
     assert ("passed over", choice.passed_over[0]) in lines(choice)
     with pytest.raises(LayerscopeError, match="can be used"):
-        choose(run, usable=lambda readout: "no")
+        select(run, usable=lambda readout: "no")
 
 
 def test_a_readout_can_be_asked_for() -> None:
     run = template_helps()
-    assert choose(run, readouts="one-word/last").how == WORD
+    assert select(run, readouts="one-word/last").how == WORD
     with pytest.raises(LayerscopeError, match="did not measure plain/max"):
-        choose(run, readouts=["plain/max"])
+        select(run, readouts=["plain/max"])
 
 
 def test_a_choice_is_an_immutable_value_that_json_keeps(tmp_path: Path) -> None:
-    choice = choose(template_helps())
+    choice = select(template_helps())
     assert Choice.from_json(choice.to_json()) == choice
     file = tmp_path / "choice.json"
     file.write_text(choice.to_json())
@@ -141,7 +141,7 @@ def test_a_choice_is_an_immutable_value_that_json_keeps(tmp_path: Path) -> None:
 def test_a_choice_knows_its_model_and_what_an_export_needs() -> None:
     run = with_readouts({Readout(): [0.1, 0.2, 0.2], Readout(centering="corpus"): [0.1, 0.3, 0.6]})
     run.manifest["conventions"] = {"max_length": 64, "unit_length": True}
-    choice = choose(run)
+    choice = select(run)
     assert (choice.max_length, choice.unit_length, choice.center_on) == (64, True, "nowhere")
     assert choice.identity["weights_sha256"] == "w"
 
@@ -153,6 +153,6 @@ def test_the_same_model_with_another_adapter_is_another_model() -> None:
     scores = evaluation({"a": [0.5] * 21})
     scores.manifest["model"]["adapters"] = [{"sha256": "two"}]
     with pytest.raises(LayerscopeError, match="adapters"):
-        choose(run, scores)
+        select(run, scores)
     scores.manifest["model"]["adapters"] = [{"sha256": "one"}]
-    assert choose(run, scores).rule == "measured"
+    assert select(run, scores).rule == "measured"

@@ -26,7 +26,7 @@ from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Profile
-from layerscope.selection import Choice, choose
+from layerscope.selection import Choice, select
 from layerscope.selection.labels.read import read_labels
 from layerscope.store.checked import read_array
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
@@ -105,7 +105,7 @@ class ExportEvidence:
                 )
             return self.given, []
         usable = why_not if readout is None else None
-        choice = choose(
+        choice = select(
             self.run, readouts=None if readout is None else [readout.name], usable=usable
         )
         return choice, [

@@ -14,7 +14,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.profiling.run import EntropyValley
 from layerscope.report.sections.evaluation import gain_parts
 from layerscope.report.sources import Block, Curves, Scores
-from layerscope.selection import Choice, choose
+from layerscope.selection import Choice, select
 
 BEST = "best"
 """The rule of a choice that rests on published scores alone: the highest mean, of which nothing is
@@ -89,7 +89,7 @@ def _select(run: Any) -> Choice | None:
     """What a selection makes of a run; None where it cannot tell (a curve is missing, an evaluation
     of one layer)."""
     try:
-        return choose(run)
+        return select(run)
     except LayerscopeError:
         return None
 

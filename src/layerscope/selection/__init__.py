@@ -2,6 +2,6 @@
 from a few labels."""
 
 from layerscope.selection.choice import Choice, gains_in_words, lines
-from layerscope.selection.choose import choose, select
+from layerscope.selection.choose import select
 
-__all__ = ["Choice", "choose", "gains_in_words", "lines", "select"]
+__all__ = ["Choice", "gains_in_words", "lines", "select"]

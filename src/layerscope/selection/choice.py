@@ -202,22 +202,11 @@ class Choice:
             if missing:
                 raise ValueError(f"{missing[0]} is missing")
             known = {f.name for f in fields(Choice)} - _NOT_WRITTEN
-            more = {
-                name: value
-                for name, value in values.items()
-                if name not in known and name not in _TOLD
-            }
             own = {name: clean_values(value) for name, value in values.items() if name in known}
-            own |= {
-                name: _interval(values[name])
-                for name in ("gain_readout", "gain_layer")
-                if name in own
-            }
-            gain = {
-                "value": values.get("expected_gain"),
-                "low": values.get("ci_low"),
-                "high": values.get("ci_high"),
-            }
+            more = {name: values[name] for name in values if name not in known | _TOLD}
+            for name in ("gain_readout", "gain_layer"):
+                own[name] = _interval(values.get(name))
+            gain = {key: values.get(name) for key, name in _GAIN.items()}
             own["gain"] = None if gain["value"] is None else _interval(gain)
             return Choice(**own | {"extra": {**(own.get("extra") or {}), **clean_values(more)}})
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
@@ -227,14 +216,8 @@ class Choice:
 
 
 _NOT_WRITTEN = {"gain", "forecast", "table"}
-_TOLD = {
-    "site",
-    "blocks_saved",
-    "expected_gain",
-    "ci_low",
-    "ci_high",
-    "compute_saved",
-}  # follow from the rest
+_GAIN = {"value": "expected_gain", "low": "ci_low", "high": "ci_high"}
+_TOLD = {"site", "blocks_saved", "compute_saved", *_GAIN.values()}  # follow from the rest
 
 
 def _interval(given: Mapping[str, Any] | None) -> Interval | None:
@@ -249,14 +232,10 @@ def _interval(given: Mapping[str, Any] | None) -> Interval | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Interval):
-        return plain({"value": value.value, "low": value.low, "high": value.high, "n": value.n})
-    return plain(
-        dict(value)
-        if isinstance(value, Mapping)
-        else list(value)
-        if isinstance(value, tuple)
-        else value
-    )
+        return plain({name: getattr(value, name) for name in ("value", "low", "high", "n")})
+    if isinstance(value, tuple):
+        return plain(list(value))
+    return plain(dict(value) if isinstance(value, Mapping) else value)
 
 
 # --- in words

@@ -1,11 +1,10 @@
 """The choice of a layer from runs: from a profile without labels, or from measured scores.
 
-`select` is the public function; `choose` is what `export` and the report ask besides, so that they
-cannot disagree:
+`export` and the report ask the same function, so that they cannot disagree:
 
-    choice = choose("runs/evaluation")                   # a folder, a Profile or an Evaluation
-    choice = choose(run, evaluation)                        # both: the scores decide
-    choice = choose(folder, usable=why_not)                 # only what can be exported; `choice.passed_over` says what was not
+    choice = select("runs/evaluation")                   # a folder, a Profile or an Evaluation
+    choice = select(run, evaluation)                        # both: the scores decide
+    choice = select(folder, usable=why_not)                 # only what can be exported; `choice.passed_over` says what was not
 
 `choice.headline()`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into
 words.
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from layerscope.profiling.run import Profile
 
 
-def choose(
-    *sources: Any,
+def select(
+    *runs: Any,
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
     max_blocks: float | None = None,
@@ -49,15 +48,22 @@ def choose(
     seed: int = 0,
     usable: WhyNot | None = None,
 ) -> Choice:
-    """The layer and readout to use, from whatever is known about a model.
+    """Choose the layer to read embeddings from: by a profile or by measured scores.
 
-    `sources`: a profile, an evaluation, or one of each (folders or run objects). `readouts`
-    restricts the choice. `usable` says why a readout cannot be used (None: it can); better
-    candidates that cannot be are named in `passed_over`. The other options are `select`'s.
+    - `runs`: a profile, an evaluation, or one of each (folders of finished runs, or `Profile` and
+      `Evaluation` objects). With an evaluation the measured scores decide (rule `measured`). With
+      a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
+    - `readouts` restricts the choice.
+    - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give
+      up for an earlier layer.
+    - `usable` says why a readout cannot be used (None: it can); better candidates that cannot be
+      are named in `passed_over`.
+
+    A file of labeled examples decides in `select_with_labels`.
     """
     shallower.check(max_blocks, tolerance)
     named = _names(readouts)
-    profiles, evaluations = _sort(sources)
+    profiles, evaluations = _sort(runs)
     if not profiles and not evaluations:
         raise LayerscopeError("give the folder of a profile or of an evaluation.")
     if len(profiles) > 1 or len(evaluations) > 1:
@@ -66,10 +72,6 @@ def choose(
         )
     if profiles and evaluations:
         _check_same(profiles[0], evaluations[0])
-    if rule == "measured" and not evaluations:
-        raise LayerscopeError(
-            "the rule 'measured' reads an evaluation's folder: make one with `layerscope evaluate`."
-        )
     if evaluations and rule in (None, "measured"):
         return choose_measured(
             evaluations[0],
@@ -79,9 +81,10 @@ def choose(
             seed=seed,
             usable=usable,
         )
-    if not profiles:
+    if rule == "measured" or not profiles:
+        needed = "evaluate" if rule == "measured" else "profile"
         raise LayerscopeError(
-            f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`."
+            f"the rule {rule!r} reads another kind of run: make one with `layerscope {needed}`."
         )
     items = profiles[0].manifest["conventions"].get("items", "texts")
     if items != "texts":
@@ -96,35 +99,6 @@ def choose(
         tolerance=tolerance,
         readout=_one_readout(named, usable),
         facts=_facts(profiles[0]),
-    )
-
-
-def select(
-    *runs: Any,
-    rule: str | None = None,
-    readouts: str | Sequence[str] | None = None,
-    max_blocks: float | None = None,
-    tolerance: float | None = None,
-    seed: int = 0,
-) -> Choice:
-    """Choose the layer to read embeddings from: by a profile or by measured scores.
-
-    - `runs`: folders of finished runs, or `Profile` or `Evaluation` objects. With an evaluation
-      among them, the measured scores
-      decide (rule `measured`). With a profile alone the choice is label-free, by the rule
-      `evidence` unless `rule` names another.
-    - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give
-      up for an earlier layer.
-
-    A file of labeled examples decides in `select_with_labels`.
-    """
-    return choose(
-        *runs,
-        rule=rule,
-        readouts=readouts,
-        max_blocks=max_blocks,
-        tolerance=tolerance,
-        seed=seed,
     )
 
 

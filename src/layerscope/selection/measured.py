@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ import pandas as pd
 from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
 from layerscope.core.picking import pick
-from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
+from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names, readouts_of
 from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights, student_quantile
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import DEFAULT_GAIN, ItemScores, resampled, same_items
@@ -133,7 +133,9 @@ def choose_measured(
     that cannot be are named in `passed_over`.
     """
     blocks = int(evaluation.manifest["model"]["n_blocks"])
-    known = {name: Readout.from_row(row) for name, row in _readouts(evaluation).items()}
+    known = {
+        readout.name: readout for readout in readouts_of(evaluation.gains.dropna(subset=["score"]))
+    }
     refused = {
         name: why
         for name, value in known.items()
@@ -179,7 +181,7 @@ def choose_measured(
             ]
         )
 
-    places: list[Place] = [tuple(int(i) for i in place) for place in np.argwhere(open_to)]
+    places: list[Place] = list(map(tuple, np.argwhere(open_to).tolist()))
     lasts = tuple({last_of(every, r) for r in range(len(names)) if every.defined[r].any()})
     picking = pick(
         every,
@@ -194,17 +196,14 @@ def choose_measured(
     reference = default or same_last
     _, warning = _shallower(measured, best, tied, blocks, max_blocks, tolerance)
     warnings = [warning] if warning else []
+    missing = "items are not stored for every task: "
     if every.draws is None:
-        warnings.append(
-            "neither items nor intervals are stored for every task: how certain the scores are is not known."
-        )
+        warnings.append(f"{missing}how certain the scores are is not known.")
     elif every.facts["by_tasks"]:
-        warnings.append(
-            "items are not stored for every task: layers were compared by how they differ from task to task."
-        )
+        warnings.append(f"{missing}layers were compared by how they differ from task to task.")
     elif not every.facts["paired"]:
         warnings.append(
-            "items are not stored for every task: layers were compared by their intervals, as if scored on different items."
+            f"{missing}layers were compared by their intervals, as if scored on different items."
         )
     if every.facts["left_out"]:
         warnings.append(
@@ -301,15 +300,6 @@ def _shallower(
     near = tuple(layers[k] for k in np.flatnonzero(tied[row]))
     layer, warning = shallower.earliest(gain, layers[best[1]], near, max_blocks, tolerance)
     return (row, layers.index(layer)), warning
-
-
-def _readouts(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """The readouts that were measured, by name."""
-    table = with_readout(evaluation.gains.dropna(subset=["score"])).drop_duplicates("readout")
-    return {
-        str(row["readout"]): {str(k): v for k, v in row.items()}
-        for row in table.to_dict(orient="records")
-    }
 
 
 # --- scores of every candidate on the same resamples of each task's items, from an evaluation's

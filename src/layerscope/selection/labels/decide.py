@@ -74,17 +74,14 @@ def gather(
     """Contributions under every readout; those that a probe cannot tell apart are computed once."""
     measure = make_measure(labeled, folds, seed)
     computed: dict[Readout, Contributions] = {}
+    found = {}
     for readout in readouts:
         same = stands_for(readout, labeled, unit)
         if same not in computed:
             computed[same] = measure.items(vectors(same))
+        found[readout] = computed[same]
         advance(1)
-    return assemble(
-        labeled,
-        measure,
-        {readout: computed[stands_for(readout, labeled, unit)] for readout in readouts},
-        layers,
-    )
+    return assemble(labeled, measure, found, layers)
 
 
 def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
@@ -316,8 +313,6 @@ def score_rows(
         "score": scored.score,
         "se": _spread(scored.draws),
         "gain": scored.score - scored.score[reference],
-    }
-    numbers |= {
         "gain_se": _spread(scored.draws - scored.draws[reference]),
         "smoothed": smoothed.score,
     }

@@ -155,7 +155,11 @@ class Pairs:
     ) -> None:
         self.first, self.second = sides
         self.targets = targets.astype(np.float64)
-        self.tested = tested_in_rounds(self.targets, repeats, seed)
+        self.tested = tested_in_rounds(self.strata(), repeats, seed)
+
+    def strata(self) -> np.ndarray:
+        """Return what the rounds leave out alike."""
+        return self.targets
 
     def items(self, vectors: np.ndarray) -> Contributions:
         """The cosine of every pair."""
@@ -176,25 +180,14 @@ class Pairs:
         return out
 
 
-class ScoredPairs:
-    """`sides` are the places of each pair's two texts among the texts."""
+class ScoredPairs(Pairs):
+    """Pairs whose `targets` are scores."""
 
     name = "spearman"
 
-    def __init__(
-        self,
-        sides: tuple[np.ndarray, np.ndarray],
-        targets: np.ndarray,
-        repeats: int = 20,
-        seed: int = 0,
-    ) -> None:
-        self.first, self.second = sides
-        self.targets = targets
-        self.tested = tested_in_rounds(np.zeros(len(targets)), repeats, seed)
-
-    def items(self, vectors: np.ndarray) -> Contributions:
-        """The cosine of every pair."""
-        return Contributions(cosines(vectors[:, self.first], vectors[:, self.second]))
+    def strata(self) -> np.ndarray:
+        """Return one stratum: scores have no classes."""
+        return np.zeros(len(self.targets))
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Spearman's ρ (layers, draws); an example that counts twice is two equal examples."""

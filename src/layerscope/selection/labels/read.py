@@ -109,13 +109,10 @@ def build(
         values_by_text.setdefault(texts, []).append(value)
     usable: list[tuple[tuple[str, ...], Any]] = []
     for texts, values in values_by_text.items():
-        if kind == "scores":
-            usable.append((texts, sum(values) / len(values)))
-        elif len(set(values)) > 1:
+        if kind != "scores" and len(set(values)) > 1:
             counted["contradicting label"] += len(values)
             continue
-        else:
-            usable.append((texts, values[0]))
+        usable.append((texts, sum(values) / len(values) if kind == "scores" else values[0]))
         if len(values) > 1:
             counted["duplicate"] += len(values) - 1
     usable.sort(
@@ -146,21 +143,16 @@ def build(
     values = [value for _, value in usable]
     sides = tuple(zip(*(texts for texts, _ in usable), strict=True))
     if kind == "scores":
-        return _scored(sides, np.array(values, dtype=np.float64), counted, warnings, where)
+        targets = np.array(values, dtype=np.float64)
+        if len(np.unique(targets)) < 2:
+            raise DataError(
+                f"all scores of {where} are the same ({targets[0]:g}): there is nothing to rank."
+            )
+        return Labeled("scores", sides, targets, (), dict(counted), tuple(warnings))
     classes = tuple(sorted({str(value) for value in values}))
     _check_classes(kind, classes, Counter(str(value) for value in values), warnings, where)
     targets = np.array([classes.index(str(value)) for value in values])
     return Labeled(kind, sides, targets, clean_names(classes), dict(counted), tuple(warnings))
-
-
-def _scored(
-    sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: list[str], where: str
-) -> Labeled:
-    if len(np.unique(targets)) < 2:
-        raise DataError(
-            f"all scores of {where} are the same ({targets[0]:g}): there is nothing to rank."
-        )
-    return Labeled("scores", sides, targets, (), dict(dropped), tuple(warnings))
 
 
 def _check_classes(
