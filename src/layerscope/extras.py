@@ -27,11 +27,12 @@ FEATURES = {
     "gguf": ("reading GGUF weights", "gguf", ("accelerate", "gguf")),
     "hub datasets": ("reading datasets of the hub", "hub", ("datasets",)),
     "media": ("reading images or speech", "media", ("layerscope_media",)),
-    "mteb": ("scoring labeled tasks", "mteb", ("mteb",)),
+    "mteb": ("scoring labeled tasks", "mteb", ("mteb", "datasets")),
+    "nlpaug": ("the nlpaug augmenter", "augment", ("nlpaug",)),
     "onnx": ("an ONNX graph", "onnx", ("onnx", "onnxruntime", "onnxscript")),
     "ray": ("the engine 'ray'", "ray", ("ray",)),
     "task files": ("reading mteb's tasks from files", "zoo", ()),
-    "train": ("train=", "train", ("datasets", "accelerate", "sentence_transformers")),
+    "train": ("training (train=)", "train", ("datasets", "accelerate", "sentence_transformers")),
     "xlsx": ("reading .xlsx files", "xlsx", ("python_calamine",)),
 }
 """What needs an extra: how an error calls it, the extra, and the modules that the extra brings."""

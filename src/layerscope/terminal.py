@@ -86,14 +86,14 @@ def print_frame(
             name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold"
         )
     for row in rows:
-        values = (row[name] for name in columns)
-        told = (
-            value
-            if isinstance(value, str)
-            else f"{value:,}"
-            if isinstance(value, int)
-            else f"{value:,.3g}"
-            for value in values
-        )
+        told = map(_shown, (row[name] for name in columns))
         table.add_row(*(escape(" ".join(value.split())[:300]) for value in told))
     console.print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"

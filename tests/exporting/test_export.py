@@ -166,8 +166,8 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert "base_model: tiny-gpt_neox\n" in card
     for phrase in (
         "layer 2 of 3",
-        "without the final norm",
-        "pass-through block of zeros",
+        "plain/mean/raw/keep/none",
+        "2 of 3 blocks, plus one pass-through block",
         "hidden_states[2]",
         "was not measured here",
     ):
@@ -464,7 +464,7 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
         (
             100,
             True,
-            "no fewer than the whole model (a block of zeros takes the place of the next one",
+            "no fewer than the whole model (a block of zeros takes the place of the next one)",
         ),
         (100, False, "no fewer than the whole model (every block is needed)"),
     ],

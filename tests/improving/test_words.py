@@ -46,7 +46,7 @@ def test_how_it_is_read_is_said_in_plain_words(readout: str, layer: int, begins:
     ("cost", "ends"),
     [
         (2.354, "at 2.35 × today's computation"),
-        (0.333, "at a third of today's computation"),
+        (0.333, "at 0.33 × today's computation"),
         (1.0, "at today's computation"),
     ],
 )

@@ -25,21 +25,14 @@ from layerscope.version import VERSION
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
-# extra -> (modules that must import, what it is for)
 EXTRAS = {
-    "report": (("matplotlib",), "figures"),
-    "mteb": (("mteb", "datasets"), "evaluate: labeled tasks"),
-    "export": (("sentence_transformers",), "improve and export: sentence-transformers folders"),
-    "train": (("datasets", "accelerate"), "improve: training a student"),
-    "onnx": (("onnx", "onnxruntime", "onnxscript"), "ONNX exports"),
-    "hub": (("datasets",), "hub datasets"),
-    "gguf": (("gguf", "accelerate"), "GGUF weights, also those of smollm2-135m and gemma3-270m"),
-    "peft": (("peft",), "adapters"),
-    "device-map": (("accelerate",), "models over several GPUs"),
-    "media": (FEATURES["media"][2], "image and speech models"),
-    "augment": (("nlpaug",), "nlpaug's views"),
-    "ray": (("ray",), "clusters"),
+    extra: [
+        (what, modules) for what, other, modules in FEATURES.values() if other == extra and modules
+    ]
+    for _, extra, modules in FEATURES.values()
+    if modules
 }
+"""What each extra is for, and the modules that must import for it."""
 _CORE = ("torch", "transformers", "numpy", "pandas", "pyarrow")
 _LITTLE = 5 * 2**30
 
@@ -132,7 +125,8 @@ def _core(name: str) -> Finding:
 
 
 def _extra(name: str) -> Finding:
-    modules, purpose = EXTRAS[name]
+    purpose = ", ".join(what for what, _ in EXTRAS[name])
+    modules = dict.fromkeys(module for _, some in EXTRAS[name] for module in some)
     lacking = [module for module in modules if importlib.util.find_spec(module) is None]
     if lacking:
         text = f"not installed ({', '.join(lacking)}); needed for {purpose}"

@@ -115,25 +115,6 @@ DEFAULT_READOUT = Readout().name
 """The paper's: what the published scores are about, and what a user who changes nothing gets."""
 
 
-_AFTERWARDS = {"corpus": ", centered", HEAD: ", through a head"}
-
-
-def how_read(readout: str, reference: str = DEFAULT_READOUT) -> str:
-    """A way of reading texts, given by its full name, told by what differs from the reference.
-
-    >>> how_read("one-word/last/raw/keep/corpus")
-    'read with the one-word template (last pooling, no final norm, centered)'
-    >>> how_read("plain/last/raw/keep/none")
-    'read by last pooling, no final norm'
-    """
-    given, other = (Readout(*name.rsplit("/", 4)) for name in (readout, reference))
-    how = f"{given.pooling} pooling, {'no final norm' if given.final_norm == 'raw' else 'final norm applied'}"
-    how += (", sink dropped" if given.sink == "drop" else "") + _AFTERWARDS.get(given.centering, "")
-    if given.template == other.template:
-        return f"read by {how}"
-    return f"read with the {given.template} template ({how})"
-
-
 _POOLED = {"wmean": "weighted mean", "last": "last token", "cls": "first token"}
 
 
@@ -160,6 +141,15 @@ def row_words(readout: str) -> tuple[str, str]:
     how = [_POOLED.get(given.pooling, given.pooling)] if plain or given.pooling != "last" else []
     how += ["centered"] * (given.centering == "corpus") + ["no norm"] * (given.final_norm == "raw")
     return read, ", ".join(how + ["no sink"] * (given.sink == "drop"))
+
+
+def describe_readout(readout: str) -> str:
+    """Return a readout, given by its full name, in words.
+
+    >>> describe_readout("one-word/last/raw/keep/corpus")
+    'one-word prompt, centered, no norm'
+    """
+    return ", ".join(filter(None, row_words(readout)))
 
 
 def _split(text: str) -> tuple[str, list[str]]:

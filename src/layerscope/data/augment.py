@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from layerscope.data.workers import WorkerPool, cores_here
 from layerscope.errors import InvalidValueError, UnknownNameError
-from layerscope.extras import MissingExtraError
+from layerscope.extras import missing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -281,7 +281,7 @@ def _nlpaug_steps() -> tuple[Any, ...]:
         import nlpaug.augmenter.char as characters
         import nlpaug.augmenter.word as words
     except ImportError as error:
-        raise MissingExtraError("the nlpaug augmenter", "augment") from error
+        raise missing("nlpaug") from error
     return words.SplitAug(), characters.RandomCharAug(), characters.KeyboardAug()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from layerscope.core.conventions import LAYER
 from layerscope.core.formatting import describe_size
-from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.runs import MARKER
 from layerscope.core.statistics import Interval
 from layerscope.errors import clean_name, one_line, printable
@@ -108,14 +108,19 @@ def parameters_of(folder: Path) -> int:
 
 def model_card(facts: Mapping[str, Any]) -> str:
     """README.md from what layerscope.json holds."""
+    base = facts["base"]
+    weights = (base.get("trained") or {}).get("base") or base["weights_sha256"]
     parts = [
         front_lines(facts),
-        _title(facts),
-        _use(facts),
-        _evidence(facts),
+        *_title(facts),
+        *_use(facts),
+        "## Evidence",
+        *_evidence(facts),
         *(FORMATS.get(name).card(written) for name, written in facts.get("formats", {}).items()),
-        _verified(facts),
-        _conventions(facts),
+        "## Verified",
+        *_verified(facts["verification"]),
+        _cut_words(facts),
+        f"Weights of the base: sha256 `{weights}`. Every convention is in `layerscope.json`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -124,9 +129,7 @@ def front_lines(facts: Mapping[str, Any]) -> str:
     """The lines at the head of a model card that the hub reads."""
     from huggingface_hub import ModelCardData
 
-    name = str(facts["license"])
-    if name == UNKNOWN:
-        name = "unknown"
+    name = "unknown" if facts["license"] == UNKNOWN else str(facts["license"])
     data = ModelCardData(
         license=name if " " in name else name.lower(),
         base_model=facts["base"]["title"],
@@ -137,25 +140,23 @@ def front_lines(facts: Mapping[str, Any]) -> str:
     return f"---\n{data.to_yaml(line_break=None)}\n---"
 
 
-def _title(facts: Mapping[str, Any]) -> str:
-    base, blocks = facts["base"], facts["blocks"]
-    norm = {
-        "applied": "with the final norm",
-        "raw": "without the final norm",
-        "none": "which has no final norm",
-    }[facts["final_norm"]]
+def _title(facts: Mapping[str, Any]) -> list[str]:
+    base, layer = facts["base"], facts["layer"]
     lines = [
-        f"# {base['title']} at layer {facts['layer']}",
-        "",
-        f"Sentence embeddings from layer {facts['layer']} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}),",
-        f"{norm}, read as `{facts['readout']}`. {_kept(blocks)}",
-        f"{size_in_words(facts)}, {describe_size(facts['bytes'])}.",
+        f"# {base['title']} at layer {layer}",
+        f"Sentence embeddings from layer {layer} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}), "
+        f"read as `{facts['readout']}`: {_blocks(facts['blocks'])}. {size_in_words(facts)}, {describe_size(facts['bytes'])}.",
+        f"License of the base model: {facts['license']}.",
     ]
-    if blocks["filler"]:
-        lines.append(
-            "One pass-through block of zeros follows them: without it the layer could only be read with the final norm."
+    if facts["head"]:
+        fitted = (
+            "trained with the blocks"
+            if base.get("trained")
+            else f"fitted on {facts['centered_on']}"
         )
-    lines += ["", f"License of the base model: {facts['license']}."]
+        lines.append(f"A linear map to {facts['head']} numbers is applied ({fitted}).")
+    elif facts["centered_on"]:
+        lines.append(f"The mean over {facts['centered_on']} is subtracted.")
     if base.get("trained"):
         trained = base["trained"]
         lines.append(
@@ -163,200 +164,118 @@ def _title(facts: Mapping[str, Any]) -> str:
         )
     if base.get("quantization"):
         lines.append(f"Its weights were quantized ({base['quantization']}) in their source.")
-    return "\n".join(lines)
-
-
-def _kept(blocks: Mapping[str, Any]) -> str:
-    gone = blocks["of"] - blocks["kept"]
-    if not gone:
-        return f"All {blocks['of']} blocks are kept:"
-    return f"The first {blocks['kept']} blocks are kept, {'the last one is' if gone == 1 else f'the other {gone} are'} removed:"
+    return lines
 
 
 def size_in_words(facts: Mapping[str, Any]) -> str:
     """How large an export is beside the model that it was cut from; if it is not smaller, why
     not."""
     own, whole = facts["parameters"] / 1e6, facts["base"]["parameters"] / 1e6
-    if facts["parameters"] < facts["base"]["parameters"]:
+    if own < whole:
         return f"{own:.1f} M parameters instead of {whole:.1f} M"
     why = "every block is needed"
     if facts["blocks"]["filler"]:
-        why = "a block of zeros takes the place of the next one; an earlier layer, or one read with the final norm, is smaller"
+        why = "a block of zeros takes the place of the next one"
     return f"{own:.1f} M parameters, no fewer than the whole model ({why})"
 
 
-def _use(facts: Mapping[str, Any]) -> str:
-    lines = [
-        "## Use", "", "```python", "from sentence_transformers import SentenceTransformer", "",
-        'model = SentenceTransformer("path/to/this/folder")',
-        'vectors = model.encode(["A text.", "Another text."])', "```",
-    ]  # fmt: skip
+def _use(facts: Mapping[str, Any]) -> list[str]:
     template, sides = facts["template"], facts.get("sides")
+    call = 'vectors = model.encode(["A text.", "Another text."])'
+    lines = []
     if sides:
-        lines[-2] = (
-            'documents, query = model.encode_document(["A text.", "Another text."]), model.encode_query("A question?")'
-        )
-        lines += [
-            "",
-            "Queries and documents are read differently: each has a prompt in `config_sentence_transformers.json`",
-        ]
-        each = ", and is centered on the mean of its own side" if facts["centered_on"] else ""
+        call = 'documents, query = model.encode_document(["A text.", "Another text."]), model.encode_query("A question?")'
         prompts = ", ".join(
             f"{name}: `{' '.join(side['prompt'].split())}`" for name, side in sides.items()
         )
-        lines.append(f"({prompts}){each}. Plain `encode` is for documents.")
+        each = " and its own head or mean" if facts["centered_on"] else ""
+        lines.append(
+            f"Queries and documents are read differently: each side has a prompt ({prompts}){each}. "
+            "Plain `encode` is for documents."
+        )
     elif template["pattern"] != "{text}":
-        lines += [
-            "",
-            f"The tokenizer itself puts every text into `{template['pattern']}`: give plain texts.",
-        ]
+        lines.append(
+            f"The tokenizer itself puts every text into `{template['pattern']}`: give plain texts. An empty text, or one that "
+            "spells a special token of the tokenizer, is not framed as others are."
+        )
         if not template["exact_when_cut"]:
-            lines += [
-                f"A text too long for {facts['max_length']} tokens loses `{template['joined']}`, the part of the template that",
-                "joins its end; the rest of the template is never cut.",
-            ]
-        lines += [
-            "An empty text, or one that spells a special token of the tokenizer, is not framed as others are."
-        ]
-    lines += [
-        "",
-        f"Texts are cut to {facts['max_length']} tokens. With plain transformers: `AutoModel`, `{facts['state']}`.",
-    ]
-    if facts["state"] != "last_hidden_state":
-        lines += [
-            "sentence-transformers reads that state through `modality_config` (tested with 6.2)."
-        ]
-    return "\n".join(lines)
-
-
-def _evidence(facts: Mapping[str, Any]) -> str:
-    evidence = facts.get("evidence")
-    if not evidence and facts.get("why"):
-        return f"## Evidence\n\n{facts['why']}"
-    if not evidence:
-        return "## Evidence\n\nNo run was given when this folder was made: how good this layer is was not measured here."
-    choice, rows = evidence["choice"], evidence["scores"]
-    lines = ["## Evidence"]
-    if rows:
-        lines += ["", *_scores(facts["layer"], rows)]
-    else:
-        lines += [
-            "",
-            "No scores were given when this folder was made: how good this layer is was not measured here.",
-        ]
-    if choice is not None:
-        lines += [
-            "",
-            f"Chosen by layerscope (rule `{choice['rule']}`): {Choice.from_json(choice).headline()} {choice['reason']}",
-        ]
-    if choice is not None and rows:
-        lines += [
-            "",
-            "The choice was made on these very tasks, so the scores above are on the high side.",
-        ]
-    return "\n".join([*lines, *(f"\n{note}" for note in evidence["notes"])])
-
-
-def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A row per task. What the layer gains and what the readout gains are separate columns."""
-    head = [
-        "task",
-        "items",
-        f"layer {layer}",
-        "last layer, same readout",
-        "gain of the layer (95 % interval)",
-    ]
-    usual = any(row["default_last"] is not None for row in rows)
-    if usual:
-        head += [f"last layer, {DEFAULT_READOUT}", "gain of the readout"]
-    lines = [
-        "MTEB main scores × 100, measured with layerscope on the base model:",
-        "",
-        _row(head),
-        _row(["---"] * len(head)),
-    ]
-    for row in rows:
-        task = f"{row['task']} ({row['split']})"
-        cells = [
-            task,
-            row["items"] or "",
-            f"**{row['score']:.2f}**",
-            f"{row['last']:.2f}",
-            _gain(row),
-        ]
-        if usual:
-            known = row["default_last"] is not None
-            cells += (
-                [f"{row['default_last']:.2f}", f"{row['gain_readout']:+.2f}"] if known else ["", ""]
+            lines.append(
+                f"A text too long for {facts['max_length']} tokens loses `{template['joined']}`, the part of the template that "
+                "joins its end; the rest of the template is never cut."
             )
-        lines.append(_row(cells))
-    return lines
+    state = f"Texts are cut to {facts['max_length']} tokens. With plain transformers: `AutoModel`, `{facts['state']}`."
+    if facts["state"] != "last_hidden_state":
+        state += (
+            " sentence-transformers reads that state through `modality_config` (tested with 6.2)."
+        )
+    code = [
+        "```python",
+        "from sentence_transformers import SentenceTransformer\n",
+        'model = SentenceTransformer("path/to/this/folder")',
+        call,
+        "```",
+    ]
+    return ["## Use", "\n".join(code), *lines, state]
+
+
+def _evidence(facts: Mapping[str, Any]) -> list[str]:
+    evidence = facts.get("evidence")
+    if not evidence:
+        return [facts.get("why") or _UNMEASURED]
+    choice, rows = evidence["choice"], evidence["scores"]
+    lines = [_scores(facts["layer"], rows) if rows else _UNMEASURED]
+    if choice is not None:
+        lines.append(
+            f"Chosen by layerscope (rule `{choice['rule']}`): {Choice.from_json(choice).headline()} {choice['reason']}"
+        )
+        if rows:
+            lines.append(
+                "The choice was made on these very tasks, so the scores above are on the high side."
+            )
+    return [*lines, *evidence["notes"]]
+
+
+_UNMEASURED = (
+    "No scores were given when this folder was made: how good this layer is was not measured here."
+)
+
+
+def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A row per task. What the layer gains and what the readout gains are separate columns."""
+    head = ["task", "items", f"layer {layer}", "last layer, same readout", "gain of the layer (95 %)",
+            f"last layer, {DEFAULT_READOUT}", "gain of the readout"]  # fmt: skip
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        cells = [f"{row['task']} ({row['split']})", row["items"] or "", f"**{row['score']:.2f}**"]
+        cells += [f"{row['last']:.2f}", _gain(row), "", ""]
+        if row["default_last"] is not None:
+            cells[-2:] = [f"{row['default_last']:.2f}", f"{row['gain_readout']:+.2f}"]
+        lines.append(cells)
+    table = "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+    return f"MTEB main scores × 100, measured with layerscope on the base model:\n\n{table}"
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    found = Interval.from_row(row, "gain")
-    return str(found) if found.known else f"{found.value:+.2f}"
+    gain = Interval.from_row(row, "gain")
+    return str(gain) if gain.known else f"{gain.value:+.2f}"
 
 
-def _verified(facts: Mapping[str, Any]) -> str:
-    v = facts["verification"]
-    with_versions = ", ".join(f"{name} {version}" for name, version in v["versions"].items())
-    lines = [
-        "## Verified",
-        "",
-        f"Reloaded in a fresh process without layerscope ({with_versions}) and compared with the states captured from the",
-        f"whole model on {v['texts']} texts, {v['cut_texts']} of them too long for {facts['evaluated_max_length']} tokens:",
-        f"the largest cosine distance is {v['cosine_distance']:.1e} (allowed: {v['tolerance']:.0e}). Token states through",
-        f"`AutoModel` differ by at most {v['state_error']:.1e} of their length.",
+def _verified(v: Mapping[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in v["versions"].items())
+    return [
+        f"Reloaded in a fresh process without layerscope ({versions}) and compared with the states of the whole model on "
+        f"{v['texts']} texts, {v['cut_texts']} of them cut: the largest cosine distance is {v['cosine_distance']:.1e} (allowed: "
+        f"{v['tolerance']:.0e}), and token states through `AutoModel` differ by at most {v['state_error']:.1e} of their length."
     ]
-    if told := _cut_words(facts):
-        lines.append(
-            f"{told[:1].upper()}{told[1:]}: they are up to {v['cut_distance']:.1e} away from what an evaluation gives them."
-        )
-    return "\n".join(lines)
 
 
 def _cut_words(facts: Mapping[str, Any]) -> str:
     """How texts that an evaluation cuts are read otherwise here; empty where they are not."""
-    v = facts["verification"]
+    v, evaluated, now = facts["verification"], facts["evaluated_max_length"], facts["max_length"]
     if v["cut_distance"] is None or v["cut_distance"] <= v["tolerance"]:
         return ""
-    evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-    read = (
-        f"are read up to {now} tokens here"
-        if now > evaluated
-        else "lose a token at the template's end here"
-    )
-    return f"texts too long for the {evaluated} tokens of an evaluation {read}"
-
-
-def _conventions(facts: Mapping[str, Any]) -> str:
-    base = facts["base"]
-    weights = (base.get("trained") or {}).get("base") or base["weights_sha256"]
-    centered = (
-        f"the mean over {facts['centered_on']} is subtracted" if facts["centered_on"] else "none"
-    )
-    if facts.get("head") and base.get("trained"):
-        centered = (
-            f"none; a linear map to {facts['head']} numbers, trained with the blocks, is applied"
-        )
-    elif facts.get("head"):
-        centered += (
-            f", then a linear map to {facts['head']} numbers, fitted on the same texts, is applied"
-        )
-    lines = [
-        "## Conventions",
-        "",
-        f"- {facts['layer_convention'][0].upper()}{facts['layer_convention'][1:]}. Here: {facts['layer']} of {base['n_blocks']}.",
-        f"- Modules: {' → '.join(facts['modules'])}. Pooling: {Readout.parse(facts['readout']).pooling}. Centering: {centered}.",
-        f"- Scaled to length 1: {'yes' if facts['unit_length'] else 'no'}. Weights: {base['dtype']}.",
-        f"- Weights of the base: sha256 `{weights}`. All details: `layerscope.json`.",
-    ]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[Any]) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+    read = f"are read up to {now} tokens" if now > evaluated else "lose a token of the template"
+    return f"Texts too long for the {evaluated} tokens of an evaluation {read} here."
 
 
 UNKNOWN = "unknown: check the base model's"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.readout import Readout, row_words
+from layerscope.core.readout import Readout, describe_readout
 from layerscope.data.corpus import columns_beside
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.grid import StoredCandidates
@@ -36,7 +36,7 @@ def map_of_choice(
         return candidates.vectors(readout)[:, : len(texts)]
 
     own = chosen.readout if kept_default else Readout()
-    readings = [Vectors(TODAY, _says(own), layers, model.n_blocks, at_layers(own))]
+    readings = [Vectors(TODAY, describe_readout(own.name), layers, model.n_blocks, at_layers(own))]
     if trained:
         readings.append(
             Vectors(
@@ -49,7 +49,13 @@ def map_of_choice(
         )
     elif not kept_default:
         readings.append(
-            Vectors(BETTER, _says(chosen.readout), layers, chosen.layer, at_layers(chosen.readout))
+            Vectors(
+                BETTER,
+                describe_readout(chosen.readout.name),
+                layers,
+                chosen.layer,
+                at_layers(chosen.readout),
+            )
         )
     columns = columns_beside(sample.facts.get("source") or {}, texts)
     keys = [text_key(text) for text in texts]
@@ -60,8 +66,3 @@ def map_of_choice(
         "columns": columns,
     }
     return make_map(model.name, sample.name, model.n_blocks, readings, **given)
-
-
-def _says(readout: Readout) -> str:
-    """How a text is read, in words."""
-    return ", ".join(filter(None, row_words(readout.name)))

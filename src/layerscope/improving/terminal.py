@@ -10,7 +10,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.core.readout import how_read
+from layerscope.core.readout import describe_readout
 from layerscope.core.templates import names_of
 from layerscope.improving.choose import front
 from layerscope.improving.result import Improved
@@ -203,7 +203,7 @@ def _front_lines(result: Improved) -> list[tuple[str, str]]:
     if len(found) > _SHOWN:
         found = found.iloc[np.unique(np.linspace(0, len(found) - 1, _SHOWN).round().astype(int))]
     rows = [
-        f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {how_read(str(row.readout))})"
+        f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {describe_readout(str(row.readout))})"
         for row in found.itertuples()
     ]
     evidence = result.manifest["evidence"]
@@ -213,7 +213,7 @@ def _front_lines(result: Improved) -> list[tuple[str, str]]:
     other = evidence.get("as_good")
     if other:
         cost = result.manifest["evidence"]["relative_cost"]
-        told = f"layer {other['layer']}, {how_read(other['readout'])}: as good within the noise, "
+        told = f"layer {other['layer']}, {describe_readout(other['readout'])}: as good within the noise, "
         told += f"{1 - other['relative_cost'] / cost:.0%} cheaper ({other['relative_cost']:.2f} × instead of {cost:.2f} ×)"
         lines.append(
             ("cheaper", f"{told}. To take it: budget={other['relative_cost'] + 0.005:.2f}")

@@ -9,15 +9,6 @@ from layerscope.core.templates import SLOT, get_template
 from layerscope.improving.result import Improved
 from layerscope.selection.judges.agreement import NEIGHBORS
 
-_OFTEN = (
-    (1.22, 1.28, "a quarter more often than today"), (1.3, 1.37, "a third more often than today"),
-    (1.45, 1.55, "half again as often as today"), (1.8, 1.95, "nearly twice as often as today"),
-    (1.95, 2.1, "twice as often as today"), (2.9, 3.1, "three times as often as today"),
-)  # fmt: skip
-_SHARES = (
-    (0.24, 0.26, "a quarter of"), (0.32, 0.345, "a third of"), (0.48, 0.52, "half of"), (0.65, 0.68, "two thirds of"),
-    (0.74, 0.76, "three quarters of"), (1.95, 2.05, "twice"),
-)  # fmt: skip
 _CLEARLY = 1.05
 """A ratio that is told has to be more than this; what rounds to "1.0 ×" is no improvement."""
 
@@ -67,18 +58,6 @@ def page_words(result: Improved) -> list[str]:
     return [sentence(result), *right, numbers, parts]
 
 
-def often(ratio: float) -> str:
-    """A ratio of how often something happens, as people say it.
-
-    >>> often(1.5), often(1.62), often(2.0)
-    ('half again as often as today', '1.6 × as often as today', 'twice as often as today')
-    """
-    return next(
-        (words for low, high, words in _OFTEN if low <= ratio < high),
-        f"{ratio:.1f} × as often as today",
-    )
-
-
 def _doing(readout: Readout, layer: int, blocks: int) -> str:
     at = "the last layer" if layer == blocks else f"layer {layer} of {blocks}"
     if readout.centering == HEAD:
@@ -107,7 +86,7 @@ def _ratio(evidence: dict[str, Any]) -> float | None:
 def _effect(evidence: dict[str, Any]) -> str:
     ratio = _ratio(evidence)
     if ratio is not None:
-        return f"finds the right neighbors {often(ratio)}"
+        return f"finds the right neighbors {ratio:.1f} × as often as today"
     return f"raises the {evidence['score_name']} from {evidence['before']:.3f} to {evidence['after']:.3f}"
 
 
@@ -117,8 +96,7 @@ def _cost(evidence: dict[str, Any]) -> str:
         return ""
     if 0.95 <= cost <= 1.05:
         return ", at today's computation"
-    share = next((words for low, high, words in _SHARES if low <= cost < high), f"{cost:.2f} ×")
-    return f", at {share} today's computation"
+    return f", at {cost:.2f} × today's computation"
 
 
 def right_neighbors(evidence: dict[str, Any]) -> list[str]:

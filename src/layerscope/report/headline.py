@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from layerscope.core.readout import how_read
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.profiling.run import EntropyValley
-from layerscope.report.sections.evaluation import gain_parts
 from layerscope.report.sources import Block, Curves, Scores
 from layerscope.selection import Choice, select
 
@@ -149,10 +147,9 @@ def page_headline(
             weight = 1.0 + (gain or 0.0)
         parts += _valley_words(own_curves, with_numbers=not own_scores)
         if chosen is not None and not own_scores:
-            parts.append(_choice_words(chosen))
+            parts.append(f"without labels: {_told(chosen)}")
         if parts:
-            between = ", " if parts[0].startswith("layer ") else ": "
-            parts[0] = f"{model}{between}{parts[0]}" if several else parts[0]
+            parts[0] = f"{model}: {parts[0]}" if several else parts[0]
             said.append((weight, parts))
     said.sort(key=lambda item: -item[0])
     rest_of = [block for block in blocks if block.words and improved.get(block.model) is not block]
@@ -209,7 +206,7 @@ def score_words(score: Scores, chosen: Choice | None = None) -> list[str]:
         why = (
             [chosen.reason.removesuffix(".")] if chosen.abstained and chosen.reason else []
         )  # too long for a headline
-        return [chosen_words(chosen, score.reference, _where(score)), *why]
+        return [f"{_told(chosen)}, {_where(score)}", *why]
     given = (
         chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None
     )
@@ -225,10 +222,7 @@ def score_words(score: Scores, chosen: Choice | None = None) -> list[str]:
         told = f"layer {gain.layer} of {score.n_blocks} has {gain.gain:+.1f}{sure}"
         return [f"no layer is clearly better than the last {_where(score)}: {told}"]
     told = f"layer {gain.layer} of {score.n_blocks}: {gain.gain:+.1f}{sure} {_where(score)} over the last layer"
-    return [
-        f"{told}{_blocks_of(gain.layer, gain.last)}"
-        + ("" if sure else ", without an interval to judge it by")
-    ]
+    return [told + ("" if sure else ", without an interval to judge it by")]
 
 
 def measured_words(score: Scores, chosen: Choice) -> list[str]:
@@ -253,69 +247,9 @@ def _where(score: Scores) -> str:
     return f"on {score.tasks[0]}" if len(score.tasks) == 1 else f"on average over {score.mean_says}"
 
 
-def chosen_words(mark: Choice, reference: str, where: str) -> str:
-    """A choice from measured scores, in the numbers of the selection itself."""
-    blocks = mark.layers
-    if mark.abstained:
-        return f"no layer is clearly better than the last, {blocks} of {blocks}, {where}"
-    same = mark.readout in (None, reference)
-    if mark.layer == blocks and same:
-        number = "" if mark.after is None else f" ({mark.after:.1f})"
-        earlier = [layer for layer in mark.tied if layer != blocks]
-        tied = (
-            f"; layer {min(earlier)} ties with it{_blocks_of(min(earlier), blocks)}"
-            if earlier
-            else ""
-        )
-        return f"the last layer, {blocks} of {blocks}, is the best {where}{number}{tied or ', and no earlier one ties with it'}"
-    gain = "" if mark.expected_gain is None else f"{mark.expected_gain:+.1f} "
-    interval = ", without an interval to judge it by"
-    if mark.ci_low is not None and mark.ci_high is not None and mark.ci_low < mark.ci_high:
-        interval = f" (95 %: {mark.ci_low:+.1f} to {mark.ci_high:+.1f})"
-    saved = _blocks_of(mark.layer, blocks)
-    if same:
-        return f"layer {mark.layer} of {blocks}: {gain}{where} over the last layer{interval}{saved}"
-    parts = gain_words(mark)
-    read = how_read(str(mark.readout), reference)
-    return f"layer {mark.layer} of {blocks}, {read}: {gain}{where}{interval}{saved}{f': {parts}' if parts else ''}"
-
-
-def gain_words(mark: Choice) -> str:
-    """Where a gain comes from.
-
-    >>> from layerscope.core.statistics import Interval
-    >>> gain_words(Choice(26, "one-word/last/raw/keep/none", gain_readout=Interval(43.4), gain_layer=Interval(0.4)))
-    'template +43.4, layer +0.4'
-    """
-    if mark.gain_readout is None or mark.gain_layer is None or mark.readout is None:
-        return ""
-    return gain_parts(mark.readout, mark.gain_readout.value, mark.gain_layer.value)
-
-
-def _choice_words(mark: Choice) -> str:
-    """A choice that rests on no scores of this model."""
-    if mark.layer == mark.layers:
-        return f"without labels the last layer, {mark.layer} of {mark.layers}, is the safe choice"
-    text = f"without labels the best guess is layer {mark.layer} of {mark.layers}"
-    if mark.expected_gain is None:
-        return text
-    text += f": {mark.expected_gain:+.1f} expected over the last layer"
-    if mark.ci_low is not None and mark.ci_high is not None and mark.risk_of_loss is not None:
-        text += f" (95 %: {mark.ci_low:+.1f} to {mark.ci_high:+.1f}), at {100 * mark.risk_of_loss:.0f} % risk of a loss"
-    return text
-
-
-def _blocks_of(layer: int, last: int) -> str:
-    if layer <= 0:
-        return " with no block at all"
-    ratio = last / layer
-    if ratio < 1.15:
-        return ""
-    return (
-        f" with {ratio:.0f} × fewer blocks"
-        if ratio >= 2.95
-        else f" with {ratio:.1f} × fewer blocks"
-    )
+def _told(choice: Choice) -> str:
+    """Return what a choice says of itself, without the model's name."""
+    return replace(choice, model="").headline().removesuffix(".")
 
 
 def _valley_words(curves: Sequence[Curves], with_numbers: bool) -> list[str]:
