@@ -7,8 +7,7 @@ import types
 
 import pytest
 
-from layerscope.improving.stages import announce
-from layerscope.progress import Bar, Silent, progress_bar
+from layerscope.progress import Bar, Silent, announce, progress_bar
 
 
 @pytest.fixture(autouse=True)

@@ -32,8 +32,12 @@ class Bar:
     """tqdm's bar on stderr, the same in a terminal and in a notebook; a stage that is over leaves
     nothing behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: bool = True) -> None:
+        """Where nobody has `watched` it, in a log, the bar is written twice a minute, and stays."""
         self._bar: Any = None
+        self._options: dict[str, Any] = {"leave": False, "dynamic_ncols": True}
+        if not watched:
+            self._options = {"mininterval": 30.0, "ncols": 100}
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
         """A new stage of `total` units, `done` of which are finished already."""
@@ -42,7 +46,7 @@ class Bar:
         self.close()
         name, _, unit = label.partition("|")
         self._bar = tqdm(
-            desc=printable(name), total=total, initial=done, unit=f" {unit}", leave=False, dynamic_ncols=True, file=sys.stderr,
+            desc=printable(name), total=total, initial=done, unit=f" {unit}", file=sys.stderr, **self._options
         )  # fmt: skip
 
     def advance(self, units: int) -> None:
@@ -57,21 +61,29 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(show: bool | Progress | None = None) -> Iterator[Progress]:
-    """A bar on stderr; by default only where a person is likely to look (a terminal or a notebook).
+def progress_bar(show: bool | Progress | None = None, always: bool = False) -> Iterator[Progress]:
+    """A bar on stderr; by default only where a person is likely to look (a terminal or a notebook),
+    or `always`.
 
     A bar that is given is used as it is: work inside other work shows its stages on the same line.
     """
+    watched = sys.stderr.isatty() or in_notebook()
     if show is not None and not isinstance(show, bool):
         yield show
-    elif show is False or (show is None and not (sys.stderr.isatty() or in_notebook())):
-        yield Silent()
-    else:
-        bar = Bar()
+    elif show or (show is None and (watched or always)):
+        bar = Bar(watched)
         try:
             yield bar
         finally:
             bar.close()
+    else:
+        yield Silent()
+
+
+def announce(bar: Progress, text: str) -> None:
+    """Print a line of its own on stderr, wherever progress is shown."""
+    if not isinstance(bar, Silent):
+        print(text, file=sys.stderr, flush=True)
 
 
 def in_notebook() -> bool:

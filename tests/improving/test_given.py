@@ -153,18 +153,6 @@ def test_a_pretrained_model_is_not_called_untrained(llama) -> None:
     assert llama.identity["untrained"] is False
 
 
-def test_an_encoder_whose_texts_are_all_alike_is_not_called_trained_for_embeddings() -> None:
-    from layerscope.core.readout import Readout
-    from layerscope.improving.record import left_alone
-
-    model = untrained()
-    model.identity |= {"untrained": False, "sentence_encoder": True}
-    assert "training for embeddings leaves less" in left_alone(model, Readout(), 0.9)[1].reason
-    assert "as such training leaves them" in left_alone(model, Readout(), 0.1)[1].reason
-    model.identity["exported"] = "x, read at layer 2"
-    assert "export of layerscope already" in left_alone(model, Readout(), 0.1)[1].reason
-
-
 def test_costs_count_the_block_of_zeros() -> None:
     from layerscope.improving.choose import relative_costs
 

@@ -103,7 +103,6 @@ def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
     assert evidence["teacher"].startswith("the one-word prompt at layer")
     assert evidence["relative_cost"] == pytest.approx(2 / 3)
     assert loaded.manifest["texts"]["centered_on"]["texts"] == 300
-    assert "ridge regression" in loaded.manifest["conventions"]["head"]
     assert "linear map" in (out / "README.md").read_text(encoding="utf-8")
     assert "through a head" in str(loaded)
     with pytest.raises(LayerscopeError, match="goes through a head, which `improve` fits"):

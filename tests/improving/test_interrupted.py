@@ -16,7 +16,6 @@ from layerscope.evaluation.encode import EncodePass
 from layerscope.exporting import cutting, job, verifying
 from layerscope.improving import Improved
 from layerscope.improving.chosen import working_folder
-from layerscope.improving.stages import StageLines
 from layerscope.models import LoadedModel
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
@@ -145,13 +144,6 @@ def test_what_is_there_is_refused_before_anything_is_read(tmp_path: Path) -> Non
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
         layerscope.improve("a-model-that-does-not-exist", TEXTS, out=tmp_path / "better")
     assert left_in(tmp_path) == ["better"]
-
-
-def test_stage_lines_tell_what_a_resumed_run_has_already(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    StageLines().begin("centering|texts", 100, 40)
-    assert capsys.readouterr().err == "centering: 60 texts to do, 40 are there already\n"
 
 
 @pytest.fixture(scope="module")

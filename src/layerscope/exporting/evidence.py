@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.core.conventions import Reading
 from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.readout import READOUT_COLUMNS, Readout
+from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
@@ -170,40 +169,28 @@ class ExportEvidence:
         """
         if not isinstance(self.run, Evaluation):
             return []
-        gains = self.run.gains
-        same = gains[
-            (gains[READOUT_COLUMNS] == pd.Series(readout.__dict__)[READOUT_COLUMNS]).all(axis=1)
-        ]
-        default = gains[
-            (gains[READOUT_COLUMNS] == pd.Series(Readout().__dict__)[READOUT_COLUMNS]).all(axis=1)
-        ]
+        keys = ["task", "split", "subset"]
+        gains = self.run.gains.assign(readout=readout_names(self.run.gains))
+        last = gains.loc[gains.groupby([*keys, "readout"])["layer"].idxmax()]
+        usual = last[last["readout"] == DEFAULT_READOUT].set_index(keys)["score"]
+        lasts: Any = last[last["readout"] == readout.name].set_index(keys)
         rows = []
-        for (task, split, subset), group in same.groupby(["task", "split", "subset"], sort=False):
-            here = group[group["layer"] == layer]
-            if here.empty:
-                continue
-            one, last = here.iloc[0], group.iloc[int(group["layer"].argmax())]
-            usual = default[
-                (default["task"] == task)
-                & (default["split"] == split)
-                & (default["subset"] == subset)
-            ]
-            top = usual.iloc[int(usual["layer"].argmax())] if len(usual) else None
-            facts = self.run.manifest["tasks"].get(task, {})
+        for one in gains[(gains["readout"] == readout.name) & (gains["layer"] == layer)].to_dict(
+            "records"
+        ):
+            key = (one["task"], one["split"], one["subset"])
+            own, default = 100 * float(lasts.at[key, "score"]), usual.get(key)
+            before = None if default is None else 100 * float(default)
             rows.append(
                 {
-                    "task": task,
-                    "split": split,
-                    "subset": subset,
-                    "items": facts.get("items"),
+                    **dict(zip(keys, key, strict=True)),
+                    "items": self.run.manifest["tasks"].get(key[0], {}).get("items"),
                     "score": 100 * float(one["score"]),
-                    "last_layer": int(last["layer"]),
-                    "last": 100 * float(last["score"]),
+                    "last_layer": int(lasts.at[key, "layer"]),
+                    "last": own,
                     **{name: 100 * float(one[name]) for name in ("gain", *INTERVAL)},
-                    "default_last": None if top is None else 100 * float(top["score"]),
-                    "gain_readout": None
-                    if top is None
-                    else 100 * (float(last["score"]) - float(top["score"])),
+                    "default_last": before,
+                    "gain_readout": None if before is None else own - before,
                 }
             )
         return rows

@@ -10,8 +10,7 @@ from layerscope.improving.choose import KEPT, SCREEN
 from layerscope.improving.grid import by_template
 from layerscope.improving.judging import Panel, parts_of
 from layerscope.improving.sample import Reader, Sample
-from layerscope.improving.stages import announce
-from layerscope.progress import Progress
+from layerscope.progress import Progress, announce
 
 
 @dataclass(frozen=True)

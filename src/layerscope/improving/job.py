@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,7 +21,7 @@ from layerscope.blocks.result import FasterEncoder
 from layerscope.cache import cache_dir
 from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.heads import LEAST_TEXTS, unit
+from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import model_key
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST
@@ -74,14 +75,13 @@ from layerscope.improving.record import (
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.speed import compare_speeds
-from layerscope.improving.stages import stages
 from layerscope.improving.student import BUDGET
 from layerscope.loggers import OnRows
 from layerscope.maps import LayerMap
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
-from layerscope.progress import Progress
+from layerscope.progress import Progress, progress_bar
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
@@ -175,7 +175,9 @@ def improve(
         "offline": offline,
         "progress": progress,
     }
-    command = Command("improve", options, **ways, show=stages, function=improve)
+    command = Command(
+        "improve", options, **ways, show=partial(progress_bar, always=True), function=improve
+    )
     if budget is not None and not budget > 0:
         raise InvalidValueError(
             f"a budget is a share of today's computation per text above 0, such as 0.3, not {budget:g}."
@@ -619,10 +621,7 @@ class ImproveJob:
             self.reader.spaces, [readout], self.reader.layers, {TEXTS: self.sample.texts}
         )
         vectors = candidates.vectors(readout)[-1]
-        cosines = unit(vectors) @ unit(vectors).T
-        evidence, choice = left_alone(
-            self.model, readout, float(cosines[np.triu_indices(len(cosines), 1)].mean()), why
-        )
+        evidence, choice = left_alone(self.model, readout, why)
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         chosen = Chosen(self.model, self.reader, readout, blocks)
         made = map_of_choice(self.model, self.sample, candidates, chosen, vectors, True)

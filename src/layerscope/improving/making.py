@@ -33,10 +33,9 @@ from layerscope.improving.judging import Panel
 from layerscope.improving.record import Settings
 from layerscope.improving.sample import Reader, Sample
 from layerscope.improving.speed import encoder_seconds
-from layerscope.improving.stages import announce
 from layerscope.improving.student import MINUTES, train_student
 from layerscope.loggers import OnRows
-from layerscope.progress import Progress
+from layerscope.progress import Progress, announce
 from layerscope.selection.labels.read import Labeled
 from layerscope.store import atomic
 

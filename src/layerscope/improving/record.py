@@ -5,28 +5,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.heads import PENALTY
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
-from layerscope.improving.choose import CHEAPER_WITHIN, SECOND
 from layerscope.improving.fitting import Fitted
 from layerscope.improving.judging import Panel
 from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
-from layerscope.selection.evidence import ISOTROPIC
-from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store import RunFolder
 from layerscope.store.folder import config_key, is_complete
 from layerscope.version import VERSION
-
-_SEARCHED = "half of the queries choose; the others, resampled, tell whether there is a gain, and how much, 95 % given that"
-"""Where a run's configuration has the version that made it."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +54,13 @@ class Settings:
             if self.labels is None
             else hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
         )
+        texts = {"fingerprint": sample.facts["fingerprint"], "kept": self.texts}
         return {
+            **asdict(self),
             "model": model_key(model.identity),
-            "texts": {"fingerprint": sample.facts["fingerprint"], "sample": self.sample},
-            "templates": list(self.templates),
-            "judge": self.judge,
+            "texts": texts,
             "labels": labels,
-            "budget": self.budget,
-            "max_length": self.max_length,
-            "seed": self.seed,
-            "center_on": self.center_on,
-            "time": self.time,
-            "train": self.train,
             "layerscope": VERSION,
-            **({} if self.texts else {"map": "no texts"}),
-            **({} if self.search is None else {"search": self.search}),
         }
 
 
@@ -148,30 +133,23 @@ def told(
 
 
 def left_alone(
-    model: LoadedModel, readout: Readout, cosine: float, why: str = ""
+    model: LoadedModel, readout: Readout, why: str = ""
 ) -> tuple[dict[str, Any], Choice]:
-    """Evidence and choice where no judge is asked: an encoder keeps its readout (`cosine`: of
-    texts), any model if `why`."""
+    """Evidence and choice where no judge is asked: an encoder keeps its readout, any model if
+    `why`."""
     blocks, identity = model.n_blocks, model.identity
     evidence = {
         "judge": "none was asked", "score_name": "", "candidates": 0, "tied": 1, "kept_default": True,
         "today": f"layer {blocks} under {readout.name}", "changed_neighbors": 0.0,
     }  # fmt: skip
-    if why:
-        reason = why
-    elif identity.get("untrained"):
-        reason = "its weights are as before any training, whatever its folder says: no reading of it means anything."
-    elif identity.get("exported"):
-        reason = f"it is an export of layerscope already ({identity['exported']}). Improve the model that it was cut from."
-    elif cosine >= ISOTROPIC:
-        reason = (
-            f"it comes with a pipeline for sentence embeddings, which stays. The mean cosine of these texts is {cosine:.2f}, and "
-            "training for embeddings leaves less: compare it with another encoder before you rely on it."
+    reason = why or "it comes with a pipeline for sentence embeddings, which stays."
+    if identity.get("untrained"):
+        reason = why or (
+            "its weights are as before any training, whatever its folder says: no reading of it means anything."
         )
-    else:
-        reason = (
-            "it comes with a pipeline for sentence embeddings, and the texts are spread out as such training leaves them (mean "
-            f"cosine {cosine:.2f}). No other readout of such a model was found to be better."
+    elif identity.get("exported"):
+        reason = why or (
+            f"it is an export of layerscope already ({identity['exported']}). Improve the model that it was cut from."
         )
     choice = Choice(
         blocks,
@@ -184,19 +162,6 @@ def left_alone(
         abstained=True,
     )
     return evidence, choice
-
-
-def _head_words(fitted: Fitted, trained: Mapping[str, Any] | None) -> str:
-    assert fitted.head.matrix is not None
-    if trained:
-        return (
-            f"trained with the blocks to {fitted.head.matrix.shape[1]} numbers, so that similarities agree with the teachers'; "
-            f"compared on {trained['checked']} texts of which none was learned from; their interval takes texts as independent"
-        )
-    return (
-        f"ridge regression onto the teacher's centered unit vectors, penalty {PENALTY:g} of the mean squared feature, "
-        f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
-    )
 
 
 def manifest_of(
@@ -222,25 +187,9 @@ def manifest_of(
         "choice": choice.as_dict(),
         "conventions": {
             "layer": LAYER,
-            "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
-            "interval": "95 % for whichever is chosen, texts resampled; a text counts as one that asks and as a neighbor",
-            "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
-            "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
-            "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
-            **({"interval": _SEARCHED, "choice": _SEARCHED} if "search" in evidence else {}),
-            **(
-                {"labels": f"next to an encoder labels count {LABELS_SHARE:g}"}
-                if settings.labels
-                else {}
-            ),
             "centering": "none"
             if fitted is None or evidence.get("trained")
             else f"the mean over {fitted.head.fitted_on} is subtracted",
-            **(
-                {}
-                if fitted is None or fitted.head.matrix is None
-                else {"head": _head_words(fitted, evidence.get("trained"))}
-            ),
             **Reading(
                 None, reader.max_length, model.anatomy.final_norm_name
             ).as_conventions(),  # the readout names the norm
