@@ -245,11 +245,21 @@ def _layer(text: str | None) -> int | None:
 def verify_command(
     output: shared.Listing,
     folder: Path = typer.Argument(..., help="Exported folder."),
+    servers: str | None = option(
+        None,
+        "--for",
+        panel=RESULT,
+        help="Show what keeps these programs from opening the folder, comma-separated: "
+        "sentence-transformers, onnx, tei, tei-gpu, vllm, llama.cpp, or all.",
+    ),
 ) -> None:
-    """Compare every file of an exported folder with its checksum. Exit code 2: something is
-    damaged."""
+    """Compare every file of an exported folder with its checksum; with --for, check which programs
+    open it. Exit code 2: something is damaged or in the way."""
     from layerscope.store.records import check_files
 
+    if servers is not None:
+        _check_servers(output, folder, servers)
+        return
     if not (folder / MARKER).is_file():
         raise LayerscopeError(f"{folder} is not an export: there is no {MARKER} in it.")
     checks = list(check_files(folder))
@@ -264,4 +274,28 @@ def verify_command(
     then = "run the command that wrote it again, with --overwrite" if damaged else ""
     output.show({"files": len(checks), "damaged": listed}, printed, then=then)
     if damaged:
+        raise typer.Exit(2)
+
+
+def _check_servers(output: shared.Listing, folder: Path, names: str) -> None:
+    """Show which programs open a sentence-transformers folder."""
+    from layerscope.exporting.servers import SERVERS, check_servers
+
+    if not (folder / "modules.json").is_file():
+        raise LayerscopeError(
+            f"{folder} is not a sentence-transformers folder: there is no modules.json in it."
+        )
+    problems = check_servers(folder, None if names == "all" else parse_list(names))
+
+    def printed() -> None:
+        for name, found in problems.items():
+            print(
+                printable(f"{SERVERS[name].title}: {'does not open it' if found else 'opens it'}")
+            )
+            for problem in found:
+                print(printable(f"  {problem}"))
+        print("By the programs' sources; none was started.")
+
+    output.show({"servers": problems}, printed)
+    if any(problems.values()):
         raise typer.Exit(2)
