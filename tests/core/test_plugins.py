@@ -55,7 +55,7 @@ def test_a_broken_entry_point_is_told_when_it_is_asked_for_and_stops_nothing_els
     assert len(numbers.all()) == 1
     with pytest.raises(PluginError, match=says):
         numbers.get("bad")
-    assert says in numbers.broken["bad"]
+    assert says in numbers._broken["bad"]
 
 
 def test_two_things_of_one_name_are_refused() -> None:

@@ -84,7 +84,7 @@ def test_missing_file_suggests_near_names(tmp_path: Path) -> None:
     (tmp_path / "reviews.csv").write_text("text\na b\n")
     with pytest.raises(DataError, match=r"no file .*Did you mean '.*/reviews\.csv'"):
         load_corpus(tmp_path / "review.csv")
-    with pytest.raises(DataError, match=r"folder '.*nowhere' does not exist"):
+    with pytest.raises(DataError, match=r"no file '.*nowhere/zzz\.csv'\. Valid:"):
         load_corpus(tmp_path / "nowhere" / "zzz.csv")
 
 

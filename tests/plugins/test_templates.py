@@ -50,7 +50,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     taken = TEMPLATE.replace('"in-short", "{text}.', '"one-word", "{text}.')
     install("outside_taken", taken, "SHORT", TEMPLATES, tmp_path, monkeypatch)
     assert TEMPLATES.get("one-word").pattern.startswith("This sentence")
-    assert "two templates are called 'one-word'" in TEMPLATES.broken["short"]
+    assert "two templates are called 'one-word'" in TEMPLATES._broken["short"]
     with pytest.raises(PluginError, match="cannot be used"):
         TEMPLATES.get("short")
 

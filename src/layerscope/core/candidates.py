@@ -101,13 +101,7 @@ class ScoredCandidates:
             return plain
         moves = self.draws[among & self.defined] - self.draws[other]
         moves = np.nan_to_num(moves - moves.mean(axis=-1, keepdims=True))
-        error = moves.std(axis=-1, ddof=1)
-        moving = error > _ROUNDING
-        limit = (
-            float(np.quantile((np.abs(moves[moving]) / error[moving, None]).max(axis=0), 0.95))
-            if moving.any()
-            else 0.0
-        )
+        limit = _limit(np.abs(moves), moves.std(axis=-1, ddof=1))
         half = limit * float((self.draws[one] - self.draws[other]).std(ddof=1))
         return Interval(plain.value, plain.value - half, plain.value + half)
 
@@ -148,11 +142,15 @@ class ScoredCandidates:
                 (self.draws[best] - self.draws[known]) - lead[:, None]
             )  # (candidates, draws)
             error = moves.std(axis=1, ddof=1)
-            moving = error > _ROUNDING
-            limit = (
-                float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95))
-                if moving.any()
-                else 0.0
-            )
+            limit = _limit(moves, error)
             slack[known] = limit * error + _ROUNDING
         return slack
+
+
+def _limit(moves: np.ndarray, error: np.ndarray) -> float:
+    """Return what the largest of the moves (candidates, draws), in standard errors, stays below in
+    95 % of the draws."""
+    moving = error > _ROUNDING
+    if not moving.any():
+        return 0.0
+    return float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95))

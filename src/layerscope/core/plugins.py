@@ -114,12 +114,6 @@ class Registry(Generic[T]):
                 f"the {self.kind} {point.name!r} of {source} cannot be used: {error}"
             )
 
-    @property
-    def broken(self) -> dict[str, str]:
-        """Entry points that could not be loaded, with the reason."""
-        self.load()
-        return dict(self._broken)
-
     def source(self, name: str) -> str | None:
         """The package and version whose entry point added a thing; None for the others."""
         self.load()

@@ -184,10 +184,6 @@ def load_run(path: str | Path) -> Any:
     return kind.load(path)
 
 
-class NewerVersionError(RunFolderError):
-    """What a newer version wrote: the same names may mean other things there."""
-
-
 def refuse_newer(facts: dict[str, Any], where: Path) -> None:
     """Raise where a manifest, or the marker of an export, is of a later version than this."""
     told, own = (
@@ -195,7 +191,7 @@ def refuse_newer(facts: dict[str, Any], where: Path) -> None:
         for version in (facts.get("layerscope"), VERSION)
     )
     if told and own and tuple(map(int, told.groups())) > tuple(map(int, own.groups())):
-        raise NewerVersionError(
+        raise RunFolderError(
             f"{where} was written by layerscope {one_line(str(facts['layerscope']))[:40]}, and this is {VERSION}. "
             "Update layerscope to use it."
         )
@@ -219,13 +215,11 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
             raise RunFolderError(
                 "its content does not match its checksum: it was damaged or edited"
             )
-        refuse_newer(found, folder)
-    except NewerVersionError:
-        raise
     except (RunFolderError, OSError) as error:
         raise RunFolderError(
             f"{file} cannot be read ({error}). Delete the folder or choose another one."
         ) from error
+    refuse_newer(found, folder)
     cleaned: dict[str, Any] = clean_values(found, _SHOWN)
     return cleaned
 

@@ -9,7 +9,8 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -144,30 +145,22 @@ def load_corpus(
         raise InvalidValueError(
             f"limit is {limit!r}; it must be a whole number of texts, 1 or more."
         )
-    kind, label, records, own_filter = _open(spec, column, encoding, offline)
-    chosen = text_filter or own_filter or "none"
-    dropped: Counter[str] = Counter()
-    texts = list(
-        islice(
-            _usable(records, make_text_filter(chosen), dropped),
-            None if limit is None else min(limit, sys.maxsize),
-        )
+    stream = TextStream(
+        spec, column=column, offline=offline, encoding=encoding, text_filter=text_filter, once=True
     )
-    records.check_version()
-    read = len(texts) + dropped.total()
-    if not texts:
-        raise _no_texts(records.where, dropped)
-    filters = {"text_filter": chosen, "min_tokens": PAPER_MIN_TOKENS if chosen == "paper" else None}
-    facts = {key: value for key, value in records.facts.items() if value is not None}
-    facts |= {
-        "filters": filters,
+    with closing(stream._read(whole=False)) as read:
+        texts = list(islice(read, None if limit is None else min(limit, sys.maxsize)))
+    source = {
+        **stream.source,
+        "filters": {
+            "text_filter": stream.text_filter,
+            "min_tokens": PAPER_MIN_TOKENS if stream.text_filter == "paper" else None,
+        },
         "limit": limit,
-        "read": read,
+        "read": len(texts) + sum(stream.dropped.values()),
         "duplicates": len(texts) - len(set(texts)),
     }
-    return replace(
-        Corpus.of(texts, one_line(name or label), {"kind": kind} | facts), dropped=dict(dropped)
-    )
+    return replace(Corpus.of(texts, one_line(name or stream.name), source), dropped=stream.dropped)
 
 
 class TextStream:
@@ -189,10 +182,13 @@ class TextStream:
         column: str | None = None,
         offline: bool = False,
         encoding: str | None = None,
+        text_filter: str | None = None,
+        once: bool = False,
     ) -> None:
-        # a generator can be read only once: its texts are held, as the caller's list would be
-        self.spec: Any = tuple(spec) if isinstance(spec, Iterator) else spec
+        # a generator can be read only once: its texts are held, unless that is what is wanted
+        self.spec: Any = tuple(spec) if isinstance(spec, Iterator) and not once else spec
         self._options = (column, encoding, offline)
+        self.text_filter = text_filter
         self.name = "texts"
         self.source: dict[str, Any] = {}
         self.dropped: dict[str, int] = {}
@@ -204,19 +200,21 @@ class TextStream:
         """The same texts, each with the other columns of its row."""
         return (item if isinstance(item, Row) else Row(item, {}) for item in self._read(whole=True))
 
-    def _read(self, whole: bool) -> Iterator[str | Row]:
+    def _read(self, whole: bool) -> Generator[Any, None, None]:
         kind, self.name, records, own_filter = _open(self.spec, *self._options, whole=whole)
+        self.text_filter = self.text_filter or own_filter or "none"
         dropped: Counter[str] = Counter()
         count = 0
-        for text in _usable(records, make_text_filter(own_filter or "none"), dropped):
-            count += 1
-            yield text
-        records.check_version()
-        # a file tells its column, and what separates its fields, when it is read
-        self.source = {"kind": kind} | {
-            key: value for key, value in records.facts.items() if value is not None
-        }
-        self.dropped = dict(dropped)
+        try:
+            for text in _usable(records, make_text_filter(self.text_filter), dropped):
+                count += 1
+                yield text
+        finally:  # also where no more texts are asked for
+            # a file tells its column, and what separates its fields, when it is read
+            facts = {key: value for key, value in records.facts.items() if value is not None}
+            self.source = {"kind": kind} | facts
+            self.dropped = dict(dropped)
+            records.check_version()
         if not count:
             raise _no_texts(records.where, dropped)
 
@@ -342,14 +340,11 @@ def _missing(text: str) -> DataError | UnknownNameError:
     if not is_path and " " not in text:
         hint = "It is not a file here either; a hub dataset is written org/name, and texts themselves go in a list."
         return UnknownNameError("corpus", shown, names, hint)
-    folder = exists(path.parent) and path.parent.is_dir()
-    siblings = [item.name for item in path.parent.iterdir()] if folder else []
-    near = near_misses(path.name, siblings + names, 3)
-    # A full path can be used as it stands; a catalogued name must not get a folder in front of it.
-    guesses = [name if name in names else str(path.parent / name) for name in near]
-    hint = f" Did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
-    if not hint and not folder and os.sep in text:
-        hint = f" The folder {str(path.parent)!r} does not exist."
+    siblings = []
+    if exists(path.parent) and path.parent.is_dir():
+        siblings = [item.name for item in path.parent.iterdir()]
+    near = [str(path.parent / name) for name in near_misses(path.name, siblings, 3)]
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return DataError(
         f"there is no file {shown!r}.{hint} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
         f"({', '.join(names)}) or a hub dataset (org/name); a text itself goes in a list."

@@ -43,12 +43,8 @@ def _layers(layers: Layers, blocks: int, model: str) -> list[int]:
             raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
         return pick_layers(None, blocks, model)
     given = [-1] if layers is None else [*layers] if isinstance(layers, Iterable) else [layers]
-    wanted = pick_layers(given, blocks, model)
-    return (
-        wanted
-        if isinstance(layers, set)
-        else list(dict.fromkeys(int(layer) % (blocks + 1) for layer in given))
-    )
+    pick_layers(given, blocks, model)  # those that do not exist are refused
+    return list(dict.fromkeys(int(layer) % (blocks + 1) for layer in given))
 
 
 class Encoder(Work[slice, list[np.ndarray]]):

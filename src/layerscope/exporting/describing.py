@@ -329,16 +329,7 @@ def print_export(facts: Mapping[str, Any]) -> None:
         f"{_blocks(blocks)} · {size_in_words(facts)} · {describe_size(facts['bytes'])} · "
         f"texts cut to {facts['max_length']} tokens"
     )
-    console.print(
-        f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}",
-        markup=False,
-    )
     evidence = facts.get("evidence") or {"scores": [], "notes": []}
-    for row in evidence["scores"]:
-        text = f"{row['task']}: {row['score']:.2f}; layer {_gain(row)} over the last one ({row['last']:.2f})"
-        if row["default_last"] is not None:
-            text += f"; readout {row['gain_readout']:+.2f} over {DEFAULT_READOUT} ({row['default_last']:.2f})"
-        console.print(text)
     for name, written in facts.get("formats", {}).items():
         for line in FORMATS.get(name).lines(written):
             console.print(line, markup=False)

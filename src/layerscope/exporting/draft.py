@@ -176,7 +176,7 @@ LONG = (
 )
 
 
-def verification_texts(count: int = 4, brief: bool = False) -> list[str]:
+def verification_texts(brief: bool = False) -> list[str]:
     """Built-in texts, and where it is on this machine the start of the default corpus: news texts
     of 45 to 620 words.
 
@@ -188,7 +188,7 @@ def verification_texts(count: int = 4, brief: bool = False) -> list[str]:
     from layerscope.data.catalogue import CORPORA, DEFAULT_CORPUS
 
     cached = CORPORA.is_cached(DEFAULT_CORPUS)
-    news = list(load_corpus(DEFAULT_CORPUS, limit=count, offline=True).texts) if cached else []
+    news = list(load_corpus(DEFAULT_CORPUS, limit=4, offline=True).texts) if cached else []
     return [*SHORT, *LONG, *news]
 
 

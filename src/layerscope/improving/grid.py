@@ -35,20 +35,18 @@ def search_templates(templates: Sequence[str] | None) -> list[str]:
     )
 
 
-def make_grid(
-    templates: Sequence[str], *, has_cls: bool, has_norm: bool, exportable: bool = True
-) -> list[Readout]:
+def make_grid(templates: Sequence[str], *, has_cls: bool, has_norm: bool) -> list[Readout]:
     """Readouts of these templates that standard sentence-transformers modules can express, the
     default one first.
 
     Centering is tried both ways; dropping the sink token and repeating the text need code of their
-    own and are left out unless `exportable` is off.
+    own and are left out.
     """
     found = [Readout()]
     norms = ("applied", "raw") if has_norm else ("applied",)
     for name in templates:
         template = get_template(name)
-        if template.copies > 1 and exportable:
+        if template.copies > 1:
             raise LayerscopeError(
                 f"template {name!r} holds the text {template.copies} times, which a standard folder cannot express. "
                 "Leave it out of templates=, or compare it with `layerscope evaluate`."
@@ -57,7 +55,7 @@ def make_grid(
             if (
                 not pooling.tried
                 or (pooling.needs_cls and not has_cls)
-                or (exportable and not pooling.sentence_transformers)
+                or not pooling.sentence_transformers
             ):
                 continue
             found += [

@@ -17,7 +17,7 @@ COLUMNS = ["text", "which", "rank", "neighbor", "cosine"]
 
 
 def neighbor_table(
-    texts: Sequence[str], before: np.ndarray, after: np.ndarray, shown: int = SHOWN, nearest: int = NEAREST,
+    texts: Sequence[str], before: np.ndarray, after: np.ndarray,
     among: tuple[Sequence[str], np.ndarray, np.ndarray] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """The nearest texts of the first few, by cosine, under two sets of vectors (texts, D). The
@@ -28,9 +28,9 @@ def neighbor_table(
     rows: list[dict[str, Any]] = []
     others, *sets = among or (texts, before, after)
     for which, asking, vectors in (("before", before, sets[0]), ("after", after, sets[1])):
-        cosines = unit(asking)[:shown] @ unit(vectors).T
+        cosines = unit(asking)[:SHOWN] @ unit(vectors).T
         for i, row in enumerate(cosines):
-            order = [int(j) for j in np.argsort(-row, kind="stable") if j != i or among][:nearest]
+            order = [int(j) for j in np.argsort(-row, kind="stable") if j != i or among][:NEAREST]
             rows += [
                 {
                     "text": texts[i],
@@ -44,13 +44,13 @@ def neighbor_table(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def changed_share(before: np.ndarray, after: np.ndarray, nearest: int = NEAREST) -> float:
+def changed_share(before: np.ndarray, after: np.ndarray) -> float:
     """The share of all texts' nearest neighbors that are other ones afterwards."""
     found = []
     for vectors in (before, after):
         rows = unit(vectors)
         cosines = rows @ rows.T
         np.fill_diagonal(cosines, -np.inf)
-        found.append(np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest])
+        found.append(np.argpartition(-cosines, NEAREST - 1, axis=1)[:, :NEAREST])
     kept = [len(set(a) & set(b)) for a, b in zip(*(rows.tolist() for rows in found), strict=True)]
-    return 1 - float(np.mean(kept)) / nearest
+    return 1 - float(np.mean(kept)) / NEAREST
