@@ -102,19 +102,3 @@ def test_an_interval_in_words() -> None:
     assert str(one) == "+1.50 (-0.25 to +3.00)"
     assert one.format(1, signed=False) == "1.5 (-0.2 to 3.0)"
     assert str(Interval(2.0, n=1)) == "+2.00 (no interval: 1 item)"
-
-
-def test_a_percentile_interval_leaves_undefined_draws_out() -> None:
-    found = statistics.percentile_interval(0.5, np.array([0.0, 1.0, math.nan]), 3)
-    assert (found.low, found.high, found.n) == (pytest.approx(0.025), pytest.approx(0.975), 3)
-    assert not statistics.percentile_interval(0.5, np.array([math.nan])).known
-
-
-def test_the_mean_of_a_few_numbers_has_students_interval() -> None:
-    values = np.array([0.1, 0.4, 0.3])
-    found = statistics.student_interval(values)
-    low, high = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
-    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
-    assert found.n == 3
-    assert not statistics.student_interval(values[:1]).known
-    assert not statistics.student_interval(values, fewest=4).known

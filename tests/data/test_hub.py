@@ -14,7 +14,6 @@ from layerscope.catalogue import Installed
 from layerscope.data import corpus, load_corpus
 from layerscope.data.catalogue import CorpusEntry
 from layerscope.data.corpus import TextStream
-from layerscope.data.hub import cached_folder
 from layerscope.data.specs import HubSpec, parse_hub_spec
 from layerscope.errors import DataError, DownloadError, OfflineError
 from layerscope.extras import MissingExtraError
@@ -122,17 +121,6 @@ def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"\[hub\]'"):
         load_corpus("some-org/some-name")
-
-
-def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    spec = HubSpec("Salesforce/wikitext", "wikitext-103-raw-v1", "train")
-    assert cached_folder(spec) is None
-    folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1"
-    (folder / "0.0.0" / "abc").mkdir(parents=True)
-    (folder / "0.0.0" / "abc" / "wikitext-train.arrow").touch()
-    assert cached_folder(spec) == folder
-    assert cached_folder(HubSpec("Salesforce/wikitext", "other")) is None
 
 
 def test_the_other_columns_of_hub_and_catalogued_data(

@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy import stats
 
 from layerscope.core.valley import LEAST_SHARE
 from layerscope.profiling import Profile
-from layerscope_paper.studies.shared.numbers import mean_of
+from layerscope_paper.studies.shared.numbers import (
+    mean_of,
+    percentile_interval,
+    student_interval,
+)
 from layerscope_paper.studies.shared.profiles import INVARIANCE, at_depths, dip_of, invariance
 
 
@@ -142,3 +147,19 @@ def test_a_dip_is_a_valley_as_in_a_profile(share: float) -> None:
     curve = [4.0] * 8 + [4.0 * (1 - share)] * 5 + [4.0] * 8
     prompts = np.array(curve) + 0.01 * np.random.default_rng(0).normal(size=(40, 21))
     assert dip_of(prompts, 0).is_valley == (share >= LEAST_SHARE)
+
+
+def test_a_percentile_interval_leaves_undefined_draws_out() -> None:
+    found = percentile_interval(0.5, np.array([0.0, 1.0, math.nan]), 3)
+    assert (found.low, found.high, found.n) == (pytest.approx(0.025), pytest.approx(0.975), 3)
+    assert not percentile_interval(0.5, np.array([math.nan])).known
+
+
+def test_the_mean_of_a_few_numbers_has_students_interval() -> None:
+    values = np.array([0.1, 0.4, 0.3])
+    found = student_interval(values)
+    low, high = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
+    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
+    assert found.n == 3
+    assert not student_interval(values[:1]).known
+    assert not student_interval(values, fewest=4).known

@@ -19,11 +19,13 @@ from layerscope_zoo.origins import (
     LicenseError,
     PackageMember,
     Published,
+    cached_folder,
 )
 from layerscope_zoo.packages import Package
 
 from layerscope.catalogue import Catalogue, Entry
 from layerscope.core.plugins import PluginError
+from layerscope.data import HubSpec
 from layerscope.errors import DownloadError, OfflineError
 
 PARTS = {"one": b"first half, ", "two": b"second half"}
@@ -170,3 +172,14 @@ def test_an_installed_package_adds_entries(tmp_path: Path, monkeypatch: pytest.M
     catalogue = Catalogue(Entry, "example.things")
     assert catalogue.fetch("outside", offline=True) == tmp_path
     assert catalogue.is_cached("outside")
+
+
+def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    spec = HubSpec("Salesforce/wikitext", "wikitext-103-raw-v1", "train")
+    assert cached_folder(spec) is None
+    folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1"
+    (folder / "0.0.0" / "abc").mkdir(parents=True)
+    (folder / "0.0.0" / "abc" / "wikitext-train.arrow").touch()
+    assert cached_folder(spec) == folder
+    assert cached_folder(HubSpec("Salesforce/wikitext", "other")) is None

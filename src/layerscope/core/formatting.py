@@ -1,21 +1,8 @@
-"""Durations, sizes and lists, as people write them."""
+"""Sizes and lists, as people write them."""
 
 from __future__ import annotations
 
-__all__ = ["describe_size", "format_duration", "split_names"]
-
-
-def format_duration(seconds: float) -> str:
-    """A duration, as short as it is still useful.
-
-    >>> format_duration(1), format_duration(75), format_duration(4000), format_duration(200_000)
-    ('1 s', '75 s', '67 min', '2.3 days')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 1.5 * 86400 else f"{seconds / 86400:.1f} days"
+__all__ = ["describe_size", "split_names"]
 
 
 def describe_size(count: float) -> str:

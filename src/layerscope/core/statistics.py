@@ -20,10 +20,9 @@ __all__ = [
     "Interval",
     "bootstrap_rows",
     "mean_ranks",
-    "percentile_interval",
     "spearman",
     "student_cdf",
-    "student_interval",
+    "student_quantile",
 ]
 
 Array = NDArray[np.float64]
@@ -253,21 +252,6 @@ def student_quantile(p: float, df: int) -> float:
     return float(stdtrit(df, p))
 
 
-def student_interval(values: ArrayLike, fewest: int = 2) -> Interval:
-    """The mean of a few numbers (one per seed, one per task) with Student's 95 % interval; none for
-    fewer than `fewest`.
-
-    >>> print(student_interval([1.0, 2.0, 3.0]))
-    +2.00 (-0.48 to +4.48)
-    """
-    given = np.asarray(values, dtype=float)
-    n, mean = len(given), float(given.mean())
-    if n < max(fewest, 2):
-        return Interval(mean, n=n)
-    half = student_quantile(0.975, n - 1) * float(given.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
-
-
 def bootstrap_rows(count: int, draws: int, seed: Seed) -> NDArray[np.int64]:
     """Which of `count` items each resample draws, with replacement: (draws, count)."""
     return np.random.default_rng(seed).integers(0, count, (draws, count))
@@ -286,15 +270,6 @@ def bootstrap_weights(
             len(members), np.full(len(members), 1 / len(members)), draws
         )
     return weights
-
-
-def percentile_interval(value: float, drawn: Array, n: int = 0) -> Interval:
-    """A value with the middle 95 % of what was drawn; undefined draws are left out."""
-    known = drawn[np.isfinite(drawn)]
-    if not len(known):
-        return Interval(value, n=n)
-    low, high = np.quantile(known, [0.025, 0.975])
-    return Interval(value, float(low), float(high), n)
 
 
 def jackknife_error(left_out: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ from layerscope.errors import (
 )
 from layerscope.extras import missing
 
-__all__ = ["cached_folder", "hub_offline", "read_hub"]
+__all__ = ["hub_offline", "read_hub"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH = 1024
@@ -240,12 +240,3 @@ def read_hub(
 
     records.items = items()
     return records
-
-
-def cached_folder(spec: HubSpec) -> Path | None:
-    """Return where the hub's cache holds a prepared dataset, if it does."""
-    given = os.environ.get("HF_DATASETS_CACHE")
-    root = Path(given).expanduser() if given else hub_cache() / "datasets"
-    repo = spec.repo.replace("/", "___")
-    folders = [root / name / (spec.config or "default") for name in (repo.lower(), repo)]
-    return next((path for path in folders if any(path.rglob("*.arrow"))), None)

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.core.charts import Figure, Style
-from layerscope.core.statistics import INTERVAL
 from layerscope.errors import UnknownNameError
 from layerscope.extras import missing
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = [
     "COLORS",
-    "color_key",
     "escape_math",
-    "fill_band",
     "new_figure",
     "ordered_colors",
     "plain_log_axis",
@@ -182,15 +179,6 @@ def style_axis(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def fill_band(
-    axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.18
-) -> None:
-    """The 95 % band of a curve."""
-    axis.fill_between(
-        rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0
-    )
-
-
 def escape_math(text: str) -> str:
     """A name that matplotlib does not take for mathematics."""
     return text.replace("$", r"\$")
@@ -202,19 +190,3 @@ def ordered_colors(count: int) -> list[Any]:
     from matplotlib import colormaps
 
     return [colormaps["viridis"](x) for x in (np.linspace(0, 0.78, count) if count > 1 else [0.3])]
-
-
-def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:
-    """A bar that names the colors of an ordered setting, one even step each."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-
-    count = len(values)
-    colors = ListedColormap(ordered_colors(count))
-    mappable = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
-    bar = figure.colorbar(mappable, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
-    bar.ax.set_yticklabels([str(v) for v in values], fontsize=7)
-    bar.ax.set_title(title, fontsize=7, loc="left")
-    bar.ax.tick_params(length=0)
-    bar.minorticks_off()
-    bar.outline.set_visible(False)

@@ -21,8 +21,7 @@ from layerscope.core.fingerprints import file_sha256
 from layerscope.core.formatting import split_names
 from layerscope.core.json import read_json
 from layerscope.core.runs import MARKER
-from layerscope.data import HubSpec, load_hub_dataset
-from layerscope.data.hub import cached_folder
+from layerscope.data import HubSpec, hub_cache, load_hub_dataset
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope_zoo.packages import (
     Package,
@@ -298,3 +297,12 @@ class HubDataset(Downloaded):
         """Let the hub's library download it."""
         files = load_hub_dataset(self.spec).cache_files
         return Path(files[0]["filename"]).parent if files else Path()
+
+
+def cached_folder(spec: HubSpec) -> Path | None:
+    """Return where the hub's cache holds a prepared dataset, if it does."""
+    given = os.environ.get("HF_DATASETS_CACHE")
+    root = Path(given).expanduser() if given else hub_cache() / "datasets"
+    repo = spec.repo.replace("/", "___")
+    folders = [root / name / (spec.config or "default") for name in (repo.lower(), repo)]
+    return next((path for path in folders if any(path.rglob("*.arrow"))), None)

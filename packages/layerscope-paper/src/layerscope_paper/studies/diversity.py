@@ -27,23 +27,28 @@ import pandas as pd
 import torch
 
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.core.statistics import Interval, bootstrap_rows, percentile_interval
+from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
 from layerscope.metrics import matrix_entropy
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import color_key
 from layerscope.selection.judges.consistency import halves
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,
+    color_key,
     draw_levels,
     grid,
     label_axes,
     with_heading,
 )
 from layerscope_paper.studies.shared.models import Request, canonical, read_specs
-from layerscope_paper.studies.shared.numbers import in_short, join_words, whole_layer
+from layerscope_paper.studies.shared.numbers import (
+    in_short,
+    join_words,
+    percentile_interval,
+    whole_layer,
+)
 from layerscope_paper.studies.shared.vectors import reciprocal_ranks, vectors_of
 
 ASPECTS = ("topic", "length", "duplication")

@@ -29,10 +29,10 @@ from layerscope.data import content_key
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import color_key
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,
+    color_key,
     draw_levels,
     grid,
     label_axes,

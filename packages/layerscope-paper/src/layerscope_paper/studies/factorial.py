@@ -29,7 +29,7 @@ from layerscope.capture import expand_sites
 from layerscope.core.candidates import DRAWS
 from layerscope.core.columns import VALUE, names
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target
-from layerscope.core.statistics import Interval, percentile_interval
+from layerscope.core.statistics import Interval
 from layerscope.core.templates import get_template
 from layerscope.errors import DataError, InvalidValueError
 from layerscope.evaluation.encode import TextEncoder
@@ -47,7 +47,12 @@ from layerscope_paper.studies.shared.models import (
     most_tokens,
     read_specs,
 )
-from layerscope_paper.studies.shared.numbers import in_short, mean_of, whole_layer
+from layerscope_paper.studies.shared.numbers import (
+    in_short,
+    mean_of,
+    percentile_interval,
+    whole_layer,
+)
 
 READOUTS = (
     "mean",

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from layerscope.capture import make_batch
 from layerscope.core.columns import PLACE, names
-from layerscope.core.statistics import student_interval
 from layerscope.data import Corpus
 from layerscope.data.augment import make_views
 from layerscope.errors import LayerscopeError
@@ -56,7 +55,7 @@ from layerscope_paper.studies.shared.models import (
     profile_of,
     read_specs,
 )
-from layerscope_paper.studies.shared.numbers import in_short, join_words
+from layerscope_paper.studies.shared.numbers import in_short, join_words, student_interval
 from layerscope_paper.studies.shared.profiles import INVARIANCE, profile_rows
 
 OBJECTIVES = ("contrastive", "language")

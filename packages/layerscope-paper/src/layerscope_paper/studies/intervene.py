@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.core.statistics import INTERVAL, Interval, student_interval
+from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
@@ -56,6 +56,7 @@ from layerscope_paper.studies.shared.numbers import (
     in_short,
     join_words,
     mean_of,
+    student_interval,
     whole_layer,
 )
 from layerscope_paper.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 import layerscope
-from layerscope.core.statistics import Interval, student_interval
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.models import wrap
 from layerscope.progress import Progress
@@ -25,7 +25,7 @@ from layerscope_paper.controlled import Plan, read_texts, train
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes
 from layerscope_paper.studies.shared.models import Request
-from layerscope_paper.studies.shared.numbers import in_short, join_words
+from layerscope_paper.studies.shared.numbers import in_short, join_words, student_interval
 from layerscope_paper.studies.shared.vectors import reciprocal_ranks, vectors_of
 
 _LEAST_TEXTS = 8

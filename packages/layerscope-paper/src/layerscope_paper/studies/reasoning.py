@@ -29,7 +29,7 @@ from torch import Tensor
 
 from layerscope.capture import Site, expand_sites
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.core.statistics import INTERVAL, Interval, bootstrap_rows, percentile_interval
+from layerscope.core.statistics import INTERVAL, Interval, bootstrap_rows
 from layerscope.errors import LayerscopeError
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.models import LoadedModel
@@ -64,6 +64,7 @@ from layerscope_paper.studies.shared.numbers import (
     join_words,
     mean_of,
     mean_table,
+    percentile_interval,
     place_of,
 )
 

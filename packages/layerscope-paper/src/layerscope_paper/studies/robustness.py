@@ -32,13 +32,14 @@ from layerscope.errors import DataError
 from layerscope.evaluation.tasks import TASKS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import color_key, escape_math
+from layerscope.report.drawing import escape_math
 from layerscope.selection.judges.consistency import drop_words
 from layerscope.selection.labels.probes import stratified_folds
 from layerscope.selection.labels.read import read_labels
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,
+    color_key,
     draw_levels,
     grid,
     label_axes,

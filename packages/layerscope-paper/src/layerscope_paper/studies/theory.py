@@ -22,14 +22,13 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.columns import VALUE, names
-from layerscope.core.statistics import percentile_interval
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, draw_band, grid
 from layerscope_paper.studies.shared.models import Request
-from layerscope_paper.studies.shared.numbers import in_short, join_words
+from layerscope_paper.studies.shared.numbers import in_short, join_words, percentile_interval
 from layerscope_paper.theorems.theorems import STATEMENTS, collisions, draw_theorem5, emptiness
 from layerscope_paper.theorems.trials import (
     KINDS,

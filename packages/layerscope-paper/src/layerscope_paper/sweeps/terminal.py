@@ -6,7 +6,6 @@ import math
 
 from rich.markup import escape
 
-from layerscope.core.formatting import format_duration
 from layerscope.terminal import Console, headed_table
 from layerscope_paper.sweeps.run import Sweep
 
@@ -38,3 +37,16 @@ def print_sweep(done: Sweep) -> None:
             console.print(f"  {escape(line)}")
     for one in done.failed:
         console.print(f"[red]failed[/] {escape(one['job'])}: {escape(one['reason'])}")
+
+
+def format_duration(seconds: float) -> str:
+    """A duration, as short as it is still useful.
+
+    >>> format_duration(1), format_duration(75), format_duration(4000), format_duration(200_000)
+    ('1 s', '75 s', '67 min', '2.3 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 1.5 * 86400 else f"{seconds / 86400:.1f} days"

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Chart, Line
-from layerscope.core.statistics import student_interval
 from layerscope_paper.atlas.queries import metric_values, select_scores
 from layerscope_paper.atlas.reproduce.base import DEPTH, Item, Row, highest, score_means
 from layerscope_paper.correlation import same_tasks
+from layerscope_paper.studies.shared.numbers import student_interval
 
 FIG1_MODELS = {
     "Pythia-410m": "Pythia-410m",

@@ -6,16 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
 from layerscope.core.conventions import Reading
+from layerscope.core.statistics import INTERVAL
 from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.report.drawing import (
     COLORS,
-    color_key,
     escape_math,
-    fill_band,
     new_figure,
     ordered_colors,
     style_axis,
@@ -198,3 +198,28 @@ def same_scale(axes: Sequence[Any]) -> None:
     limits = [axis.get_ylim() for axis in axes]
     for axis in axes if len(axes) > 1 else ():
         axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def fill_band(
+    axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.18
+) -> None:
+    """The 95 % band of a curve."""
+    axis.fill_between(
+        rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0
+    )
+
+
+def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:
+    """A bar that names the colors of an ordered setting, one even step each."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    count = len(values)
+    colors = ListedColormap(ordered_colors(count))
+    mappable = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
+    bar = figure.colorbar(mappable, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
+    bar.ax.set_yticklabels([str(v) for v in values], fontsize=7)
+    bar.ax.set_title(title, fontsize=7, loc="left")
+    bar.ax.tick_params(length=0)
+    bar.minorticks_off()
+    bar.outline.set_visible(False)

@@ -3,15 +3,17 @@ in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from layerscope.core.columns import PROFILE, names
 from layerscope.core.sites import Site, layer_ranges, site_of
-from layerscope.core.statistics import Interval
+from layerscope.core.statistics import Array, Interval, student_quantile
 from layerscope.metrics import many_intervals
 from layerscope.metrics.base import mean_over_prompts
 
@@ -155,3 +157,27 @@ def sentence(text: str) -> str:
 def in_short(answer: str) -> str:
     """The first sentence of a verdict."""
     return f"In short: {answer}."
+
+
+def student_interval(values: ArrayLike, fewest: int = 2) -> Interval:
+    """The mean of a few numbers (one per seed, one per task) with Student's 95 % interval; none for
+    fewer than `fewest`.
+
+    >>> print(student_interval([1.0, 2.0, 3.0]))
+    +2.00 (-0.48 to +4.48)
+    """
+    given = np.asarray(values, dtype=float)
+    n, mean = len(given), float(given.mean())
+    if n < max(fewest, 2):
+        return Interval(mean, n=n)
+    half = student_quantile(0.975, n - 1) * float(given.std(ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def percentile_interval(value: float, drawn: Array, n: int = 0) -> Interval:
+    """A value with the middle 95 % of what was drawn; undefined draws are left out."""
+    known = drawn[np.isfinite(drawn)]
+    if not len(known):
+        return Interval(value, n=n)
+    low, high = np.quantile(known, [0.025, 0.975])
+    return Interval(value, float(low), float(high), n)
