@@ -34,7 +34,7 @@ browser: ## Debian's chromium for the report's tests, where it can be had
 	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { timeout 120 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 400 apt-get install -y -qq --no-install-recommends chromium; } </dev/null >/dev/null 2>&1; } \
 	|| echo "no chromium here, and it could not be installed: the report's browser tests are skipped"
 
-demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, and write a report to open
+demo: $(STAMP) ## make a real encoder faster and read a language model better, check both with hidden labels, write a report to open
 	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
 
 # Types are checked while the tests run, which often wait for other processes.

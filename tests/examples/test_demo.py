@@ -1,9 +1,7 @@
-"""What the demo proves with: a probe on a few labels, and neighbors among texts of which some were
-fitted on."""
+"""The demo: which questions it improves on, and which labels check the results."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,88 +9,51 @@ import demo
 import numpy as np
 import pandas as pd
 import pytest
-from demo import few_shot_accuracy, nearest, neighbor_accuracy, typical
-
-from tests.selection.judges.support import planted
-
-
-def test_the_probe_finds_groups_and_is_at_chance_without_them():
-    labels = np.arange(480) % 12
-    assert few_shot_accuracy(planted(0.3, count=480), labels, shots=8) > 95
-    noise = np.random.default_rng(0).normal(size=(480, 16))
-    assert few_shot_accuracy(noise, labels, shots=8) == pytest.approx(100 / 12, abs=5)
+from demo import neighbor_accuracy
 
 
 def test_neighbors_of_the_same_label_are_counted():
-    vectors = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    assert neighbor_accuracy(vectors, np.array([0, 0, 1, 1]), 4) == 100
-    assert neighbor_accuracy(vectors, np.array([0, 1, 1, 1]), 4) == 50
+    vectors = np.array([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
+    assert neighbor_accuracy(vectors, np.array([0, 0, 1, 1])) == 100
+    assert neighbor_accuracy(vectors, np.array([0, 1, 1, 1])) == 50
 
 
-def test_the_first_texts_ask_and_all_answer():
-    vectors = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.5, 0.5]])
-    assert neighbor_accuracy(vectors, np.array([0, 1, 0, 1]), 2) == 100  # of each other alone: 0
-    assert neighbor_accuracy(vectors, np.array([0, 1, 1, 1]), 1) == 0
-    assert nearest(vectors, 2, 2).tolist() == [[2, 3], [3, 2]]
-
-
-def test_typical_texts_are_the_middle_by_what_was_gained_among_all():
-    rng = np.random.default_rng(0)
-    labels, asked = np.arange(90) % 3, 60
-    today, now = rng.normal(size=(90, 8)), np.eye(3)[labels] + 0.3 * rng.normal(size=(90, 3))
-    found = typical(today, now, labels, asked)
-    assert len(set(found)) == 5
-    assert max(found) < asked
-
-    def right(vectors):
-        rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        near = [
-            [j for j in np.argsort(-row) if j != i][:3]
-            for i, row in enumerate(rows[:asked] @ rows.T)
-        ]
-        return np.array([sum(labels[j] == labels[i] for j in some) for i, some in enumerate(near)])
-
-    gains = right(now) - right(today)
-    assert set(gains[found]) <= {int(np.median(gains)), int(np.floor(np.median(gains)))}
-
-
-def test_unseen_questions_ask_and_all_questions_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_labels_are_of_questions_that_nothing_was_fitted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The way through the demo, with made-up vectors: better ones know the label, today's know
-    nothing."""
+    """The way through the demo with made-up vectors: the better ones know the label."""
     rows = [{"text": f"question {i:04} of {i % 6}", "label": i % 6} for i in range(3000)]
-    rng, written = np.random.default_rng(0), []
+    noise, calls, shown = np.random.default_rng(0), [], []
 
     def encode(texts, signal):
-        return signal * np.eye(6)[[int(text[-1]) for text in texts]] + rng.normal(
-            size=(len(texts), 6)
-        )
+        classes = [int(text[-1]) for text in texts]
+        return signal * np.eye(6)[classes] + noise.normal(size=(len(texts), 6))
 
     def improve(model, data, **options):
-        assert len(pd.read_csv(data)) == demo.GIVEN
-        return SimpleNamespace(encode=lambda texts: encode(texts, 4.0), manifest={}, neighbors=None)
+        calls.append((model, data, options.get("labels")))
+        return SimpleNamespace(encode=lambda texts: encode(texts, 4.0))
 
-    monkeypatch.setattr(
-        demo,
-        "TASKS",
-        SimpleNamespace(get=lambda name: SimpleNamespace(splits=lambda: {"train": rows})),
-    )
-    monkeypatch.setattr(demo, "improve", improve)
-    monkeypatch.setattr(demo, "last_layer", lambda name: lambda texts: encode(texts, 0.0))
-    monkeypatch.setattr(demo, "reload_difference", lambda better, texts: 0.0)
-    monkeypatch.setattr(demo, "write_report", lambda parts, place: written.extend(parts) or place)
-    for name in ("print_improved", "profile", "print_run", "plot_profiles", "save_figure"):
-        monkeypatch.setattr(demo, name, lambda *given, **options: None)
-    demo.demo(tmp_path)
-    better, proof, _ = written
-    said = proof.words[0]
-    assert "Of 600 questions that nothing was fitted on" in said
-    assert "among all 3,000 (1,500 of them were fitted on)" in said
-    today, now = (float(share) for share in re.findall(r"([\d.]+) % (?:have|now; a probe)", said))
-    assert today == pytest.approx(100 / 6, abs=5)
-    assert now > 90
-    unseen = {row["text"] for row in rows[:600]}
-    assert set(better.neighbors["text"]) <= unseen
-    assert not set(better.neighbors["neighbor"]) <= unseen
-    assert not (better.neighbors["text"] == better.neighbors["neighbor"]).any()
+    tasks = SimpleNamespace(get=lambda name: SimpleNamespace(splits=lambda: {"train": rows}))
+    monkeypatch.setattr(demo, "TASKS", tasks)
+    fakes = {
+        "load": lambda name: name,
+        "improve": improve,
+        "encode": lambda model, texts, max_length: encode(texts, 0.0),
+        "profile": lambda *given, **options: SimpleNamespace(name="a profile"),
+        "write_report": lambda parts, place: shown.extend(parts) or place,
+    }
+    monkeypatch.setattr(demo, "layerscope", SimpleNamespace(**fakes))
+    monkeypatch.setattr(demo, "print_faster", lambda result, console: None)
+    monkeypatch.setattr(demo, "print_improved", lambda result, console: None)
+    assert demo.demo(tmp_path)[-1] == tmp_path / "report.html"
+
+    given = pd.read_csv(tmp_path / "questions.csv")
+    labels = pd.read_csv(tmp_path / "labels.csv")
+    assert (len(given), len(labels)) == (demo.GIVEN, demo.UNSEEN)
+    assert not set(given["text"]) & set(labels["text"])
+    assert [call[0] for call in calls] == [demo.ENCODER, demo.MODEL]
+    assert [call[2] for call in calls] == [tmp_path / "labels.csv", None]
+    words = shown[2].words[0].replace(",", "").split()
+    after, before = (float(words[i - 1]) for i, word in enumerate(words) if word.startswith("%"))
+    assert before == pytest.approx(100 / 6, abs=6)
+    assert after > 90
