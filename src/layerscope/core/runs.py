@@ -21,7 +21,7 @@ from typing import Any
 from layerscope.core.files import exists
 from layerscope.core.json import matches_checksum, read_json
 from layerscope.core.plugins import Registry
-from layerscope.errors import RunFolderError, UnknownNameError, clean_values, one_line
+from layerscope.errors import RunFolderError, UnknownNameError, one_line
 from layerscope.version import VERSION
 
 __all__ = [
@@ -220,24 +220,7 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
             f"{file} cannot be read ({error}). Delete the folder or choose another one."
         ) from error
     refuse_newer(found, folder)
-    cleaned: dict[str, Any] = clean_values(found, _SHOWN)
-    return cleaned
-
-
-_SHOWN = (
-    "name",
-    "title",
-    "label",
-    "job",
-    "model",
-    "corpus",
-    "study",
-    "task",
-    "classes",
-    "site",
-    "readout",
-    "about",
-)
+    return dict(found)
 
 
 def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
+from layerscope.errors import printable
 from layerscope.extras import MissingExtraError
 from layerscope.maps import LayerMap
 from layerscope.report.choosing import grid_figure
@@ -96,7 +97,7 @@ def choice_html(choice: Choice) -> str:
 
 def text(value: Any) -> str:
     """Escaped for HTML."""
-    return html.escape(str(value), quote=True)
+    return html.escape(printable(str(value)), quote=True)
 
 
 def _paragraph(sentence: str) -> str:

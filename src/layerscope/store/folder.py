@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from layerscope.core.files import is_plain_name, sha256_of
 from layerscope.core.formatting import shorten
 from layerscope.core.runs import MANIFEST, read_manifest
-from layerscope.errors import RunFolderError, clean_name, one_line
+from layerscope.errors import RunFolderError, one_line
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, run_lock
 from layerscope.store.records import TABLES, remove_recorded
@@ -34,24 +34,6 @@ log = logging.getLogger("layerscope")
 # moment.
 _WRITTEN = (".json", ".parquet", ".csv", ".png", ".svg")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet runs
-# Columns whose texts are shown as names; others may hold texts of the user, which stay as they are.
-_NAMES = frozenset(
-    (
-        "task",
-        "split",
-        "subset",
-        "model",
-        "job",
-        "corpus",
-        "study",
-        "setting",
-        "probe",
-        "metric",
-        "site",
-        "label",
-    )
-)
-
 SHARDS = "shards"
 """The folder in a run's folder that holds what is needed only until the run is complete."""
 
@@ -284,13 +266,6 @@ class RunFolder:
             raise RunFolderError(
                 f"{file} is damaged ({one_line(str(error))}). Run its command again with overwrite=True."
             ) from error
-        for column in _NAMES.intersection(table.columns):
-            odd = {
-                name: clean_name(name) for name in table[column].unique() if isinstance(name, str)
-            }
-            odd = {name: shown for name, shown in odd.items() if shown != name}
-            if odd:  # a folder that somebody else made: no run of ours holds such names
-                table[column] = table[column].replace(odd)
         return table
 
     def finish(self) -> None:

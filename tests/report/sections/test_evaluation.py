@@ -97,7 +97,6 @@ def test_fits_and_shows_gains_and_ties(readouts: list[str], width: int) -> None:
     assert "70.00" in words
     assert "66.00" in words
     assert "STSBenchmark" in words
-    assert ("readout of the best" in words) == (readouts is MANY and width == 160)
     # the best readout of each of two tasks, where there are several, the line of its mean, and what
     # the default is
     assert words.count("plain/mean/appli") == (4 if readouts is MANY else 1)

@@ -18,6 +18,7 @@ import pandas as pd
 from layerscope.core.columns import PROFILE
 from layerscope.core.sites import part_of
 from layerscope.core.statistics import INTERVAL
+from layerscope.errors import one_line, printable
 from layerscope.maps.encoding import for_page
 from layerscope.metrics import in_reading_order, metrics
 from layerscope.report.choosing import groups
@@ -56,11 +57,11 @@ def page(report: Report) -> str:
     """The report as HTML."""
     style, script = _style(), _script()
     values = {
-        "title": escape(_title(report)),
+        "title": escape(one_line(_title(report))),
         "policy": escape(policy(), quote=True),
         "style": style,
         "script": script,
-        "lead": escape(report.headline.lead),
+        "lead": escape(one_line(report.headline.lead)),
         "data": inert_json(payload(report)),
     }
     text = _asset("page.html")
@@ -69,7 +70,7 @@ def page(report: Report) -> str:
     for part in parts[1:]:
         name, _, rest = part.partition("}}")
         out += [values[name.strip()], rest]
-    return "".join(out)
+    return printable("".join(out))
 
 
 @cache

@@ -163,7 +163,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         f"{m['counts']['encoded']} encoded now · up to {m['conventions']['max_length']} tokens · "
         f"{'vectors of length 1 · ' if m['conventions'].get('unit_length') else ''}scores × 100"
     )
-    console.print(_best(run, wide=console.width >= 120))
+    console.print(_best(run))
     console.print(
         _readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50))
     )
@@ -187,10 +187,10 @@ def gain_parts(readout: str, of_readout: float, of_layer: float) -> str:
     return f"{readout_word(readout)} {of_readout:+.1f}, layer {of_layer:+.1f}"
 
 
-def _best(run: Evaluation, wide: bool) -> Table:
+def _best(run: Evaluation) -> Table:
     """The best layer of each task. With several readouts the gain is over what a user has who
-    changes nothing: the last layer, read the default way. In a narrow terminal the readout stands
-    below the task's name, the ties below the gain."""
+    changes nothing: the last layer, read the default way; the readout stands below the task's name,
+    the ties below the gain."""
     rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
     many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
     against = (
@@ -199,10 +199,8 @@ def _best(run: Evaluation, wide: bool) -> Table:
     than = "default" if against else "last"
     # where it is narrow, words give way, not numbers
     table = numeric_table("task", than, "best", "@ layer", f"gain over {than}", words=["task"])
-    if wide or not many:
+    if not many:
         table.add_column("tied for best", min_width=13)
-    if many and wide:
-        table.add_column("readout of the best", overflow="fold")
     for row in rows:
         name = escape(
             row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})"
@@ -218,14 +216,14 @@ def _best(run: Evaluation, wide: bool) -> Table:
             parts = gain_parts(row["readout"], 100 * row["gain_over_default"] - of_layer, of_layer)
             gained += f"\n[dim]{parts}[/]"
         tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
-        if many and not wide:
+        if many:
             table.add_row(
                 f"{name}\n[dim]{break_at_slashes(readout, _NARROW)}[/]",
                 *numbers,
                 f"{gained}\n[dim]ties: {tied}[/]",
             )
         else:
-            table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
+            table.add_row(name, *numbers, gained, tied)
     table.caption = PICKED + (
         "\ndefault: the last layer under plain/mean/applied/keep/none" if against else ""
     )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from rich.markup import escape
 from rich.table import Table
@@ -111,7 +110,7 @@ def profile_charts(curves: Sequence[Curves], names: Sequence[str]) -> list[Chart
     for name in names:
         lines = []
         for run, look in zip(curves, looks, strict=True):
-            kept, dropped = (curve_of(run, name, sink) for sink in ("keep", "drop"))
+            kept, dropped = (curve_of(run.table, name, sink) for sink in ("keep", "drop"))
             valley = run.valley if name == "prompt_entropy" else None
             note = (
                 (valley.layer, f"layer {valley.layer}{': the sink' if valley.is_sink else ''}")
@@ -160,9 +159,8 @@ def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> li
     return names
 
 
-def curve_of(run: Curves, metric: str, sink: str) -> pd.DataFrame:
+def curve_of(table: pd.DataFrame, metric: str, sink: str) -> pd.DataFrame:
     """One metric over the layers (over the sites inside the blocks where a run has only those)."""
-    table = run.table
     rows = table[
         (table["metric"] == metric) & (table["normalization"] == "raw") & (table["sink"] == sink)
     ]
@@ -194,22 +192,7 @@ def curves_block(curves: Curves) -> Block:
         m = curves.run.manifest
         about = f"on {m['corpus']['name']}: {describe_prompts(m)}, final_norm {curves.final_norm}"
         title = f"{curves.model} {about}, {m['conventions']['views']} views"
-    rows = []
-    for name in dict.fromkeys(curves.table["metric"]):
-        for sink in ("keep", "drop"):
-            curve = curve_of(curves, name, sink).dropna(subset=["value"])
-            if len(curve):
-                ends = curve_ends(curve["layer"], curve["value"])
-                rows.append(
-                    [
-                        metric_title(name, sink),
-                        sparkline(curve["value"]),
-                        *ends,
-                        number(float(curve["value"].iloc[-1])),
-                    ]
-                )
-            elif sink == "keep":
-                rows.append([metric_title(name), "undefined", "", "", ""])
+    rows = _curve_rows(curves.table)
     table = pd.DataFrame(
         rows, columns=["metric", "first → last layer", "lowest", "highest", "last"]
     )
@@ -298,23 +281,27 @@ def _layer_table(run: Profile, width: int) -> Table:
 
 
 def _curves(run: Profile, width: int) -> Table:
-    """One line per metric: its curve, its extremes and, where there is room, what a higher value
-    means."""
-    measured = set(run.table["metric"])
-    means = ["a higher value means"] if width >= 150 else []
-    table = numeric_table("metric", "embed → last layer", "lowest", "highest", *means, words=means)
-    for name, metric in metrics().items():
-        if name not in measured:
-            continue
-        for sink in metric.info.sinks:
-            curve = run.curve(name, sink=sink)
-            values = curve["value"].to_numpy()
-            label = name if sink == "keep" else "  … sink dropped"
-            if not np.isfinite(values).any():
-                table.add_row(label, "undefined at every layer")
-                continue
-            extremes = [end + " " * (end[-2] == " ") for end in curve_ends(curve["layer"], values)]
-            meaning = f"[dim]{escape(metric.info.higher_means)}[/]" if sink == "keep" else ""
-            cells = [label, sparkline(values, 28 if width < 100 else 48), *extremes, meaning]
-            table.add_row(*cells[: len(table.columns)])
+    """One line per metric: its curve and its extremes."""
+    table = numeric_table("metric", "embed → last layer", "lowest", "highest")
+    for name, *cells, _ in _curve_rows(run.table, 28 if width < 100 else 48):
+        table.add_row("  … sink dropped" if name.endswith("sink dropped") else name, *cells)
     return table
+
+
+def _curve_rows(table: pd.DataFrame, most: int | None = None) -> list[list[str]]:
+    """Return a row per metric, with and without the sink: its curve in at most so many characters,
+    its extremes and its last value."""
+    rows = []
+    for metric in dict.fromkeys(table["metric"]):
+        for sink in ("keep", "drop"):
+            curve = curve_of(table, metric, sink)
+            known = curve.dropna(subset=["value"])
+            if len(known):
+                ends = curve_ends(known["layer"], known["value"])
+                last = number(float(known["value"].iloc[-1]))
+                rows.append(
+                    [metric_title(metric, sink), sparkline(curve["value"], most), *ends, last]
+                )
+            elif sink == "keep":
+                rows.append([metric_title(metric), "undefined at every layer", "", "", ""])
+    return rows
