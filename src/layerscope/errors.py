@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -73,23 +73,14 @@ def clean_name(name: str) -> str:
     )
 
 
-def clean_values(value: Any, names: Container[str] | None = None, is_name: bool = True) -> Any:
-    """Values from a file that somebody else may have written, without what a terminal obeys.
-
-    Texts are put on one line (`clean_name`); with `names`, only those under one of these keys.
-    """
+def clean_values(value: Any) -> Any:
+    """Values from a file that somebody else may have written; their texts as `clean_name` gives
+    them."""
     if isinstance(value, str):
-        return clean_name(value) if is_name else printable(value)
+        return clean_name(value)
     if isinstance(value, Mapping):
-        return {
-            clean_name(key): clean_values(inner, names, names is None or key in names)
-            for key, inner in value.items()
-        }
-    return (
-        [clean_values(inner, names, is_name) for inner in value]
-        if isinstance(value, list)
-        else value
-    )
+        return {clean_name(key): clean_values(inner) for key, inner in value.items()}
+    return [clean_values(inner) for inner in value] if isinstance(value, list) else value
 
 
 def clean_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -73,9 +73,7 @@ def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path
         ["", "2", "before 0.2", "after 0.2"],
     ]
     assert rows[3][0] == "text 1"
-    lead = (
-        "Asking for one word at layer 4 of 6 finds the right neighbors half again as often as today"
-    )
+    lead = "Reading layer 4 of 6 (one-word prompt, centered, no norm) finds the right neighbors 1.5 × as often as today"
     assert opened.texts("#lead") == [f"{lead}, at 1.40 × today's computation"]
     assert opened.texts("#points li")[0].endswith(
         "of a text's 10 nearest, 2.0 are found today, 3.0 now."

@@ -117,7 +117,7 @@ def test_both_sides_are_named_and_the_chosen_row_is_marked(
     )  # what an export of the documents' side takes
     assert f"read as {name}" in better.choice.reason
     assert (
-        "Asking for the answer in one word at layer 2 of 3 (documents: one-word prompt) raises the nDCG@10"
+        "Reading layer 2 of 3 (answer prompt, centered) (documents: one-word prompt) raises the nDCG@10"
         in str(better)
     )
 

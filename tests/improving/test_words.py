@@ -22,18 +22,38 @@ def told(readout: str, layer: int = 4, **evidence: Any) -> str:
 @pytest.mark.parametrize(
     ("readout", "layer", "begins"),
     [
-        ("plain/mean/applied/keep/head", 2, "Reading layer 2 of 6 through a head finds"),
-        ("plain/mean/applied/keep/corpus", 6, "Centering the last layer finds"),
-        ("plain/mean/raw/keep/corpus", 3, "Reading layer 3 of 6, centered, finds"),
-        ("plain/last/raw/keep/none", 3, "Reading the last token at layer 3 of 6 finds"),
-        ("one-word/last/raw/keep/corpus", 5, "Asking for one word at layer 5 of 6 finds"),
+        ("plain/mean/applied/keep/head", 2, "Reading layer 2 of 6 (plain text, head) finds"),
+        (
+            "plain/mean/applied/keep/corpus",
+            6,
+            "Reading the last layer (plain text, mean, centered) finds",
+        ),
+        (
+            "plain/mean/raw/keep/corpus",
+            3,
+            "Reading layer 3 of 6 (plain text, mean, centered, no norm) finds",
+        ),
+        (
+            "plain/last/raw/keep/none",
+            3,
+            "Reading layer 3 of 6 (plain text, last token, no norm) finds",
+        ),
+        (
+            "one-word/last/raw/keep/corpus",
+            5,
+            "Reading layer 5 of 6 (one-word prompt, centered, no norm) finds",
+        ),
         (
             "three-demonstrations/last/raw/keep/none",
             6,
-            "Asking for one word, with three examples, at the last layer finds",
+            "Reading the last layer (three-demonstrations prompt, no norm) finds",
         ),
-        ('Is "{text}" good/bad: "/last/raw/keep/corpus', 5, "Your prompt at layer 5 of 6 finds"),
-        ("echo/mean/raw/keep/none", 5, "The echo template at layer 5 of 6 finds"),
+        (
+            'Is "{text}" good/bad: "/last/raw/keep/corpus',
+            5,
+            "Reading layer 5 of 6 (your prompt, centered, no norm) finds",
+        ),
+        ("echo/mean/raw/keep/none", 5, "Reading layer 5 of 6 (echo prompt, mean, no norm) finds"),
     ],
 )
 def test_how_it_is_read_is_said_in_plain_words(readout: str, layer: int, begins: str) -> None:

@@ -109,7 +109,7 @@ def export_command(
     loading: shared.Loading,
     output: shared.Output,
     model: str = shared.MODEL,
-    layer: str | None = typer.Option(
+    layer: int | None = typer.Option(
         None,
         "--layer",
         "-l",
@@ -181,7 +181,7 @@ def export_command(
         return
     done = export(
         model,
-        _layer(layer),
+        layer,
         choice=choice,
         overwrite=output.overwrite,
         offline=offline,
@@ -228,17 +228,6 @@ def _push(done: Any, repo: str, public: bool, yes: bool, output: shared.Output) 
     output.tell(
         {"out": str(done.path), "url": where, **done.facts}, where, f"SentenceTransformer({repo!r})"
     )
-
-
-def _layer(text: str | None) -> int | None:
-    if text is None or text == "auto":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise LayerscopeError(
-            f"--layer takes a whole number, or auto with --choice, not {text!r}."
-        ) from None
 
 
 @command("verify", "layerscope verify exports/small")

@@ -14,7 +14,6 @@ from layerscope.cli.shared import (
     default_folder,
     option,
     parse_list,
-    parse_number,
 )
 
 
@@ -43,11 +42,10 @@ class ProfileSettings(shared.CommandOptions):
         read=parse_list,
     )
     final_norm: str | None = shared.norm_option(None, " (default: applied)")
-    alpha: str | None = option(
+    alpha: float | None = option(
         None,
         panel=METRICS,
         help="Order of the entropy, a number >= 0 or inf. (default: 1)",
-        read=lambda text: parse_number(text, "alpha"),
     )
     rows: str | None = option(
         None,

@@ -26,8 +26,7 @@ class Template:
     `read_by` names the poolings that make sense for it, where not all do. The rest says who offers
     it: `in_all` the readouts `all` of `evaluate`, `tried` `improve` where it has no labels to tell
     more templates apart, `with_labels` where it has, `searched` where queries find documents; one
-    for `queries` is read before these alone. `asks` says in a few words what it does, to begin a
-    sentence with.
+    for `queries` is read before these alone.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Template:
     with_labels: bool = False
     searched: bool = False
     queries: bool = False
-    asks: str = ""
 
     @property
     def copies(self) -> int:
@@ -100,25 +98,22 @@ def _demonstrated(count: int) -> str:
 BUILT_IN = (
     Template("plain", SLOT, in_all=True, tried=True, searched=True),
     Template("instruct", "Instruct: Given a question, retrieve texts that answer it\nQuery: {text}",
-             citation="after Wang et al. 2024", searched=True, queries=True, asks="Telling what is searched"),
+             citation="after Wang et al. 2024", searched=True, queries=True),
     Template("answer", 'The answer to this question: "{text}' + _ONE_WORD.split(SLOT)[1], ("last",), "after Jiang et al. 2023",
-             searched=True, queries=True, asks="Asking for the answer in one word"),
+             searched=True, queries=True),
     Template("echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024",
              in_all=True),
-    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, with_labels=True, searched=True,
-             asks="Asking for one word"),
+    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, with_labels=True, searched=True),
     *(
-        Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True, asks=f"Asking {asks}")
-        for name, pattern, citation, asks in (
-            ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024",
-             "for one word after thinking step by step"),
-            ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024", "for the topic"),
-            ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024",
-             "what the author wants"),
-            ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024", "for the feeling"),
-            ("one-demonstration", _demonstrated(1), "Jiang et al. 2023", "for one word, with an example,"),
-            ("knowledge", _KNOWLEDGE + _ONE_WORD[1:], "Zhang et al. 2024", "for one word, with an explanation,"),
-            ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023", "for one word, with three examples,"),
+        Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True)
+        for name, pattern, citation in (
+            ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024"),
+            ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024"),
+            ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024"),
+            ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024"),
+            ("one-demonstration", _demonstrated(1), "Jiang et al. 2023"),
+            ("knowledge", _KNOWLEDGE + _ONE_WORD[1:], "Zhang et al. 2024"),
+            ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023"),
         )
     ),
 )  # fmt: skip

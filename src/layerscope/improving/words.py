@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerscope.core.readout import HEAD, Readout, row_words
-from layerscope.core.templates import SLOT, get_template
+from layerscope.core.readout import describe_readout, row_words
 from layerscope.improving.result import Improved
 from layerscope.selection.judges.agreement import NEIGHBORS
 
@@ -20,7 +19,7 @@ def sentence(result: Improved) -> str:
     if choice.abstained or evidence["kept_default"]:
         return choice.headline().removesuffix(".")
     asks = (evidence.get("search") or {}).get("query", str(choice.readout))
-    doing = _doing(Readout(*asks.rsplit("/", 4)), choice.layer, choice.layers)
+    doing = _doing(asks, choice.layer, choice.layers)
     doing += f" (documents: {row_words(str(choice.readout))[0]})" if asks != choice.readout else ""
     if evidence.get("trained"):
         doing = f"Training the first {choice.layer} of {choice.layers} blocks on the texts"
@@ -58,18 +57,9 @@ def page_words(result: Improved) -> list[str]:
     return [sentence(result), *right, numbers, parts]
 
 
-def _doing(readout: Readout, layer: int, blocks: int) -> str:
+def _doing(readout: str, layer: int, blocks: int) -> str:
     at = "the last layer" if layer == blocks else f"layer {layer} of {blocks}"
-    if readout.centering == HEAD:
-        return f"Reading {at} through a head"
-    if readout.template != "plain":
-        asks = "Your prompt" if SLOT in readout.template else get_template(readout.template).asks
-        return f"{asks or f'The {readout.template} template'} at {at}"
-    centered = ", centered," if readout.centering == "corpus" else ""
-    if readout.pooling != "mean":
-        what = "last token" if readout.pooling == "last" else f"{readout.pooling} of the tokens"
-        return f"Reading the {what} at {at}{centered}"
-    return f"Centering {at}" if centered and layer == blocks else f"Reading {at}{centered}"
+    return f"Reading {at} ({describe_readout(readout)})"
 
 
 def _ratio(evidence: dict[str, Any]) -> float | None:

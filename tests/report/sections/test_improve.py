@@ -51,9 +51,7 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         report = gather(runs)
         (mark,) = report.marks
         assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
-        found = (
-            "Asking for one word at layer 2 of 3 finds the right neighbors 2.0 × as often as today"
-        )
+        found = "Reading layer 2 of 3 (one-word prompt, centered, no norm) finds the right neighbors 2.0 × as often as today"
         assert report.headline.lead == f"{found}, at 0.33 × today's computation"
         right, numbers, parts, valley = report.headline.points
         assert right.startswith(
