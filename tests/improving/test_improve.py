@@ -54,7 +54,7 @@ def test_every_candidate_is_judged_and_the_result_encodes(llama, judge):
     assert set(result.neighbors["which"]) == {"before", "after"}
     assert len(result.neighbors) == 5 * 3 * 2
     assert not (result.neighbors["text"] == result.neighbors["neighbor"]).any()
-    plain = json.loads(result.to_json())
+    plain = json.loads(json.dumps(result.summary(), default=str))
     assert plain["choice"]["layer"] == result.choice.layer
     assert str(result.choice.readout) in str(result)
     kept = result.manifest["evidence"]["kept_default"]  # then the neighbors now are those of today

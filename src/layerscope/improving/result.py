@@ -3,7 +3,6 @@ encodes at once."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,8 +74,14 @@ class Improved(StoredRun):
         return self.path
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values."""
-        return self.as_dict()
+        """What a reader wants first, as plain values; the table of candidates is left out."""
+        names = ("model", "texts", "judge", "evidence", "seconds", "conventions")
+        return {
+            "folder": None if self.folder is None else str(self.folder),
+            **{name: self.manifest.get(name) for name in names},
+            "choice": self.choice.as_dict(),
+            "neighbors": self.neighbors.to_dict(orient="records"),
+        }
 
     @property
     def warnings(self) -> list[str]:
@@ -194,20 +199,6 @@ class Improved(StoredRun):
                 "this run was read from disk and holds no texts. Give them, or run improve again."
             )
         return self.sampled
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the table of candidates is left out."""
-        names = ("model", "texts", "judge", "evidence", "seconds", "conventions")
-        return {
-            "folder": None if self.folder is None else str(self.folder),
-            **{name: self.manifest.get(name) for name in names},
-            "choice": self.choice.as_dict(),
-            "neighbors": self.neighbors.to_dict(orient="records"),
-        }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """The same as JSON."""
-        return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, default=str)
 
     def _from_folder(self) -> tuple[Encoder, Encoder]:
         """How the folder encodes documents, and queries."""
