@@ -18,7 +18,7 @@ from torch import Tensor
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
-from layerscope.capture.reduce import non_finite_error, stack_sites
+from layerscope.capture.reduce import check_finite, stack_sites
 from layerscope.core.poolings import POOLINGS, SINK, Pooling
 from layerscope.core.sites import Site
 from layerscope.metrics.tokens.norms import find_sink
@@ -68,12 +68,7 @@ class Pooler:
             self._capture.run(lambda: forward(batch))
             stacked = stack_sites(self._pooled)  # a GPU is waited for once, not at every site
             if not bool(torch.isfinite(stacked).all()):
-                bad = next(
-                    i for i, some in enumerate(stacked) if not bool(torch.isfinite(some).all())
-                )
-                raise non_finite_error(
-                    self.sites[bad], stacked[bad].transpose(0, 1).flatten(1), self._dtype
-                )
+                check_finite(self.sites, stacked.transpose(1, 2).flatten(2), self._dtype)
             numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
             if self._needs_sink:
                 sinks = stack_sites(self._sinks).cpu()

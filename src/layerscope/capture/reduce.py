@@ -207,10 +207,7 @@ class Reducer:
     def check(self, pooled: Tensor) -> None:
         """Raise `NonFiniteStatesError` for the first site whose vectors (sites, …, D) are not
         finite. Waits for the device."""
-        if bool(torch.isfinite(pooled).all()):
-            return
-        bad = int((~torch.isfinite(pooled.flatten(1)).all(-1)).nonzero()[0])
-        raise non_finite_error(self.sites[bad], pooled[bad].flatten(0, -2), self._dtype)
+        check_finite(self.sites, pooled, self._dtype)
 
     def _on_raw(self, index: int, raw: Tensor, norm: nn.Module) -> bool:
         """Compute what is wanted of the normed states without storing them, where possible."""
@@ -469,6 +466,13 @@ def room_for_matrices(device: torch.device) -> int:
     """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at
     once."""
     return int(_SHARE_OF_MEMORY * total_memory(device)) if device.type == "cuda" else 0
+
+
+def check_finite(sites: Sequence[Site], states: Tensor, dtype: torch.dtype) -> None:
+    """Raise `NonFiniteStatesError` for the first site whose states (sites, …, D) are not finite."""
+    if not bool(torch.isfinite(states).all()):
+        bad = int((~torch.isfinite(states.flatten(1)).all(-1)).nonzero()[0])
+        raise non_finite_error(sites[bad], states[bad].flatten(0, -2), dtype)
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:

@@ -13,35 +13,21 @@ import numpy as np
 from layerscope.core.heads import unit
 
 GROUPS = 8
-_ROUNDS = 30
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
-def clusters(vectors: np.ndarray, count: int = GROUPS, seed: int = 0) -> np.ndarray:
+def clusters(vectors: np.ndarray, count: int = GROUPS) -> np.ndarray:
     """The number of its group for each vector (n,): k-means of the centered vectors of length 1,
     the largest group first."""
+    from sklearn.cluster import KMeans
+
     rows = unit(np.asarray(vectors, dtype=np.float64))
     rows = rows - rows.mean(0)
-    if not np.isfinite(rows).all():
+    if not np.isfinite(rows).all() or not rows.any():
         return np.zeros(len(rows), dtype=int)
-    rows, rng = unit(rows), np.random.default_rng(seed)
-    count = max(1, min(count, len(rows) // 6))
-    centers = rows[[int(rng.integers(len(rows)))]]
-    while len(centers) < count:  # the next is likely far from all there are (k-means++)
-        gap = np.maximum(0, 1 - (rows @ centers.T).max(1))
-        if not gap.sum():
-            break
-        centers = np.vstack([centers, rows[int(rng.choice(len(rows), p=gap / gap.sum()))]])
-    for _ in range(_ROUNDS):
-        of = (rows @ centers.T).argmax(1)
-        centers = np.stack(
-            [
-                unit(rows[of == k].mean(0)) if (of == k).any() else centers[k]
-                for k in range(len(centers))
-            ]
-        )
-    of = (rows @ centers.T).argmax(1)
-    order = np.argsort(-np.bincount(of, minlength=len(centers)), kind="stable")
+    count = max(1, min(count, len(rows) // 6, len(np.unique(rows, axis=0))))
+    of = KMeans(count, n_init=1, random_state=0).fit_predict(unit(rows))
+    order = np.argsort(-np.bincount(of, minlength=count), kind="stable")
     return np.argsort(order)[of]
 
 

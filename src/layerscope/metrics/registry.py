@@ -17,8 +17,6 @@ from layerscope.core.plugins import PluginError, Registry
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.options import Options
 
-__all__ = ["few_metrics"]
-
 M = TypeVar("M", bound=type[Metric[Any]])
 MetricName = str | type[Metric[Any]] | Callable[..., Any]
 """What a user may ask for: a metric's name, its class, or a function of states."""
@@ -237,13 +235,6 @@ def shown_series(names: Iterable[str]) -> list[tuple[str, str]]:
 def is_plugin(metric: type[Metric[Any]]) -> bool:
     """Whether a metric comes from outside this package."""
     return not metric.__module__.startswith("layerscope.metrics.")
-
-
-def few_metrics(names: Iterable[str], most: int = 3) -> list[str]:
-    """The first main metrics among `names`, for the smallest overviews; none of those from outside
-    is left out."""
-    shown, known = main_metrics(names), REGISTRY.all()
-    return [*shown[:most], *(name for name in shown[most:] if is_plugin(known[name]))]
 
 
 def origin(metric: type[Metric[Any]]) -> str:

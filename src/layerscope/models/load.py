@@ -20,15 +20,12 @@ from layerscope.models.pretrained import check_input
 from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16
 from layerscope.models.source import (
     Source,
-    files_sha256,
     module_sha256,
     read_config,
     resolve,
     settings_sha256,
 )
 from layerscope.spectra import faster
-
-__all__ = ["decisive_options", "identify_files"]
 
 
 def load(
@@ -211,34 +208,6 @@ def find_source(model: str | Path, offline: bool, model_options: Mapping[str, An
     source = resolve(model, offline, **given)
     _check_remote_code(source, bool(given.get("trust_remote_code")))
     return source
-
-
-def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a model that change its states, besides files; the default precision whether
-    it was given or not.
-
-    >>> decisive_options({"device": "cpu", "bidirectional": True})
-    {'dtype': 'float32', 'bidirectional': 'True'}
-    """
-    elsewhere = ("device", "device_map", "adapters", "revision")
-    return {"dtype": "float32"} | {
-        k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)
-    }
-
-
-def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a model given by name from others before it is loaded: its files, its adapters'
-    and its options."""
-    source = find_source(model, offline, options)
-    return {
-        "options": decisive_options(options),
-        "weights_sha256": source.weights_sha256(),
-        "settings_sha256": source.settings_files_sha256(),
-        "adapters": [
-            files_sha256(adapting.locate(adapter, offline).path.glob("*"))
-            for adapter in options.get("adapters") or ()
-        ],
-    }
 
 
 def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:

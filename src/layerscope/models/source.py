@@ -93,14 +93,6 @@ class Source:
             part = f"blocks {facts.get('blocks')}"
         return one_line(f"{base.get('name')}, {part}")
 
-    def settings_files_sha256(self) -> str:
-        """Fingerprint of the files beside the weights that decide what is computed: configuration
-        and tokenizer."""
-        beside = [
-            file for pattern in ("*.json", "*.txt", "*.model") for file in self.path.glob(pattern)
-        ]
-        return files_sha256(beside) if beside else ""
-
 
 def resolve(
     spec: str | Path,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Capture, FinalNorm, Site
-from layerscope.capture.reduce import non_finite_error
+from layerscope.capture.reduce import check_finite
 from layerscope.data.items import Items
 from layerscope.data.kinds import get_kind
 from layerscope.engines import Engine
@@ -121,7 +121,8 @@ class ModelReader:
             lambda chosen: self.source.batch([numbers[i] for i in chosen]),
             lambda chosen, batch: self._run(chosen, batch, out),
         )
-        self._check(out)
+        for states in out.values():
+            check_finite(self.sites, states.flatten(2), self.model.dtype)
         ragged = min(lengths) < widest
         mask = torch.arange(widest) < torch.tensor(lengths)[:, None] if ragged else None
         mask = None if mask is None else mask.to(device)
@@ -149,12 +150,6 @@ class ModelReader:
                 target[index, where, 0] = whole[:, 0]
             else:
                 target[index, where, 0] = _mean(tokens, mask)
-
-    def _check(self, out: _Pooled) -> None:
-        for states in out.values():
-            if not bool(torch.isfinite(states).all()):
-                bad = int((~torch.isfinite(states.flatten(1)).all(-1)).nonzero()[0])
-                raise non_finite_error(self.sites[bad], states[bad].flatten(1), self.model.dtype)
 
 
 def _mean(tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -64,31 +64,25 @@ def get_rule(name: str) -> Rule:
 
 def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     """The answer under some prior: benchmarks give one that has not seen the model's family."""
-    last = evidence.n_blocks
+    last, warnings = evidence.n_blocks, list(evidence.warnings)
+
+    def keep_last(why: str) -> Choice:
+        reason = f"no layer but the last can be trusted here: {why}"
+        return Choice(last, reason=reason, tied=(last,), warnings=tuple(warnings), abstained=True)
+
     if evidence.untrained:  # its vectors are spread out, too, and mean nothing
-        return _abstain(
-            last,
-            "the model's weights are as before any training, so no layer holds anything.",
-            evidence.warnings,
+        return keep_last(
+            "the model's weights are as before any training, so no layer holds anything."
         )
     if evidence.wordless:
-        return _abstain(
-            last,
-            "most texts are hardly made of words, and the rule is about language.",
-            evidence.warnings,
-        )
+        return keep_last("most texts are hardly made of words, and the rule is about language.")
     if evidence.tuned:
-        return _abstain(
-            last,
-            f"{evidence.tuned}, so the model seems made for embedding at its last layer.",
-            evidence.warnings,
+        return keep_last(
+            f"{evidence.tuned}, so the model seems made for embedding at its last layer."
         )
     probability, seen, as_fitted = read_valley(evidence)
     if probability is None:
-        return _abstain(
-            last, f"{seen}, so nothing says where in the model to look.", evidence.warnings
-        )
-    warnings = list(evidence.warnings)
+        return keep_last(f"{seen}, so nothing says where in the model to look.")
     if not as_fitted:
         warnings.append(
             "the final norm hides the valley that the rule was fitted on; the sink's norm stands in for it and the interval is "
@@ -99,19 +93,15 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     layer = best_layer(shares)
     sure = f"{seen} (chance of a valley {probability:.0%})"
     if layer == last:
-        return _abstain(last, f"{sure}; no layer is expected to gain.", tuple(warnings))
+        return keep_last(f"{sure}; no layer is expected to gain.")
     risk = forecast.risk(layer)
     if risk > MOST_RISK:
-        return _abstain(
-            last,
-            f"{sure}; layer {layer} looks best but would lose in {risk:.0%} of cases.",
-            tuple(warnings),
-        )
+        return keep_last(f"{sure}; layer {layer} looks best but would lose in {risk:.0%} of cases.")
     if not evidence.tuning_known:
         unseen = "whether the last layer was trained for embedding cannot be seen without anisotropy or under final_norm=raw"
         if probability < 0.5:
             # an early layer of a sentence encoder loses far more than one of a language model gains
-            return _abstain(last, f"{sure}, but {unseen}.", tuple(warnings))
+            return keep_last(f"{sure}, but {unseen}.")
         warnings.append(f"{unseen}. If it was, keep the last layer.")
     kind = "with a valley gain late" if probability >= 0.5 else "without a valley gain early"
     reason = f"{sure}; the published models {kind}."
@@ -129,11 +119,6 @@ def _near(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[
     near[0] = False
     near[layer] = True
     return tuple(int(k) for k in np.flatnonzero(near))
-
-
-def _abstain(last: int, why: str, warnings: tuple[str, ...]) -> Choice:
-    reason = f"no layer but the last can be trusted here: {why}"
-    return Choice(last, reason=reason, tied=(last,), warnings=warnings, abstained=True)
 
 
 # --- rules that look at nothing, and the paper's

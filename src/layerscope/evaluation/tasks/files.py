@@ -192,6 +192,7 @@ def column(
 
 
 def _classification(task: Any, rows: Rows, path: Path) -> Columns:
+    columns = _texts(rows, path, task.input_column_name)
     labels = column(
         rows, task.label_column_name, path, (int, str), "a label (a whole number or a string)"
     )
@@ -199,10 +200,11 @@ def _classification(task: Any, rows: Rows, path: Path) -> Columns:
         raise DataError(
             f"{path}: the labels are partly numbers, partly strings. Use one kind throughout."
         )
-    return {
-        task.input_column_name: column(rows, task.input_column_name, path, str, "a text"),
-        task.label_column_name: labels,
-    }
+    return columns | {task.label_column_name: labels}
+
+
+def _texts(rows: Rows, path: Path, *names: str) -> Columns:
+    return {name: column(rows, name, path, str, "a text") for name in names}
 
 
 def code_labels(splits: Mapping[str, Columns], column: str) -> Notes:
@@ -219,32 +221,25 @@ def code_labels(splits: Mapping[str, Columns], column: str) -> Notes:
 
 
 def _sts(task: Any, rows: Rows, path: Path) -> Columns:
-    first, second = task.column_names
+    columns = _texts(rows, path, *task.column_names)
     scores = [float(score) for score in column(rows, "score", path, (int, float), "a number")]
     odd = next((number for number, score in enumerate(scores, 1) if not math.isfinite(score)), None)
     if odd is not None:
         raise DataError(
             f"{path}, row {odd}: 'score' must be a finite number, not {scores[odd - 1]}."
         )
-    return {
-        first: column(rows, first, path, str, "a text"),
-        second: column(rows, second, path, str, "a text"),
-        "score": scores,
-    }
+    return columns | {"score": scores}
 
 
 def _pairs(task: Any, rows: Rows, path: Path) -> Columns:
-    first, second, label = task.input1_column_name, task.input2_column_name, task.label_column_name
-    columns = {
-        first: column(rows, first, path, str, "a text"),
-        second: column(rows, second, path, str, "a text"),
-        label: column(rows, label, path, int, "0 or 1"),
-    }
-    if set(columns[label]) != {0, 1}:
+    columns = _texts(rows, path, task.input1_column_name, task.input2_column_name)
+    name = task.label_column_name
+    labels = column(rows, name, path, int, "0 or 1")
+    if set(labels) != {0, 1}:
         raise DataError(
-            f"{path}: the pairs' {label!r} are {sorted(set(columns[label]))[:5]}; there must be both 0 and 1."
+            f"{path}: the pairs' {name!r} are {sorted(set(labels))[:5]}; there must be both 0 and 1."
         )
-    return columns
+    return columns | {name: labels}
 
 
 COLUMNS: dict[str, Callable[[Any, Rows, Path], Columns]] = {

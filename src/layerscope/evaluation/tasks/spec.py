@@ -44,7 +44,7 @@ def draw(
 ) -> list[int]:
     """`count` of `total` positions in ascending order, with at least `cover` different labels where
     there are as many."""
-    order = sorted(range(total), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest())
+    order = _shuffled(total, seed)
     chosen: dict[int, None] = {}
     if labels is not None:
         seen: dict[Hashable, int] = {}
@@ -58,6 +58,10 @@ def draw(
             break
         chosen[i] = None
     return sorted(chosen)
+
+
+def _shuffled(total: int, seed: int) -> list[int]:
+    return sorted(range(total), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest())
 
 
 def apply_sample(task: Any, sample: int, seed: int) -> None:
@@ -120,15 +124,10 @@ def _sampled_set(task: Any, row: dict[str, Any], sample: int, seed: int) -> Any:
 def _few_shots(train: Any, column: str, shots: int, seed: int) -> Any:
     """At most `shots` rows of each label, in the rows' order."""
     labels = list(train[column])
-    counts: dict[Hashable, int] = {}
-    chosen = []
-    for i in sorted(
-        range(len(labels)), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest()
-    ):
-        counts[labels[i]] = counts.get(labels[i], 0) + 1
-        if counts[labels[i]] <= shots:
-            chosen.append(i)
-    return train.select(sorted(chosen))
+    chosen: dict[Hashable, list[int]] = {label: [] for label in labels}
+    for i in _shuffled(len(labels), seed):
+        chosen[labels[i]].append(i)
+    return train.select(sorted(i for rows in chosen.values() for i in rows[:shots]))
 
 
 def _sampled_queries(task: Any, data: dict[str, Any], sample: int, seed: int) -> dict[str, Any]:
@@ -210,19 +209,14 @@ class TaskSpec:
         metadata = task.metadata
         exact, reason = self._exact(task)
         own = {} if self.source != "package" else catalogue.TASKS.get(self.name).facts()
-        kind = {"name": self.name, "task_type": metadata.type, "main_score": metadata.main_score}
-        parts = {"splits": list(task.eval_splits), "subsets": list(task.hf_subsets)}
-        data = {
-            "dataset": metadata.dataset.get("path"),
-            "revision": metadata.dataset.get("revision"),
-        }
-        drawn = {
-            "limit": self.sample,
-            "seed": self.seed if self.sample is not None else None,
-            **counts(task),
-        }
         return {
-            **task.data_notes, **kind, **parts, **data, "source": self.source, "path": self.path, **drawn,
+            **task.data_notes,
+            "name": self.name, "task_type": metadata.type, "main_score": metadata.main_score,
+            "splits": list(task.eval_splits), "subsets": list(task.hf_subsets),
+            "dataset": metadata.dataset.get("path"), "revision": metadata.dataset.get("revision"),
+            "source": self.source, "path": self.path,
+            "limit": self.sample, "seed": self.seed if self.sample is not None else None,
+            **counts(task),
             "fingerprint": fingerprint(task), "exact": exact, "exact_reason": reason,
             "license": own.get("license", metadata.license),
             "citation": own.get("citation", (metadata.bibtex_citation or "").strip() or None),

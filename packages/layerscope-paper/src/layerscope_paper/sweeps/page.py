@@ -9,11 +9,17 @@ import pandas as pd
 
 from layerscope.core.sites import whole_layers
 from layerscope.core.tables import lowest_and_highest
-from layerscope.metrics import metrics
-from layerscope.metrics.registry import few_metrics
+from layerscope.metrics import main_metrics, metrics
+from layerscope.metrics.registry import is_plugin
 from layerscope.report.sources import Block, Chart, Line, Section, of_run
 
 _MOST = 12  # lines on one chart
+
+
+def _few_metrics(names: Any) -> list[str]:
+    """The first main metrics among `names`; none of those from outside is left out."""
+    shown, known = main_metrics(names), metrics()
+    return [*shown[:3], *(name for name in shown[3:] if is_plugin(known[name]))]
 
 
 def from_sweep(run: Any) -> Block:
@@ -24,7 +30,7 @@ def from_sweep(run: Any) -> Block:
     words = [f"{len(jobs)} jobs in {run.name}: {states}."]
     charts = [
         chart
-        for name in few_metrics(table["metric"].dropna())
+        for name in _few_metrics(table["metric"].dropna())
         if (chart := _metric_chart(table, name)) is not None
     ]
     charts += [chart for chart in (_score_chart(table),) if chart is not None]

@@ -11,7 +11,7 @@ import gc
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from layerscope.evaluation.run import Evaluation
 from layerscope.forward import BatchRunner, read_states
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel, catalogue, load, open_model
-from layerscope.models.load import decisive_options, identify_files
+from layerscope.models.adapters import locate
+from layerscope.models.load import find_source
+from layerscope.models.source import files_sha256
 from layerscope.profiling import Profile, profile
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
@@ -116,6 +118,36 @@ class Spec:
                 **{k: str(v) for k, v in named.items()},
             }
         return {"label": self.label, **identify_files(self.model, request.offline, settings)}
+
+
+def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a model that change its states, besides files; the default precision whether
+    it was given or not.
+
+    >>> decisive_options({"device": "cpu", "bidirectional": True})
+    {'dtype': 'float32', 'bidirectional': 'True'}
+    """
+    elsewhere = ("device", "device_map", "adapters", "revision")
+    return {"dtype": "float32"} | {
+        k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)
+    }
+
+
+def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells a model given by name from others before it is loaded: its files, its adapters'
+    and its options."""
+    source = find_source(model, offline, options)
+    return {
+        "options": decisive_options(options),
+        "weights_sha256": source.weights_sha256(),
+        "settings_sha256": files_sha256(
+            file for pattern in ("*.json", "*.txt", "*.model") for file in source.path.glob(pattern)
+        ),
+        "adapters": [
+            files_sha256(locate(adapter, offline).path.glob("*"))
+            for adapter in options.get("adapters") or ()
+        ],
+    }
 
 
 def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
