@@ -84,7 +84,6 @@ def test_small_blocks_are_joined_in_their_order(monkeypatch: pytest.MonkeyPatch)
         parts.update(z[start:stop], np.arange(start, stop))
     assert [len(block) for block in parts.blocks()] == [95, 205, 5]
     assert np.array_equal(torch.cat(list(parts.blocks())).numpy(), z.astype(np.float64))
-    assert [len(block) for block in parts.blocks(10)] == [90, 210, 5]
     once, often = (get_metric("dataset_entropy")().estimate(data) for data in (whole, parts))
     assert often.value == pytest.approx(once.value, rel=1e-12)
     assert often.se == pytest.approx(once.se, rel=1e-9)
@@ -128,16 +127,6 @@ def test_canonical_order_follows_the_keys():
     values = PromptValues()
     values.update([1.0, 2.0, 3.0], [10, 20, 30], keys=[5, 1, 3])
     assert [v.tolist() for v in values.ordered()] == [[2.0, 3.0, 1.0], [20, 30, 10]]
-
-
-def test_blocks_of_whole_groups():
-    data = PooledRows()
-    for start in range(0, 20, 7):
-        data.update(np.arange(start, min(20, start + 7), dtype=float)[:, None])
-    for whole in (1, 3, 7, 8, 50):
-        blocks = list(data.blocks(whole))
-        assert torch.cat(blocks)[:, 0].tolist() == list(range(20))
-        assert all(len(b) % whole == 0 for b in blocks[:-1])
 
 
 def test_blocks_larger_than_memory_allows(monkeypatch):

@@ -17,6 +17,7 @@ from layerscope.metrics.folds import (
     can_use_sums,
     entropy_of_sums,
     evaluate_sums,
+    in_groups,
     pooled_spectra,
     pooled_spectrum,
     prepare_fold_sums,
@@ -42,33 +43,37 @@ class PooledSpectrumMetric(Metric[PooledRows]):
     of_sums: OfSums | None = None
     own_rows: ClassVar[RowPreparation | None] = None
 
-    @property
-    def _rows(self) -> RowPreparation:
-        return self.own_rows or self.options.pooled_rows
+    def _given(self, data: PooledRows) -> tuple[PooledRows, RowPreparation]:
+        return in_groups(data, self.own_rows or self.options.pooled_rows, self.options.group)
 
     def _quantity(self) -> Quantity:
         return Quantity(self.function, self.info.unit == "nats", self.of_sums)
 
     def prepare(self, many: Sequence[PooledRows]) -> None:
+        if not many:
+            return
         o, quantity = self.options, self._quantity()
+        given = [self._given(data) for data in many]
+        many, rows = [data for data, _ in given], given[0][1]
         summed = [
             data
             for data in many
             if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram)
         ]
         if summed and summed[0].on_gpu:
-            prepare_fold_sums(summed, self._rows, o.group)
+            prepare_fold_sums(summed, rows)
         solved = [data for data in many if len(data) and not any(data is other for other in summed)]
-        pooled_spectra(solved, self._rows, o.group, o.clamp_gram, quantity)
+        pooled_spectra(solved, rows, o.clamp_gram, quantity)
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for
         a single prompt."""
         o, quantity, value, se = self.options, self._quantity(), math.nan, math.nan
+        data, rows = self._given(data)
         if quantity.of_sums is not None and can_use_sums(data, o.clamp_gram):
-            value, se = evaluate_sums(data, self._rows, o.group, quantity.of_sums)
+            value, se = evaluate_sums(data, rows, quantity.of_sums)
         else:
-            spectrum = pooled_spectrum(data, self._rows, o.group, o.clamp_gram)
+            spectrum = pooled_spectrum(data, rows, o.clamp_gram)
             if float(spectrum.eigenvalues[-1]) > 0:
                 value, se = spectrum.evaluate(quantity)
         if not math.isfinite(

@@ -24,6 +24,7 @@ from layerscope.metrics.folds import (
     entropy_of_sums,
     equal_folds,
     equal_folds_error,
+    in_groups,
     prepare_views,
     prepared_view,
 )
@@ -234,7 +235,8 @@ class DiME(Metric[ViewRows]):
     def _views(self, data: ViewRows) -> tuple[Tensor, Tensor]:
         o = self.options
         n = min(len(data), o.dime_samples)
-        a, b = (prepared_view(data, i, o.view_rows, o.group)[:n] for i in (0, 1))
+        data, rows = in_groups(data, o.view_rows, o.group)
+        a, b = (prepared_view(data, i, rows)[:n] for i in (0, 1))
         return a, b
 
     def _feature_side(self, data: ViewRows) -> bool:
@@ -251,8 +253,8 @@ class DiME(Metric[ViewRows]):
         there = [data for data in there if ("dime", o) not in data._memo]
         if not there or o.alpha < 1:
             return None
-        if len({len(data) for data in there}) == 1:
-            prepare_views(there, o.view_rows, o.group)
+        if len({len(data) for data in there}) == 1 and o.group is None:
+            prepare_views(there, o.view_rows)
         errors = None
         if len({min(len(data), o.dime_samples) for data in there}) == 1:
             errors = self._prepare_errors([data for data in there if not self._feature_side(data)])

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,43 +39,44 @@ if TYPE_CHECKING:
     from layerscope.metrics.samples import PooledRows, ViewRows
 
 
-def prepare_grouped(
-    z: Tensor, rows: RowPreparation, mean: Tensor | None, group: int | None
-) -> Tensor:
-    """Rows prepared as asked; with `group`, centered inside consecutive groups as the released code
-    does."""
+Vectors = TypeVar("Vectors", "PooledRows", "ViewRows")
+
+
+def in_groups(
+    data: Vectors, rows: RowPreparation, group: int | None
+) -> tuple[Vectors, RowPreparation]:
+    """Return the data and the preparation of its rows; with `group`, data whose rows were centered
+    inside consecutive groups, in order of arrival, as the released code does."""
     if group is None or not rows.startswith("centered"):
-        return prepare_rows(z, rows, mean)
-    return torch.cat([prepare_rows(part, rows) for part in z.split(group)])
+        return data, rows
+    key = ("in groups", rows, group)
+    if key not in data._memo:
+        whole = torch.cat(list(data.blocks())).movedim(0, -2)
+        parts = [prepare_rows(part, rows) for part in whole.split(group, dim=-2)]
+        data._memo[key] = data.with_vectors(torch.cat(parts, dim=-2).movedim(-2, 0))
+    return data._memo[key], "raw"
 
 
-def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
-    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival. On a
-    GPU they are remembered."""
-    key = ("view", index, rows, group)
+def prepared_view(data: ViewRows, index: int, rows: RowPreparation) -> Tensor:
+    """One view's vectors, prepared, in canonical order. On a GPU they are remembered."""
+    key = ("view", index, rows)
     if key in data._memo:
         return data._memo[key]
-    if group is None:
-        prepared = prepare_rows(data.view(index), rows)
-    else:
-        arrived = prepare_grouped(
-            torch.cat([z[:, index] for z in data.blocks()]), rows, None, group
-        )
-        prepared = arrived[torch.from_numpy(data.order()).to(arrived.device)]
+    prepared = prepare_rows(data.view(index), rows)
     if data.on_gpu:
         data._memo[key] = prepared
     return prepared
 
 
-def prepare_views(many: Sequence[ViewRows], rows: RowPreparation, group: int | None) -> None:
+def prepare_views(many: Sequence[ViewRows], rows: RowPreparation) -> None:
     """The first two views of several data of as many prompts each, together: a GPU waits longer for
     many small steps."""
-    left = [data for data in many if ("view", 0, rows, group) not in data._memo]
-    if group is not None or not left:
+    left = [data for data in many if ("view", 0, rows) not in data._memo]
+    if not left:
         return
     for index in (0, 1):
         for data, prepared in zip(left, prepare_rows(stacked(left, index), rows), strict=True):
-            data._memo["view", index, rows, group] = prepared
+            data._memo["view", index, rows] = prepared
 
 
 def fold_members(n: int, device: torch.device) -> list[Tensor]:
@@ -105,46 +106,33 @@ def left_in(members: Tensor, n: int) -> Tensor:
     )
 
 
-def fold_matrices(
-    data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool
-) -> list[Tensor]:
+def fold_matrices(data: PooledRows, rows: RowPreparation, clamp: bool) -> list[Tensor]:
     """The matrix of all rows (n, n), then those without each fold (folds, m, m): large ones on a
     CPU one by one, else by size."""
-    made = _grams(data, rows, group) if len(data) <= data.width else _scatters(data, rows, group)
+    made = _grams(data, rows) if len(data) <= data.width else _scatters(data, rows)
     return [m.clamp(min=0) for m in made] if clamp else made
 
 
-def whole_matrix(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
+def whole_matrix(data: PooledRows, rows: RowPreparation, clamp: bool) -> Tensor:
     """The matrix of all rows alone."""
     if len(data) > data.width:
-        return fold_matrices(data, rows, group, clamp)[0]
-    prepared = _prepared(data, data.all(), rows, group)
-    gram = prepared @ prepared.T
+        return fold_matrices(data, rows, clamp)[0]
+    gram = whole_matrices([data], rows)[0]
     return gram.clamp(min=0) if clamp else gram
 
 
-def whole_matrices(many: Sequence[PooledRows], rows: RowPreparation, group: int | None) -> Tensor:
-    """The N×N matrices of several data of as many rows each (B, N, N): on a GPU all at once."""
-    if group is not None or not many[0].on_gpu:
-        return torch.stack([whole_matrix(data, rows, group, False) for data in many])
+def whole_matrices(many: Sequence[PooledRows], rows: RowPreparation) -> Tensor:
+    """The N×N matrices of several data of as many rows each (B, N, N)."""
     prepared = prepare_rows(stacked(many), rows)
     return prepared @ prepared.mT
-
-
-def _prepared(data: PooledRows, z: Tensor, rows: RowPreparation, group: int | None) -> Tensor:
-    if group is None:
-        return prepare_rows(z, rows)
-    order = torch.from_numpy(data.order()).to(z.device)
-    return prepare_grouped(torch.cat(list(data.blocks())), rows, None, group)[order]
 
 
 _FEW_ROWS = 256  # the matrices without each of 20 folds take 10 MB
 
 
-def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
+def _grams(data: PooledRows, rows: RowPreparation) -> list[Tensor]:
     """N×N."""
-    prepared = _prepared(data, data.all(), rows, group)
-    gram = prepared @ prepared.T
+    gram = whole_matrix(data, rows, False)
     out = [gram]
     for members in fold_members(len(gram), gram.device):
         rest = left_in(members, len(gram))
@@ -156,8 +144,9 @@ def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Te
     return out
 
 
-def _scatters(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
-    """D×D."""
+def _scatters(data: PooledRows, rows: RowPreparation) -> list[Tensor]:
+    """D×D, in one pass: the scatter of each fold, from which the whole and what is left without a
+    fold follow."""
     d = data.width
     mean = None
     if rows.startswith("centered"):
@@ -165,32 +154,15 @@ def _scatters(data: PooledRows, rows: RowPreparation, group: int | None) -> list
         for z in data.blocks():
             mean += z.sum(0)
         mean /= len(data)
-    if group is None:
-        # one pass: the scatter of each fold, from which the whole and what is left without a fold
-        # follow
-        folds = torch.zeros(n_folds(len(data)), d, d, dtype=torch.float64, device=data.device)
-        for z, members in data.blocks_by_fold():
-            prepared = prepare_rows(z, rows, mean)
-            for scatter, rows_of in zip(folds, members, strict=True):
-                some = prepared[rows_of]
-                scatter.addmm_(some.T, some)
-        whole = folds.sum(0)
-        without = list(folds.neg_().add_(whole).unbind())
-    else:
-        whole = torch.zeros(d, d, dtype=torch.float64, device=data.device)
-        for z in data.blocks(group):
-            prepared = prepare_grouped(z, rows, mean, group)
-            whole.addmm_(prepared.T, prepared)
-        without = []
-        for fold in range(n_folds(len(data))):
-            left = whole.clone()
-            for z in data.fold_blocks(fold):
-                prepared = prepare_rows(z, rows, mean)
-                left.addmm_(prepared.T, prepared, alpha=-1.0)
-            without.append(left)
-    if data.on_gpu and without:
-        return [whole, torch.stack(without)]
-    return [whole, *(m.unsqueeze(0) for m in without)]
+    folds = torch.zeros(n_folds(len(data)), d, d, dtype=torch.float64, device=data.device)
+    for z, members in data.blocks_by_fold():
+        prepared = prepare_rows(z, rows, mean)
+        for scatter, rows_of in zip(folds, members, strict=True):
+            some = prepared[rows_of]
+            scatter.addmm_(some.T, some)
+    whole = folds.sum(0)
+    without = folds.neg_().add_(whole)
+    return [whole, *([without] if data.on_gpu else without.split(1))] if len(without) else [whole]
 
 
 FEWEST = 64  # rows: spectra of smaller matrices are as fast to solve
@@ -250,27 +222,25 @@ def can_use_sums(data: PooledRows, clamp: bool) -> bool:
     return not data.on_gpu or fast_doubles(data.device)
 
 
-def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation, group: int | None) -> None:
+def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation) -> None:
     """The sums of several data, together where they are on a GPU. Remembered in each."""
-    left = [data for data in many if ("sums", rows, group) not in data._memo]
+    left = [data for data in many if ("sums", rows) not in data._memo]
     while left:
         n = len(left[0])
         most = max(1, _GRAM_BYTES // (8 * n * n)) if left[0].on_gpu else 1
         some = [data for data in left if len(data) == n and data.device == left[0].device][:most]
-        grams = whole_matrices(some, rows, group)
+        grams = whole_matrices(some, rows)
         sums = SumsOfMany(*sums_without(grams, fold_members(n, grams.device)))
         for i, data in enumerate(some):
-            data._memo["sums", rows, group] = partial(sums.evaluate, i)
-        left = [data for data in left if ("sums", rows, group) not in data._memo]
+            data._memo["sums", rows] = partial(sums.evaluate, i)
+        left = [data for data in left if ("sums", rows) not in data._memo]
 
 
-def evaluate_sums(
-    data: PooledRows, rows: RowPreparation, group: int | None, function: OfSums
-) -> tuple[float, float]:
+def evaluate_sums(data: PooledRows, rows: RowPreparation, function: OfSums) -> tuple[float, float]:
     """(value, standard error) of a function of one data's sums, which are computed once per data
     and preparation."""
-    prepare_fold_sums([data], rows, group)
-    return data._memo["sums", rows, group](function)
+    prepare_fold_sums([data], rows)
+    return data._memo["sums", rows](function)
 
 
 # --- entropies of Gram matrices whose rows are samples, without some of them (DiME)
@@ -422,21 +392,18 @@ class Spectrum:
         )
 
 
-def pooled_spectrum(
-    data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False
-) -> Spectrum:
+def pooled_spectrum(data: PooledRows, rows: RowPreparation, clamp: bool = False) -> Spectrum:
     """The spectrum of pooled vectors under a row preparation. Computed once per data and
     preparation."""
     if len(data) == 0:
         raise ValueError("no pooled vectors: add some with update() first")
-    pooled_spectra([data], rows, group, clamp)
-    return data._memo["spectrum", rows, group, clamp]
+    pooled_spectra([data], rows, clamp)
+    return data._memo["spectrum", rows, clamp]
 
 
 def pooled_spectra(
     many: Sequence[PooledRows],
     rows: RowPreparation,
-    group: int | None,
     clamp: bool,
     quantity: Quantity | None = None,
 ) -> None:
@@ -445,19 +412,19 @@ def pooled_spectra(
 
     Those that must be solved in float64 for the sake of `quantity` are solved together too.
     """
-    key = ("spectrum", rows, group, clamp)
+    key = ("spectrum", rows, clamp)
     there = [data for data in many if key not in data._memo and data.on_gpu]
     for data in many:
         if key not in data._memo and not data.on_gpu:
-            whole, *without = fold_matrices(data, rows, group, clamp)
+            whole, *without = fold_matrices(data, rows, clamp)
             data._memo[key] = Spectrum(_solve(whole), [_solve(folds) for folds in without])
     if there:
-        for data, spectrum in zip(there, _solve_on_gpu(there, rows, group, clamp), strict=True):
+        for data, spectrum in zip(there, _solve_on_gpu(there, rows, clamp), strict=True):
             data._memo[key] = spectrum
     if quantity is not None:
         unsure = [data for data in many if not data._memo[key].settles(quantity)]
         if unsure:
-            exact = _solve(torch.stack([whole_matrix(data, rows, group, clamp) for data in unsure]))
+            exact = _solve(torch.stack([whole_matrix(data, rows, clamp) for data in unsure]))
             for data, values in zip(unsure, exact, strict=True):
                 data._memo[key].sharpen(values)
 
@@ -467,12 +434,10 @@ def _solve(matrices: Tensor) -> Tensor:
     return eigvalsh(matrices.double()).clamp(min=0).cpu()
 
 
-def _solve_on_gpu(
-    many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool
-) -> list[Spectrum]:
+def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, clamp: bool) -> list[Spectrum]:
     """Whole spectra and those without folds in float32, each size in one batch over all the
     data."""
-    made = [[m.float() for m in fold_matrices(data, rows, group, clamp)] for data in many]
+    made = [[m.float() for m in fold_matrices(data, rows, clamp)] for data in many]
     sizes = range(1, max(len(matrices) for matrices in made))
     batches = [
         torch.stack([site[0] for site in made]),
@@ -482,12 +447,7 @@ def _solve_on_gpu(
         eigvalsh(batch) for batch in batches
     ]  # the GPU has all of its work before the host waits
     wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solved]
-    if (
-        rows.startswith("centered")
-        and group is None
-        and not clamp
-        and all(len(data) <= data.width for data in many)
-    ):
+    if rows.startswith("centered") and not clamp and all(len(data) <= data.width for data in many):
         wholes[:, 0] = 0.0  # rows that sum to zero, scaled or not, miss one dimension
     split = [
         iter(values.split([len(site[k]) for site in made]))
@@ -497,10 +457,8 @@ def _solve_on_gpu(
         Spectrum(
             wholes[i].clone(),
             [next(values) for values in split],
-            lambda data=data: _solve(whole_matrix(data, rows, group, clamp)),  # type: ignore[misc]
-            lambda data=data: [
-                _solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]
-            ],  # type: ignore[misc]
+            lambda data=data: _solve(whole_matrix(data, rows, clamp)),  # type: ignore[misc]
+            lambda data=data: [_solve(folds) for folds in fold_matrices(data, rows, clamp)[1:]],  # type: ignore[misc]
         )
         for i, data in enumerate(many)
     ]

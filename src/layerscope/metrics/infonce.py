@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.folds import prepare_views, prepared_view
+from layerscope.metrics.folds import in_groups, prepare_views, prepared_view
 from layerscope.metrics.options import Options
 from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import Sent
@@ -92,7 +92,8 @@ class InfoNCE(Metric[ViewRows]):
             return None
         for data in there:
             data._memo["infonce queued", self.options] = True  # its bound is made of the same
-        prepare_views(there, self.options.view_rows, self.options.group)
+        if self.options.group is None:
+            prepare_views(there, self.options.view_rows)
         at_once = max(1, _MOST_ENTRIES // (2 * len(there[0]) * _BLOCK))
         found = [self._losses(there[i : i + at_once]) for i in range(0, len(there), at_once)]
         parts = [Sent(torch.cat(part)) for part in zip(*found, strict=True)]
@@ -107,10 +108,8 @@ class InfoNCE(Metric[ViewRows]):
 
     def _losses(self, many: Sequence[ViewRows]) -> tuple[Tensor, Tensor]:
         o = self.options
-        a, b = (
-            torch.stack([prepared_view(data, i, o.view_rows, o.group) for data in many])
-            for i in (0, 1)
-        )
+        given = [in_groups(data, o.view_rows, o.group) for data in many]
+        a, b = (torch.stack([prepared_view(data, i, rows) for data, rows in given]) for i in (0, 1))
         return info_nce(a, b, o.temperature, o.infonce_one_way)
 
     def estimate(self, data: ViewRows) -> Estimate:

@@ -19,8 +19,8 @@ from layerscope.metrics.entropy import (
     moved_by_rounding,
     spectrum_entropy,
 )
-from layerscope.metrics.folds import NATS, fold_members, prepare_grouped
-from layerscope.metrics.options import Options, zero_row_floor
+from layerscope.metrics.folds import NATS, fold_members, in_groups
+from layerscope.metrics.options import Options, RowPreparation, prepare_rows, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
 from layerscope.spectra import Sent, eigvalsh, faster
 from layerscope.spectra.execution import free_memory
@@ -37,25 +37,6 @@ _PIVOT_UNITS = 1024
 _LEAST_LEFT = 1e-5
 # For scatter matrices of several data at once on a GPU: bytes, and the share of what is free.
 _MOST_BYTES, _SHARE_OF_MEMORY = 5 * 2**29, 0.1
-
-
-def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
-    blocks = data.blocks(o.group)
-    if o.lidar_rows == "raw":
-        return blocks  # type: ignore[return-value]
-    means = None
-    if o.lidar_rows.startswith("centered") and o.group is None:
-        means = [data.view(i).mean(0) for i in range(data.n_views)]
-    return [
-        torch.stack(
-            [
-                prepare_grouped(z[:, i], o.lidar_rows, None if means is None else means[i], o.group)
-                for i in range(z.shape[1])
-            ],
-            dim=1,
-        )
-        for z in blocks
-    ]
 
 
 class LiDAR(Metric[ViewRows]):
@@ -90,10 +71,13 @@ class LiDAR(Metric[ViewRows]):
             return None
         for data in there:
             data._memo["lidar queued", self.options] = True  # its rank is made of the same
-        at_once = _sites_at_once(there[0])
+        at_once, o = _sites_at_once(there[0]), self.options
         parts, folds = [], list[Tensor]()
         for i in range(0, len(there), at_once):
-            (whole, *left_out), fine = whitened_together(gpu, there[i : i + at_once], self.options)
+            some_given = [in_groups(data, o.lidar_rows, o.group) for data in there[i : i + at_once]]
+            (whole, *left_out), fine = whitened_together(
+                gpu, [data for data, _ in some_given], some_given[0][1], o.delta
+            )
             parts.append((whole, fine))
             folds = folds or [some.new_empty(len(there), *some.shape[1:]) for some in left_out]
             for every, some in zip(
@@ -150,7 +134,9 @@ class LiDAR(Metric[ViewRows]):
         data.need_views(2, self.info.name)
         key = ("lidar", self.options)
         if key not in data._memo:
-            scatter = _Scatter(data, self.options)
+            o = self.options
+            given, rows = in_groups(data, o.lidar_rows, o.group)
+            scatter = _Scatter(given, o, rows)
             value = scatter.entropy()
             data._memo[key] = self._result(
                 data, value, scatter.entropies_without() if math.isfinite(value) else []
@@ -178,11 +164,11 @@ class _Scatter:
     """Scatter of the prompts' centers (Σ_b) and of views around them (Σ_w), from which folds of
     prompts can be taken away."""
 
-    def __init__(self, data: ViewRows, options: Options) -> None:
+    def __init__(self, data: ViewRows, options: Options, rows: RowPreparation = "raw") -> None:
         self.data, self.options = data, options
         self.n, self.q, self.d = len(data), data.n_views, data.width
         # prepared rows need all of a view's rows, so they are kept; raw ones are read fold by fold
-        self._prepared = None if options.lidar_rows == "raw" else _prepared(data, options)
+        self._prepared = None if rows == "raw" else _prepared(data, rows)
         if self.n >= FOLDS and 2 * self.n * self.q <= self.d and not data.on_gpu:
             rotated = _rotated(data.all() if self._prepared is None else self._prepared)
             if rotated is not None:
@@ -371,7 +357,7 @@ def _sites_at_once(data: ViewRows) -> int:
 
 
 def whitened_together(
-    gpu: Any, many: Sequence[ViewRows], options: Options
+    gpu: Any, many: Sequence[ViewRows], rows: RowPreparation, delta: float
 ) -> tuple[list[Tensor], Tensor]:
     """What `_Scatter.whitened` gives, in few steps for a GPU: of several data of one size, two
     prompts or more.
@@ -384,10 +370,10 @@ def whitened_together(
     # fold by fold, so that the rows of each lie side by side: a copy of all views would take longer
     # than their products
     places = torch.cat([some.flatten() for some in members])
-    if options.lidar_rows == "raw":
+    if rows == "raw":
         z = stacked(many, places=places)
     else:
-        z = torch.stack([_prepared(data, options) for data in many])[:, places]
+        z = torch.stack([_prepared(data, rows) for data in many])[:, places]
     centers = z.mean(2)
     off = torch.empty_like(centers)
     off[:, places] = _seen_from(centers, centers.mean(1, keepdim=True))
@@ -395,11 +381,9 @@ def whitened_together(
     largest = (
         torch.linalg.vector_norm(inner, dim=(1, 2)).square().amax(-1)
     )  # on the diagonal of Σ_w
-    safe = largest <= options.delta * n * many[0].n_views / (
-        _PIVOT_UNITS * torch.finfo(inner.dtype).eps
-    )
+    safe = largest <= delta * n * many[0].n_views / (_PIVOT_UNITS * torch.finfo(inner.dtype).eps)
     return gpu.whitening.whitened(
-        inner, off, members, options.delta, by_products=fast_doubles(device)
+        inner, off, members, delta, by_products=fast_doubles(device)
     ), safe
 
 
@@ -417,9 +401,9 @@ def _seen_from(centers: Tensor, mean: Tensor) -> Tensor:
     return torch.where(real, off, 0.0)
 
 
-def _prepared(data: ViewRows, options: Options) -> Tensor:
-    whole = torch.cat(list(_prepared_blocks(data, options)))
-    return whole[torch.from_numpy(data.order()).to(whole.device)]
+def _prepared(data: ViewRows, rows: RowPreparation) -> Tensor:
+    """All views in canonical order (n, q, D), each prepared by itself."""
+    return prepare_rows(data.all().transpose(0, 1), rows).transpose(0, 1)
 
 
 def _rotated(z: Tensor) -> Tensor | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -255,25 +255,16 @@ class _Vectors:
             np.random.default_rng([len(order), zlib.crc32(ranks.tobytes())]).permutation(len(order))
         ]
 
-    def blocks(self, whole: int | None = None) -> Iterator[Tensor]:
-        """Float64 blocks in order of arrival: for what does not depend on order.
+    def with_vectors(self, vectors: Tensor) -> Self:
+        """The same samples with other vectors, given in order of arrival."""
+        made = type(self)()
+        made._blocks = [(vectors, None)]
+        made._by_keys = {"order": self.order()}
+        return made
 
-        With `whole`, blocks hold whole groups of that many rows (the last may be short), whatever
-        the batches were.
-        """
-        rest: Tensor | None = None
-        for joined in self._joined():
-            part = _doubles(joined)
-            if whole is None:
-                yield part
-                continue
-            part = part if rest is None else torch.cat([rest, part])
-            cut = len(part) // whole * whole
-            if cut:
-                yield part[:cut]
-            rest = part[cut:]
-        if rest is not None and len(rest):
-            yield rest
+    def blocks(self) -> Iterator[Tensor]:
+        """Float64 blocks in order of arrival: for what does not depend on order."""
+        return map(_doubles, self._joined())
 
     def _joined(self) -> Iterator[np.ndarray | Tensor]:
         """The vectors as they came, in pieces of at most `BLOCK_ROWS`; small blocks that follow

@@ -84,12 +84,8 @@ class ModelReader:
     ) -> None:
         """`items` are those of the source that are read, numbered from 0 in this order; None: all
         of them."""
-        self.model, self.source, self.sites, self.poolings = (
-            model,
-            source,
-            list(sites),
-            list(poolings),
-        )
+        self.model, self.source = model, source
+        self.sites, self.poolings = list(sites), list(poolings)
         self.items = np.arange(len(source.lengths)) if items is None else items
         self.lengths = [source.lengths[i] for i in self.items]
         self._runner = BatchRunner(model, batch_size)
@@ -177,12 +173,7 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
         batch_size: int | None,
     ) -> None:
         self.recipe, self.items, self.max_length = recipe, items.packed(), max_length
-        self.sites, self.final_norm, self.poolings, self.batch_size = (
-            list(sites),
-            final_norm,
-            list(poolings),
-            batch_size,
-        )
+        self.settings = (list(sites), final_norm, list(poolings), batch_size)
         self.memory = recipe.memory
 
     def open(self) -> None:
@@ -190,9 +181,7 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
         model = self.recipe.open()
         self.device = model.device.type
         self._source = ModelItems(model, self.items, self.max_length)
-        self._reader = ModelReader(
-            model, self._source, self.sites, self.final_norm, self.poolings, self.batch_size
-        )
+        self._reader = ModelReader(model, self._source, *self.settings)
         self._reader.__enter__()
 
     def run(

@@ -10,12 +10,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 Parameters = dict[str, Tensor]
+
+
+class Given(NamedTuple):
+    """States (G, B, N, D) of some layers, and which tokens exist (B, N), None if all do.
+
+    `mean` and `scale` (G, D) standardize the states: a batch norm without weights of its own, whose
+    statistics are those of the whole training split.
+    """
+
+    states: Tensor
+    mask: Tensor | None
+    mean: Tensor
+    scale: Tensor
 
 
 class Head(ABC):
@@ -36,20 +49,8 @@ class Head(ABC):
         same ones."""
 
     @abstractmethod
-    def scores(
-        self,
-        parameters: Parameters,
-        states: Tensor,
-        mask: Tensor | None,
-        mean: Tensor,
-        scale: Tensor,
-    ) -> Tensor:
-        """Class scores (G, B, R, C) of states (G, B, N, D) under parameters (G, R, …).
-
-        `mask` (B, N) is True at tokens that exist. `mean` and `scale` (G, D) standardize the
-        states: a batch norm without weights of its own, whose statistics are those of the whole
-        training split.
-        """
+    def scores(self, parameters: Parameters, given: Given) -> Tensor:
+        """Class scores (G, B, R, C) of states under parameters (G, R, …)."""
 
 
 class PooledHead(Head):
@@ -59,16 +60,9 @@ class PooledHead(Head):
         """Zeros: the problem is convex."""
         return {"linear": torch.zeros(self.width, self.classes), "bias": torch.zeros(self.classes)}
 
-    def scores(
-        self,
-        parameters: Parameters,
-        states: Tensor,
-        mask: Tensor | None,
-        mean: Tensor,
-        scale: Tensor,
-    ) -> Tensor:
+    def scores(self, parameters: Parameters, given: Given) -> Tensor:
         """Class scores (G, B, R, C)."""
-        vectors = (states[:, :, 0] - mean.unsqueeze(1)) / scale.unsqueeze(1)
+        vectors = (given.states[:, :, 0] - given.mean.unsqueeze(1)) / given.scale.unsqueeze(1)
         return (
             vectors.unsqueeze(1) @ parameters["linear"] + parameters["bias"].unsqueeze(2)
         ).transpose(1, 2)
@@ -118,15 +112,9 @@ class AttentionHead(Head):
             "linear": uniform(self.width, self.classes),
         }
 
-    def scores(
-        self,
-        parameters: Parameters,
-        states: Tensor,
-        mask: Tensor | None,
-        mean: Tensor,
-        scale: Tensor,
-    ) -> Tensor:
+    def scores(self, parameters: Parameters, given: Given) -> Tensor:
         """Class scores (G, B, R, C)."""
+        states, mask, mean, scale = given
         groups, batch, tokens, width = states.shape
         query, heads = parameters["query"], self.heads
         rates, size = query.shape[1], width // heads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,58 +171,52 @@ def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int
     return read
 
 
+@dataclass
 class ProbeJob:
     """Probes of some kinds at some layers of one model on one set of examples."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        examples: LabeledItems,
-        source: ModelItems,
-        kinds: list[str],
-        recipe: ProbeRecipe,
-        layers: Sequence[int] | None = None,
-        final_norm: FinalNorm = "applied",
-        sample: int | None = None,
-        keep: str = "auto",
-        store_size: int | None = None,
-        batch_size: int | None = None,
-    ) -> None:
-        self.model, self.examples, self.source, self.kinds = model, examples, source, kinds
-        self.remote: Parts | None = None
-        self.final_norm, self.batch_size = final_norm, batch_size
-        self.sites = expand_sites(
-            [site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy
-        )
-        own = examples.parts
-        split = make_split(
-            examples.labels,
-            own.get("train"),
-            own.get("test"),
-            own.get("validation"),
-            recipe.seed,
-            sample,
-        )
-        self.split = split.shuffled(recipe.seed)
-        self.recipe = replace(recipe, batch=recipe.batch_for(len(self.split.train)))
+    model: LoadedModel
+    examples: LabeledItems
+    source: ModelItems
+    kinds: list[str]
+    recipe: ProbeRecipe
+    layers: Sequence[int] | None = None
+    final_norm: FinalNorm = "applied"
+    sample: int | None = None
+    keep: str = "auto"
+    store_size: int | None = None
+    batch_size: int | None = None
+    remote: Parts | None = None
+
+    def __post_init__(self) -> None:
+        model, labels, own = self.model, self.examples.labels, self.examples.parts
+        numbers = pick_layers(self.layers, model.n_blocks, model.name)
+        self.sites = expand_sites([site_of(k) for k in numbers], model.anatomy)
+        parts = (own.get("train"), own.get("test"), own.get("validation"))
+        seed = self.recipe.seed
+        self.split = make_split(labels, *parts, seed, self.sample).shuffled(seed)
+        self.recipe = replace(self.recipe, batch=self.recipe.batch_for(len(self.split.train)))
         self.used = np.concatenate(
             [self.split.train, self.split.validation, self.split.test]
         )  # and kept in this order
-        self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
-        self.store_size = default_store_size(model.device) if store_size is None else store_size
-        lengths = [source.lengths[i] for i in self.used]
+        self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in self.kinds))
+        if self.store_size is None:
+            self.store_size = default_store_size(model.device)
+        lengths = [self.source.lengths[i] for i in self.used]
         self.plan = plan_storage(
-            self.poolings, len(self.sites), lengths, model.width, keep, self.store_size
+            self.poolings, len(self.sites), lengths, model.width, self.keep, self.store_size
         )
         self.config = {
             "model": model_key(model.identity),
-            "data": examples.fingerprint,
+            "data": self.examples.fingerprint,
             "split": self.split.sizes(),
-            "probes": kinds,
+            "probes": self.kinds,
             "sites": [site.name for site in self.sites],
-            "final_norm": final_norm,
+            "final_norm": self.final_norm,
             "recipe": dict(vars(self.recipe)),
-            "reading": {k: v for k, v in source.facts().items() if k in ("max_length", "patches")},
+            "reading": {
+                k: v for k, v in self.source.facts().items() if k in ("max_length", "patches")
+            },
             "keep": self.plan.how,
             "layerscope": VERSION,
         }
@@ -268,19 +262,16 @@ class ProbeJob:
         scratch: Path | None,
     ) -> Predictions:
         bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
-        file = None if scratch is None else scratch / f"{kind}.training.npz"
-        layers = list(range(len(self.sites)))
-        classes = len(self.examples.classes)
         return fit(
             kind,
             self.model,
             states,
             labels,
             split,
-            layers,
-            classes,
+            range(len(self.sites)),
+            len(self.examples.classes),
             self.recipe,
-            file,
+            None if scratch is None else scratch / f"{kind}.training.npz",
             lambda phase: bar.advance(1),
         )
 
@@ -368,25 +359,22 @@ def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
         out.append(
             f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better."
         )
-    for kind, how in job.plan.how.items():
-        if kind == "tokens" and how == "none":
-            out.append(
-                "the states were computed again in every epoch: they do not fit store_size=."
-            )
-        elif kind == "tokens" and how == "float16":
-            out.append(
-                "the states were kept in half precision (scaled per layer and feature) to fit store_size=."
-            )
-    for kind, count in job.examples.facts.get("dropped", {}).items():
+    kept = job.plan.how.get("tokens")
+    if kept == "none":
+        out.append("the states were computed again in every epoch: they do not fit store_size=.")
+    if kept == "float16":
+        out.append(
+            "the states were kept in half precision (scaled per layer and feature) to fit store_size=."
+        )
+    facts, reading = job.examples.facts, job.source.facts()
+    for kind, count in facts.get("dropped", {}).items():
         out.append(f"{count} items were left out: {kind}.")
-    if job.examples.facts.get("contradicting_texts"):
+    if facts.get("contradicting_texts"):
         out.append(
-            f"{job.examples.facts['contradicting_texts']} texts have contradicting labels and were left out."
+            f"{facts['contradicting_texts']} texts have contradicting labels and were left out."
         )
-    if job.source.facts().get("truncated"):
-        out.append(
-            f"{job.source.facts()['truncated']} texts were cut to {job.source.facts()['max_length']} tokens."
-        )
+    if reading.get("truncated"):
+        out.append(f"{reading['truncated']} texts were cut to {reading['max_length']} tokens.")
     if job.model.anatomy.final_norm is None and job.final_norm != "raw":
         out.append(
             f"this model has no final norm: final_norm={job.final_norm} is the same as raw here."

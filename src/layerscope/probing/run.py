@@ -93,27 +93,12 @@ def probe_table(
             gain, low, high = scored.gains((last,))
             tied = scored.tied()
             for i, site in enumerate(sites):
-                bounds = wilson(int(correct[i].sum()), correct.shape[1])
+                hits, count = correct[i], correct.shape[1]
                 where = [probe, metric, site.layer, site.layer / blocks, site.name]
-                measured = [
-                    correct[i].mean(),
-                    *bounds,
-                    correct.shape[1],
-                    gain[i],
-                    low[i],
-                    high[i],
-                    bool(tied[i]),
-                ]
-                rows.append(
-                    [
-                        *where,
-                        *measured,
-                        said.validation[i],
-                        said.rate[i],
-                        said.epoch[i],
-                        said.epochs[i],
-                    ]
-                )
+                measured = [hits.mean(), *wilson(int(hits.sum()), count), count]
+                gained = [gain[i], low[i], high[i], bool(tied[i])]
+                trained = [said.validation[i], said.rate[i], said.epoch[i], said.epochs[i]]
+                rows.append([*where, *measured, *gained, *trained])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -128,15 +113,13 @@ def item_table(
         place = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
         for i, site in enumerate(sites):
             columns = {
+                "layer": np.full(len(items), site.layer),
                 "item": items,
                 "label": labels,
                 "predicted": said.ranks[i, :, 0],
                 "place": place[i],
             }
-            part = pd.DataFrame(
-                {name: np.asarray(values, dtype=np.int32) for name, values in columns.items()}
-            )
-            part.insert(0, "layer", np.int32(site.layer))
+            part = pd.DataFrame(columns, dtype=np.int32)
             part.insert(0, "probe", probe)
             parts.append(part)
     return pd.concat(parts, ignore_index=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.probing.examples import Split
-from layerscope.probing.heads import HEADS, NEIGHBORS, Head, Parameters, neighbor_ranks
+from layerscope.probing.heads import HEADS, NEIGHBORS, Given, Head, Parameters, neighbor_ranks
 from layerscope.probing.run import Predictions
 from layerscope.probing.states import States, Statistics, statistics
 from layerscope.store import checked
@@ -93,14 +93,7 @@ _EPS = 1e-8
 
 
 def adamw_step(
-    parameters: Parameters,
-    first: Mapping[str, Tensor],
-    second: Mapping[str, Tensor],
-    piece: slice,
-    grads: Sequence[Tensor],
-    rates: Tensor,
-    step: int,
-    decay: float,
+    phase: Phase, piece: slice, grads: Sequence[Tensor], rates: Tensor, step: int, decay: float
 ) -> None:
     """Change the layers of a piece in place. `rates` (G, R) are the learning rates now; `step`
     counts from 1; no bias decays.
@@ -109,8 +102,9 @@ def adamw_step(
     """
     fix_first, fix_second = 1 - _BETAS[0] ** step, 1 - _BETAS[1] ** step
     with torch.no_grad():
-        for name, grad in zip(parameters, grads, strict=True):
-            value, m, v = parameters[name][piece], first[name][piece], second[name][piece]
+        for name, grad in zip(phase.parameters, grads, strict=True):
+            groups = (phase.parameters, phase.first, phase.second)
+            value, m, v = (group[name][piece] for group in groups)
             rate = rates.view(*rates.shape, *[1] * (value.dim() - 2))
             m.lerp_(grad, 1 - _BETAS[0])
             v.mul_(_BETAS[1]).addcmul_(grad, grad, value=1 - _BETAS[1])
@@ -254,31 +248,43 @@ def epoch_batches(items: np.ndarray, batch: int, rng: np.random.Generator) -> It
         yield turned[start * batch : (start + 1) * batch]
 
 
+def _given(task: Task, layers: np.ndarray, items: np.ndarray) -> Iterator[tuple[slice, Given]]:
+    """Yield pieces of `layers` (a slice) with the states of some items."""
+    for piece, x, mask in task.states.read([task.places[i] for i in layers], items):
+        at = layers[piece]
+        yield piece, Given(x, mask, task.norms.mean[at], task.norms.scale[at])
+
+
+def _scored(
+    task: Task, parameters: Parameters, layers: np.ndarray, items: np.ndarray
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield pieces of `layers` and `items` (slices) with their class scores (G, B, R, C)."""
+    for start in range(0, len(items), 2 * task.batch):
+        some = slice(start, min(start + 2 * task.batch, len(items)))
+        for piece, given in _given(task, layers, items[some]):
+            now = {name: value[piece] for name, value in parameters.items()}
+            yield piece, some, task.head.scores(now, given)
+
+
+def _classes(task: Task, items: np.ndarray) -> Tensor:
+    return task.labels[torch.from_numpy(items).to(task.labels.device)]
+
+
 def _step(task: Task, phase: Phase, items: np.ndarray, step: int, steps: int) -> None:
-    wanted = task.labels[torch.from_numpy(items).to(task.labels.device)]
+    wanted = _classes(task, items)
     share = schedule(step, steps)
-    for piece, x, mask in task.states.read([task.places[i] for i in phase.live], items):
-        at = phase.live[piece]
+    for piece, given in _given(task, phase.live, items):
         now = {
             name: value[piece].detach().requires_grad_() for name, value in phase.parameters.items()
         }
         with torch.enable_grad():
-            scores = task.head.scores(now, x, mask, task.norms.mean[at], task.norms.scale[at])
+            scores = task.head.scores(now, given)
             loss = (
                 _cross_entropy(scores, wanted).mean(1).sum()
             )  # a sum: no layer's gradient depends on another's
             grads = torch.autograd.grad(loss, list(now.values()))
-        rates = torch.from_numpy(phase.rates[at] * share).to(x)
-        adamw_step(
-            phase.parameters,
-            phase.first,
-            phase.second,
-            piece,
-            grads,
-            rates,
-            step + 1,
-            task.recipe.weight_decay,
-        )
+        rates = torch.from_numpy(phase.rates[phase.live[piece]] * share).to(given.states)
+        adamw_step(phase, piece, grads, rates, step + 1, task.recipe.weight_decay)
 
 
 def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
@@ -291,23 +297,15 @@ def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
 
 def judge(task: Task, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy and loss (live layers, R) on the validation part."""
-    hits = torch.zeros(
-        len(phase.live), phase.rates.shape[1], dtype=torch.int64, device=task.states.device
-    )
-    losses = torch.zeros(hits.shape, device=task.states.device)
+    shape, count = (len(phase.live), phase.rates.shape[1]), len(task.validation)
+    hits = torch.zeros(shape, dtype=torch.int64, device=task.states.device)
+    losses = torch.zeros(shape, device=task.states.device)
     with torch.inference_mode():
-        for start in range(0, len(task.validation), 2 * task.batch):
-            some = task.validation[start : start + 2 * task.batch]
-            wanted = task.labels[torch.from_numpy(some).to(task.labels.device)]
-            for piece, x, mask in task.states.read([task.places[i] for i in phase.live], some):
-                at = phase.live[piece]
-                now = {name: value[piece] for name, value in phase.parameters.items()}
-                scores = task.head.scores(now, x, mask, task.norms.mean[at], task.norms.scale[at])
-                hits[piece] += (scores.argmax(-1) == wanted[None, :, None]).sum(1)
-                losses[piece] += _cross_entropy(scores, wanted).sum(1)
-    return hits.cpu().numpy() / len(task.validation), losses.double().cpu().numpy() / len(
-        task.validation
-    )
+        for piece, some, scores in _scored(task, phase.parameters, phase.live, task.validation):
+            wanted = _classes(task, task.validation[some])
+            hits[piece] += (scores.argmax(-1) == wanted[None, :, None]).sum(1)
+            losses[piece] += _cross_entropy(scores, wanted).sum(1)
+    return hits.cpu().numpy() / count, losses.double().cpu().numpy() / count
 
 
 def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: int) -> None:
@@ -327,7 +325,7 @@ def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: in
     for stored, seen in (
         (phase.accuracy, accuracy),
         (phase.loss, loss),
-        (phase.at, np.full(loss.shape, phase.epoch)),
+        (phase.at, phase.epoch),
     ):
         stored[live] = np.where(better, seen, stored[live])
     waited = (phase.epoch - phase.at[live] >= patience).all(axis=1)
@@ -353,15 +351,9 @@ def rank_classes(task: Task, parameters: Parameters, items: np.ndarray) -> np.nd
     """Classes from the likeliest to the least (L, items, up to 5) under one probe per layer."""
     out = np.zeros((len(task.places), len(items), min(5, task.head.classes)), dtype=np.int32)
     with torch.inference_mode():
-        for start in range(0, len(items), 2 * task.batch):
-            some = items[start : start + 2 * task.batch]
-            for piece, x, mask in task.states.read(task.places, some):
-                now = {name: value[piece] for name, value in parameters.items()}
-                scores = task.head.scores(
-                    now, x, mask, task.norms.mean[piece], task.norms.scale[piece]
-                ).squeeze(2)
-                top = scores.argsort(dim=-1, descending=True, stable=True)[..., : out.shape[2]]
-                out[piece, start : start + len(some)] = top.cpu().numpy()
+        for piece, some, scores in _scored(task, parameters, np.arange(len(out)), items):
+            top = scores.squeeze(2).argsort(dim=-1, descending=True, stable=True)
+            out[piece, some] = top[..., : out.shape[2]].cpu().numpy()
     return out
 
 
