@@ -128,7 +128,7 @@ def test_more_tokens_than_dimensions_at_once(
     use_kernels(monkeypatch, normed, rows)
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(tokens, "centered_states", centered)
-    monkeypatch.setattr("layerscope.capture.reduce.usable_for_rows", lambda *_: True)
+    monkeypatch.setattr("layerscope_gpu.preparing.usable_for_rows", lambda *_: True)
     got = reduce_states(batch, [states, 2 * states + 1])
     assert len(used) == 2
     np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-5, atol=1e-6)
@@ -326,7 +326,7 @@ def test_a_reducer_measures_tokens_at_once(
         if on:
             use_kernels(monkeypatch, normed, gram)
             monkeypatch.setattr(tokens, "centered_states", found)
-            monkeypatch.setattr("layerscope.capture.reduce.usable_for", lambda *_: True)
+            monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: True)
         with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
             kept.append(reducer.run(batch, model.run, token_level=True))
     assert used == ["layer" if final_norm == "applied" else "none"] * len(sites)

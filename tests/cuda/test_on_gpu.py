@@ -15,7 +15,7 @@ from layerscope.capture import make_batch
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.entropy import spectrum_entropy
 from layerscope.metrics.folds import fold_members
-from layerscope.metrics.tokens.measures import prepare_long, token_entropy
+from layerscope.metrics.tokens.measures import token_entropy
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
 from layerscope.spectra import eigvalsh, usable_solvers
@@ -27,6 +27,7 @@ from layerscope_gpu.emulator import missing as emulator_missing
 from layerscope_gpu.entropy import approximate_entropy, entropy_bound
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
+from layerscope_gpu.preparing import prepare_long
 from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
 from layerscope_gpu.tokens import normed, rows, sums
 from tests.capture.support import reduce_states
@@ -195,7 +196,7 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
     monkeypatch.setattr(precision, "wide_products", lambda _: narrow)
     used = []
     monkeypatch.setattr(
-        "layerscope.capture.reduce.prepare_long",
+        "layerscope_gpu.preparing.prepare_long",
         lambda *a, **k: used.append(1) or prepare_long(*a, **k),
     )
     given = states(kind, 10, tokens, width).to(dtype)

@@ -26,16 +26,10 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.registry import checked_values
 from layerscope.metrics.tokens.measures import (
     PreparedTokens,
-    centered_gram,
-    prepare_gram,
-    prepare_long,
     prepare_tokens,
     solve_tokens,
-    usable_for,
-    usable_for_rows,
 )
 from layerscope.metrics.tokens.norms import (
-    TokenFacts,
     full_mask,
     largest_token,
     sink_ratio,
@@ -234,35 +228,14 @@ class Reducer:
     ) -> bool:
         """Token measures in three kernels and one or two products, where those can compute what is
         asked for."""
-        _, tokens, width = raw.shape
         gpu = faster.on(raw.device)
         if gpu is None or compute_dtype(raw.device, self.options) != torch.float32:
             return False
-        long = tokens > width  # the D×D side is smaller
-        able = (
-            usable_for_rows(raw.device, self.options)
-            if long
-            else usable_for(raw.device, tokens, self.options)
-        )
-        centered = gpu.tokens.centered_states(raw, mask, norm, self._norms) if able else None
-        if centered is None:
+        what = {"entropy": self.entropy, "curvature": self.curvature, "space": self._space}
+        made = gpu.prepare_site(raw, mask, norm, self._norms, self.options, **what)
+        if made is None:
             return False
-        facts = TokenFacts(centered.norms, mask, centered.largest, raw.dtype)
-        entropy, curvature, space = self.entropy, self.curvature, self._space
-        if long:
-            prepared = prepare_long(
-                centered.centered,
-                facts,
-                self.options,
-                entropy=entropy,
-                curvature=curvature,
-                space=space,
-            )
-        else:
-            gram = centered_gram(centered.centered, raw.dtype)
-            prepared = prepare_gram(
-                gram, facts, self.options, entropy=entropy, curvature=curvature, space=space
-            )
+        centered, prepared = made
         self._keep_mean(index, raw, mask, centered.total)
         self._wait(_Waiting(index, centered.before, centered.largest, prepared))
         return True

@@ -36,10 +36,6 @@ class Scorer(Protocol):
     def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
         """Yield the results of jobs as they are done."""
 
-    def memory(self, vectors: int) -> int:
-        """Return about how many bytes of this machine's memory scores take at a time, by the bytes
-        of a task's vectors at one layer."""
-
     def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return what the manifest tells, from all results."""
 

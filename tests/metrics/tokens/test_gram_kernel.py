@@ -29,7 +29,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     use_kernels(monkeypatch)
     monkeypatch.setattr(gram_kernel, "launch", counted)
-    monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: True)
+    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: True)
     return launches
 
 
@@ -73,7 +73,7 @@ def test_the_same_as_step_by_step(
             sink = find_sink(given, mask).position
             got = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             with monkeypatch.context() as patch:
-                patch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: False)
+                patch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
                 want = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             for name in ("keep", "drop"):
                 size = want.matrices[name].abs().max().clamp(min=1e-30)
@@ -91,7 +91,7 @@ def test_a_long_prompt(kernel: list[int], monkeypatch: Any) -> None:
     given = states("plain", 1, 200, 210)
     sink = find_sink(given).position
     got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
-    monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: False)
+    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
     want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)
@@ -125,7 +125,7 @@ def test_rows_of_fours_wherever_they_begin(
     got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32, space=space)
     assert len(kernel) == 1
     assert {matrix.data_ptr() % 16 for matrix in got.matrices.values()} == {4 * offset}
-    monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: False)
+    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
     want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)

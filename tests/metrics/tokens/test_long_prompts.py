@@ -15,12 +15,12 @@ from layerscope.metrics import Options
 from layerscope.metrics.tokens import measures
 from layerscope.metrics.tokens.measures import (
     PreparedTokens,
-    prepare_long,
     prepare_tokens,
     token_entropy,
 )
 from layerscope.metrics.tokens.norms import TokenFacts
-from layerscope_gpu import UnusableError, precision
+from layerscope_gpu import UnusableError, precision, preparing
+from layerscope_gpu.preparing import prepare_long
 from layerscope_gpu.tokens import rows as kernel
 from tests.kernels import needs_emulator, use_kernels
 from tests.metrics import reference
@@ -221,7 +221,7 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
     """The way of a GPU, where torch gives such products in float32."""
     given, mask = states("sink inside", 50, 12).to(torch.bfloat16), padded(50, side)
     plain, _ = prepared(given, mask, Options())
-    monkeypatch.setattr(measures, "_rows_in", lambda *_: torch.float16)
+    monkeypatch.setattr(preparing, "_rows_in", lambda *_: torch.float16)
     monkeypatch.setattr(
         precision,
         "wide_product",
@@ -235,19 +235,16 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1, 3, 2)
-    assert (
-        measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == torch.float32
-    )  # not on a GPU
+    assert preparing._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
     monkeypatch.setattr(Tensor, "is_cuda", True)
     for works in (False, True):
         monkeypatch.setattr(precision, "wide_products", lambda _, works=works: works)
-        assert measures._rows_in(layerscope_gpu, x, torch.bfloat16, Options()) == (
+        assert preparing._rows_in(x, torch.bfloat16, Options()) == (
             torch.float16 if works else torch.float32
         )
-    assert measures._rows_in(layerscope_gpu, x, torch.float32, Options()) == torch.float32
+    assert preparing._rows_in(x, torch.float32, Options()) == torch.float32
     assert (
-        measures._rows_in(layerscope_gpu, x, torch.float16, Options(rows="centered"))
-        == torch.float32
+        preparing._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32
     )  # of any length
 
 
@@ -321,8 +318,7 @@ def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.undo()  # as it is, where it is installed
     monkeypatch.setattr(kernel, "usable", lambda _: True)
     there = torch.device("cuda", 0)
-    assert measures.usable_for_rows(there, Options())
-    assert measures.usable_for_rows(there, Options(rows="centered"))
-    assert not measures.usable_for_rows(torch.device("cpu"), Options())
+    assert preparing.usable_for_rows(there, Options())
+    assert preparing.usable_for_rows(there, Options(rows="centered"))
     for options in (Options(rows="unit"), Options(rows="raw"), Options(clamp_gram=True)):
-        assert not measures.usable_for_rows(there, options)
+        assert not preparing.usable_for_rows(there, options)

@@ -30,7 +30,7 @@ from layerscope_gpu.eigenvalues import (
 )
 from layerscope_gpu.entropy import approximate_entropy
 
-INTERFACE = 4
+INTERFACE = 5
 """Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
 another than its own."""
 
@@ -50,6 +50,8 @@ __all__ = [
     "kernel_source",
     "passes",
     "precision",
+    "prepare_gram",
+    "prepare_site",
     "resolvents",
     "solvers_used",
     "tokens",
@@ -57,10 +59,14 @@ __all__ = [
     "whitening",
 ]
 
-_ENCODING = ("compile_for_profile", "encode_in_memory", "encode_shards")
+_OF_LAYERSCOPE = {
+    "encoding": ("compile_for_profile", "encode_in_memory", "encode_shards"),
+    "preparing": ("prepare_gram", "prepare_site"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ENCODING:
-        return getattr(import_module("layerscope_gpu.encoding"), name)
+    for module, names in _OF_LAYERSCOPE.items():
+        if name in names:
+            return getattr(import_module(f"layerscope_gpu.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

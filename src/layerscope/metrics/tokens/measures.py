@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ from layerscope.metrics.tokens.norms import (
 )
 from layerscope.spectra import faster, full_precision, joined
 
-__all__ = ["entropy_kernel", "prepare_tokens"]
+__all__ = ["PreparedTokens", "Space", "centered_gram", "entropy_kernel", "prepare_tokens"]
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
@@ -134,13 +133,14 @@ def prepare_tokens(
     if mask is not None:
         centered = centered * real.unsqueeze(-1)
     gram = centered_gram(centered, states.dtype)
-    if (
-        sink is not None
-        and dtype == torch.float32
-        and usable_for(gram.device, gram.shape[-1], options)
-    ):
+    gpu = faster.on(gram.device)
+    if gpu is not None and sink is not None and dtype == torch.float32:
         facts = TokenFacts(norms, mask, sink, states.dtype)
-        return prepare_gram(gram, facts, options, entropy=entropy, curvature=curvature, space=space)
+        made: PreparedTokens | None = gpu.prepare_gram(
+            gram, facts, options, entropy=entropy, curvature=curvature, space=space
+        )
+        if made is not None:
+            return made
     matrices, bends = {}, {}
     for name, tokens in masks.items():
         if curvature:
@@ -178,39 +178,6 @@ def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = Non
     """
     with full_precision(dtype not in (torch.bfloat16, torch.float16)):
         return torch.bmm(centered, centered.mT, out=out)
-
-
-def usable_for(device: torch.device, tokens: int, options: Options) -> bool:
-    """Whether `prepare_gram` does what is asked of prompts of so many tokens."""
-    gpu = faster.on(device)
-    return gpu is not None and has_kernel(options) and gpu.tokens.measures_grams(device, tokens)
-
-
-def has_kernel(options: Options) -> bool:
-    """Whether the kernels of token measures prepare rows as the options say."""
-    return options.rows.startswith("centered") and not options.clamp_gram
-
-
-def prepare_gram(
-    gram: Tensor,
-    facts: TokenFacts,
-    options: Options,
-    *,
-    entropy: bool = True,
-    curvature: bool = True,
-    space: Space | None = None,
-) -> PreparedTokens:
-    """`prepare_tokens` from Gram matrices of states centered without the sink, in one kernel."""
-    gpu, room = faster.on(gram.device), space or torch.empty_like
-    assert gpu is not None
-    out = (room(gram), room(gram)) if entropy else None
-    made = gpu.tokens.measure_gram(
-        gram, facts, options.rows == "centered-unit", options.curvature_absolute, out
-    )
-    both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
-    return PreparedTokens(
-        made.matrices, both, made.flat if curvature else torch.zeros_like(made.flat)
-    )
 
 
 def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:
@@ -380,62 +347,3 @@ def _mean_angle(
     count = usable.sum(-1)
     total = torch.where(usable, angle, 0.0).sum(-1)
     return torch.where(count > 0, total / count, torch.nan), (present & ~usable).sum(-1)
-
-
-def usable_for_rows(device: torch.device, options: Options) -> bool:
-    """Whether `prepare_long` does what is asked."""
-    gpu = faster.on(device)
-    return gpu is not None and has_kernel(options) and gpu.tokens.measures_rows(device)
-
-
-def prepare_long(
-    centered: Tensor,
-    facts: TokenFacts,
-    options: Options,
-    *,
-    entropy: bool = True,
-    curvature: bool = True,
-    space: Space | None = None,
-) -> PreparedTokens:
-    """`prepare_tokens` from states (B, T, D), float32, centered without the sink; rows centered or
-    centered-unit.
-
-    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as
-    `centered_gram` says.
-    """
-    gpu = faster.on(centered.device)
-    assert gpu is not None
-    made_in = _rows_in(gpu, centered, facts.dtype, options) if entropy else None
-    made = gpu.tokens.measure_rows(
-        centered, facts, options.rows == "centered-unit", options.curvature_absolute, made_in
-    )
-    texts, _, width = centered.shape
-    shape = centered.new_empty(1).expand(
-        texts, width, width
-    )  # what `space` is asked for, without its memory
-    matrices = {}
-    for name in tuple(made.rows):
-        out = shape.new_empty(shape.shape) if space is None else space(shape)
-        rows = made.rows.pop(name)
-        narrow = rows.dtype == torch.float16
-        matrices[name] = (
-            gpu.precision.wide_product(rows, out)
-            if narrow
-            else centered_gram(rows.mT, facts.dtype, out)
-        )
-    both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
-    return PreparedTokens(matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
-
-
-def _rows_in(gpu: Any, centered: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
-    """What rows are multiplied in. float16 has as many digits as TF32 and is twice as fast; rows of
-    length 1 fit its range."""
-    if (
-        dtype not in (torch.bfloat16, torch.float16)
-        or options.rows != "centered-unit"
-        or not centered.is_cuda
-    ):
-        return torch.float32
-    return (
-        torch.float16 if gpu.precision.wide_products(centered.device.index or 0) else torch.float32
-    )

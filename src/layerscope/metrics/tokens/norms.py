@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerscope.spectra import faster
 
-__all__ = ["find_sink", "largest_token", "token_norms"]
+__all__ = ["TokenFacts", "find_sink", "largest_token", "token_norms"]
 
 
 @dataclass(frozen=True)

@@ -168,12 +168,6 @@ class DeviceScoring:
         """How many threads read, by the bytes of a task's vectors at one layer."""
         return max(1, min(_READERS, (os.cpu_count() or 1) // 4, _READ_BYTES // max(1, 2 * vectors)))
 
-    def memory(self, vectors: int) -> int:
-        """About the bytes of this machine's memory that scores take at a time."""
-        return 2 * vectors * self.readers(vectors) + (
-            0 if self.device.type == "cuda" else self.room()
-        )
-
     def room(self) -> int:
         """Bytes of vectors that are read and scored together."""
         if self.device.type == "cuda":
