@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,13 +155,14 @@ def test_adamw_equals_torchs() -> None:
     rates, decay = torch.tensor([[1e-2, 3e-2, 1e-1], [1e-3, 1e-2, 2e-2]]), 0.1
     ours = {"linear": value.clone()}
     first, second = ({"linear": torch.zeros_like(value)} for _ in range(2))
+    phase: Any = SimpleNamespace(parameters=ours, first=first, second=second)
     theirs = {(g, r): torch.nn.Parameter(value[g, r].clone()) for g in range(2) for r in range(3)}
     optimizers = {
         k: torch.optim.AdamW([p], lr=float(rates[k]), weight_decay=decay) for k, p in theirs.items()
     }
     for step in range(1, 6):
         grad = torch.randn_like(value)
-        adamw_step(ours, first, second, slice(0, 2), [grad], rates, step, decay)
+        adamw_step(phase, slice(0, 2), [grad], rates, step, decay)
         for (g, r), parameter in theirs.items():
             parameter.grad = grad[g, r].clone()
             optimizers[g, r].step()
