@@ -183,13 +183,16 @@ class EvaluationJob:
             whole = is_complete(manifest) and not manifest.get("failed")
             return whole and manifest.get("task_files") == files
 
-        settings: dict[str, Any] = {
-            "overwrite": overwrite,
-            "owned": _OWNED,
-            "finished": finished,
-            "task_files": files,
-        }
-        return run_in(folder, Evaluation, self.plan.config, self._run, **settings)
+        return run_in(
+            folder,
+            Evaluation,
+            self.plan.config,
+            self._run,
+            overwrite=overwrite,
+            owned=_OWNED,
+            finished=finished,
+            task_files=files,
+        )
 
     def _run(self, session: Session) -> Evaluation:
         plan, folder, clock = self.plan, session.folder, time.perf_counter()
@@ -200,10 +203,7 @@ class EvaluationJob:
         texts, facts, failed = collect(plan.specs, folder.path, self.bar, texts_of)
         collected = time.perf_counter() - clock
         with Scorers(self.scoring_workers, scorer, apart=self.apart) as scorers:
-            loop = Loop(
-                plan, folder.path, texts, self.store, scorers, self.bar,
-                self.batch_size, self.engine, self.recipe,
-            )  # fmt: skip
+            loop = Loop(self, folder.path, texts, scorers)
             loop.go()
         counts, results = loop.counts, loop.results
         counts["texts"] = len({text for some in texts.values() for text in some})

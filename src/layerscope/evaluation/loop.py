@@ -12,13 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import product, takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from layerscope.core.formatting import count_of
 from layerscope.core.templates import get_template
-from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation.encode import (
     EncodePass,
@@ -26,7 +25,7 @@ from layerscope.evaluation.encode import (
     open_passes,
     space_description,
 )
-from layerscope.evaluation.plan import EvaluationPlan, Texts
+from layerscope.evaluation.plan import Texts
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.scorers import Scorer
 from layerscope.evaluation.scoring import (
@@ -35,8 +34,10 @@ from layerscope.evaluation.scoring import (
     read_result,
     reason_of,
 )
-from layerscope.progress import Progress
-from layerscope.store.embeddings import EmbeddingStore, text_key
+from layerscope.store.embeddings import text_key
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.job import EvaluationJob
 
 log = logging.getLogger(__name__)
 
@@ -91,21 +92,10 @@ class Loop:
     """The tasks of an evaluation, and what they leave: counts, jobs, results, and the tasks that
     could not be encoded. With a `recipe`, the engine's workers run the model."""
 
-    def __init__(
-        self,
-        plan: EvaluationPlan,
-        run: Path,
-        texts: Texts,
-        store: EmbeddingStore,
-        scorers: Scorers,
-        bar: Progress,
-        batch_size: int | None = None,
-        engine: Engine | None = None,
-        recipe: ModelRecipe | None = None,
-    ) -> None:
-        self.plan, self.run, self.texts = plan, run, texts
-        self.store, self.scorers, self.bar = store, scorers, bar
-        self.batch_size, self.engine, self.recipe = batch_size, engine, recipe
+    def __init__(self, job: EvaluationJob, run: Path, texts: Texts, scorers: Scorers) -> None:
+        self.plan, self.store, self.bar = job.plan, job.store, job.bar
+        self.batch_size, self.engine, self.recipe = job.batch_size, job.engine, job.recipe
+        self.run, self.texts, self.scorers = run, texts, scorers
         self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
         self.jobs: list[ScoreJob] = []
         self.results: list[dict[str, Any]] = []
@@ -172,7 +162,7 @@ class Loop:
         total = len(every) * len(passes)
         self.bar.begin(f"{self.plan.model.name}|texts", total, total - todo)
         try:
-            if todo and self.recipe is not None and self.engine is not None:
+            if todo and self.recipe is not None:
                 encode_by_workers(self.engine, self.recipe, passes, self.bar.advance)
             else:
                 for encode, missing in passes:

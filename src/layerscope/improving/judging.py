@@ -225,7 +225,7 @@ class Panel:
         if self.encoder is not None:
             encoded = self.encoded(reader, sample, bar)
             assert encoded is not None
-            self.reference = Agreement(encoded, self.encoder.name)
+            self.reference = Agreement(encoded)
             found.append(asked(self.reference, views))
         if self.own is not None:
             found.append(asked(self.own, views))

@@ -31,19 +31,17 @@ def map_of_profile(
     ]
     if not layers:
         return None
-    place = {int(number): i for i, number in enumerate(numbers)}
+
+    places = [np.flatnonzero(np.isin(shard.prompts, numbers)) for shard in shards]
 
     def by_layer() -> Iterator[np.ndarray]:
         for _, site in layers:
             rows = np.empty((len(numbers), model.width), dtype=np.float32)
-            for shard in shards:
-                here = [j for j, number in enumerate(shard.prompts) if int(number) in place]
-                if here:
+            for shard, here in zip(shards, places, strict=True):
+                if len(here):
                     found: Any = shard.pooled[site][:, 0]
-                    vectors = (
-                        found.float().cpu().numpy() if hasattr(found, "cpu") else np.asarray(found)
-                    )
-                    rows[[place[int(shard.prompts[j])] for j in here]] = vectors[here]
+                    found = found.float().cpu() if hasattr(found, "cpu") else found
+                    rows[np.searchsorted(numbers, shard.prompts[here])] = np.asarray(found)[here]
             yield rows
 
     shown = items.describe(numbers)
@@ -56,12 +54,15 @@ def map_of_profile(
         by_layer(),
     )
     short = [keys[int(np.searchsorted(read, number))] for number in numbers]
-    given: dict[str, Any] = {
-        "texts": shown.texts,
-        "columns": shown.columns,
-        "pictures": shown.pictures,
-        "kind": items.kind,
-    }
     return make_map(
-        model.name, items.name, model.n_blocks, [reading], keys=short, total=len(read), **given
+        model.name,
+        items.name,
+        model.n_blocks,
+        [reading],
+        keys=short,
+        total=len(read),
+        texts=shown.texts,
+        columns=shown.columns,
+        pictures=shown.pictures,
+        kind=items.kind,
     )

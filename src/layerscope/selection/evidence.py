@@ -65,7 +65,6 @@ class Evidence:
     tuning_known: bool = True
     untrained: bool = False
     wordless: bool = False
-    source: str = "profile"
     warnings: tuple[str, ...] = field(default=())
 
     def curve(self, metric: str) -> Curve | None:

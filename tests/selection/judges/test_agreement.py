@@ -62,7 +62,7 @@ def test_ranks_of_equals_are_shared():
 
 
 def test_the_planted_candidate_wins_and_intervals_hold_the_score():
-    judgment = Agreement(planted(0.3, seed=5), "planted").judge(CANDIDATES)
+    judgment = Agreement(planted(0.3, seed=5)).judge(CANDIDATES)
     assert judgment.best() == (1, 1)
     assert judgment.score[0, 0] < judgment.score[0, 1]
     low, high = judgment.interval()

@@ -41,7 +41,8 @@ def test_a_judge_of_pure_noise_has_no_say():
         noise, noise[..., None] + 3 * rng.normal(size=(3, 4, 50)), judge="unsure"
     )
     both = combined([sure, unsure])
-    assert both.facts["weights"]["unsure"] == 0
+    score = (truth - truth.mean()) / truth.std()
+    assert np.allclose(both.score / both.score.std(), score)  # what is noise has no weight
     assert both.best() == sure.best()
     assert combined([sure]) is sure
 
@@ -71,8 +72,6 @@ def test_labels_find_the_planted_groups():
 
     judgment = FewLabels(labeled).judge(Ordered())
     assert judgment.score[1, 1] > judgment.score[0, 0] + 0.01
-    assert judgment.facts["metric"] == "auc"
-    assert judgment.facts["examples"] == 120
 
 
 def test_judges_that_resample_differently_often_are_combined() -> None:

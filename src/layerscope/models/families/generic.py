@@ -4,8 +4,6 @@ forward pass."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -82,67 +80,45 @@ def find_final_norm(
         for name, m in module.named_modules()
         if "norm" in type(m).__name__.lower() and id(m) not in inside and not list(m.children())
     }
-    watch = _Watch(blocks, norms)
+    order: list[int] = []
+    seen: dict[nn.Module, tuple[Any, Any]] = {}  # what a module was last given, and its output
+    numbers = {block: k for k, block in enumerate(blocks)}
+
+    def watch(part: nn.Module, given: Any, output: Any) -> None:
+        seen[part] = (given[0] if given else None, modules.first(output))
+        if part in numbers:
+            order.append(numbers[part])
+
+    handles = [part.register_forward_hook(watch) for part in (*blocks, *norms.values())]
     try:
-        output = modules.first(watch.run(run))
+        output = modules.first(run())
     except Exception as error:
         raise ModelError(
             f"{what} could not be run on a small input to check its parts: {error}. {_NEXT}"
         ) from error
-    if watch.order != list(range(len(blocks))):
+    finally:
+        for handle in handles:
+            handle.remove()
+    if order != list(range(len(blocks))):
         raise ModelError(
             f"the {len(blocks)} modules in {path!r} of {what} are not its blocks: one forward pass ran them in the "
-            f"order {watch.order[:12]}, not once each from first to last. {_NEXT}"
+            f"order {order[:12]}, not once each from first to last. {_NEXT}"
         )
-    last = watch.last
+    last = seen[blocks[-1]][1]
     if not isinstance(last, Tensor) or last.dim() != 3 or not isinstance(output, Tensor):
         raise ModelError(
             f"the blocks in {path!r} of {what} do not return states of shape (batch, tokens, width). {_NEXT}"
         )
     if _same(last, output):
         return None
-    for name, norm in norms.items():
-        seen = watch.norms.get(name)
-        if seen is not None and _same(seen[0], last) and _same(seen[1], output):
+    for norm in norms.values():
+        given, normed = seen.get(norm, (None, None))
+        if _same(given, last) and _same(normed, output):
             return norm
     raise ModelError(
         f"the final norm of {what} could not be determined: the model's output is neither the last block's output nor a norm "
         f"of it. Norms outside the blocks: {', '.join(norms) or 'none'}. {_NEXT}"
     )
-
-
-@dataclass
-class _Watch:
-    """Records, over one forward pass, the order of the blocks, the last block's output and the
-    norms' ins and outs."""
-
-    blocks: nn.ModuleList
-    watched: dict[str, nn.Module]
-    order: list[int] = field(default_factory=list)
-    last: Any = None
-    norms: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    def run(self, forward: Callable[[], Any]) -> Any:
-        handles = [
-            block.register_forward_hook(partial(self._block, k))
-            for k, block in enumerate(self.blocks)
-        ]
-        handles += [
-            norm.register_forward_hook(partial(self._norm, name))
-            for name, norm in self.watched.items()
-        ]
-        try:
-            return forward()
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _block(self, number: int, _block: nn.Module, _args: Any, output: Any) -> None:
-        self.order.append(number)
-        self.last = modules.first(output)
-
-    def _norm(self, name: str, _norm: nn.Module, args: Any, output: Any) -> None:
-        self.norms[name] = (args[0] if args else None, output)
 
 
 def _same(a: Any, b: Any) -> bool:

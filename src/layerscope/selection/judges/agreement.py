@@ -125,14 +125,10 @@ class Agreement:
     summary = "overlap of the 10 nearest neighbors with a trusted encoder's, and their order"
     views: tuple[str, ...] = ()
 
-    def __init__(self, reference: np.ndarray | Tensor, who: str = "the encoder") -> None:
-        self.who = who
-        given = torch.as_tensor(reference)
-        self.reference = Neighborhoods.of(similarities(given))
+    def __init__(self, reference: np.ndarray | Tensor) -> None:
+        self.reference = Neighborhoods.of(similarities(reference))
 
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """The mean agreement over the texts."""
         items = agreement_items(self.reference, candidates)
-        return scored_by_items(
-            self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count
-        )
+        return scored_by_items(self.name, items, seed)

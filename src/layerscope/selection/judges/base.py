@@ -109,12 +109,7 @@ def combined(
     for one, share in zip(said, shares or [1.0] * len(said), strict=True):
         noise = 0.0 if one.draws is None else one.draws[one.defined].var(-1).mean()
         weights.append(share * max(0.0, 1 - noise / (one.score[one.defined].std() or 1.0) ** 2))
-    names = [one.judge for one in said]
-    facts = {
-        "weights": dict(zip(names, weights, strict=True)),
-        "parts": {one.judge: one.facts for one in said},
-    }
-    return replace(_added(said, weights), judge="+".join(names), facts=facts)
+    return replace(_added(said, weights), judge="+".join(one.judge for one in said), facts={})
 
 
 def _added(said: Sequence[ScoredCandidates], weights: Sequence[float]) -> ScoredCandidates:

@@ -35,9 +35,4 @@ class FewLabels:
             lambda readout: np.asarray(candidates.vectors(readout, self.view)),
             folds=self.folds, seed=seed,
         )  # fmt: skip
-        facts = {
-            "metric": evidence.measure.name,
-            "examples": len(self.labeled),
-            "accuracy": evidence.accuracy,
-        }
-        return replace(smooth(score_candidates(evidence, seed=seed)), judge=self.name, facts=facts)
+        return replace(smooth(score_candidates(evidence, seed=seed)), judge=self.name)

@@ -44,5 +44,4 @@ def published_evidence(name: str) -> Evidence:
         curves=curves,
         final_norm="hf",
         has_final_norm=not model.family.startswith("bert"),
-        source="atlas",
     )
