@@ -13,7 +13,7 @@ from layerscope.capture import expand_sites
 from layerscope.core.readout import all_readouts, kinds_of
 from layerscope.core.templates import get_template
 from layerscope.evaluation import encode
-from layerscope.evaluation.encode import EncodePass, open_space
+from layerscope.evaluation.encode import EncodePass, TextEncoder, open_space
 from layerscope.models import LoadedModel, wrap
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -32,13 +32,10 @@ def encoded(
     kinds = kinds_of(all_readouts([template], has_cls=family == "bert", has_norm=family != "bert"))
     space = open_space(EmbeddingStore(folder), model, get_template(template), 96)
     one = EncodePass(
-        model,
-        get_template(template),
-        expand_sites(None, model.anatomy),
-        kinds,
+        TextEncoder(
+            model, get_template(template), expand_sites(None, model.anatomy), kinds, 96, batch_size
+        ),
         space,
-        96,
-        batch_size,
     )
     one.run(one.missing(TEXTS))
     keys = [text_key(text) for text in TEXTS]

@@ -12,7 +12,7 @@ import torch
 from layerscope.capture import expand_sites
 from layerscope.core.readout import Readout, all_readouts, kinds_of
 from layerscope.core.templates import get_template
-from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors
+from layerscope.evaluation.encode import EncodePass, TextEncoder, open_space, readout_vectors
 from layerscope.models import LoadedModel
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from tests.evaluation.support import fill_by_hand, pool_by_hand, read_by_hand, watch
@@ -31,7 +31,10 @@ def encode(
 ) -> EncodePass:
     space = open_space(store, model, get_template(template), max_length, dtype)
     one = EncodePass(
-        model, get_template(template), expand_sites(None, model.anatomy), kinds, space, max_length
+        TextEncoder(
+            model, get_template(template), expand_sites(None, model.anatomy), kinds, max_length
+        ),
+        space,
     )
     one.run(one.missing(TEXTS))
     return one
@@ -147,7 +150,10 @@ def test_a_gpu_encodes_few_texts_in_one_chunk(
         monkeypatch.setattr(LoadedModel, "device", torch.device(device))
         space = open_space(EmbeddingStore(tmp_path), model, get_template("plain"), 64)
         one = EncodePass(
-            model, get_template("plain"), expand_sites(None, model.anatomy), ["mean/raw"], space, 64
+            TextEncoder(
+                model, get_template("plain"), expand_sites(None, model.anatomy), ["mean/raw"], 64
+            ),
+            space,
         )
         assert [span.stop - span.start for span in one.spans(300)] == chunks
     assert [span.stop - span.start for span in one.spans(10_000)] == [4096, 4096, 1808]
@@ -160,7 +166,10 @@ def test_an_interruption_loses_a_twenty_fifth_at_most(
     texts = [f"text number {i}" for i in range(300)]
     space = open_space(EmbeddingStore(tmp_path), model, get_template("plain"), 64)
     one = EncodePass(
-        model, get_template("plain"), expand_sites(None, model.anatomy), ["mean/raw"], space, 64
+        TextEncoder(
+            model, get_template("plain"), expand_sites(None, model.anatomy), ["mean/raw"], 64
+        ),
+        space,
     )
 
     def stop(seen: object) -> None:

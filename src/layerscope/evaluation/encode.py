@@ -223,19 +223,9 @@ class TextEncoder:
 class EncodePass:
     """One pass over texts under one template, into a space of the store."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        template: Template,
-        sites: Sequence[Site],
-        kinds: Sequence[str],
-        space: Space,
-        max_length: int,
-        batch_size: int | None = None,
-    ) -> None:
-        self.encoder = TextEncoder(model, template, sites, kinds, max_length, batch_size)
-        self.template, self.sites, self.kinds = template, list(sites), list(kinds)
-        self.space = space
+    def __init__(self, encoder: TextEncoder, space: Space) -> None:
+        self.encoder, self.space, model = encoder, space, encoder.model
+        self.template, self.sites, self.kinds = encoder.template, encoder.sites, encoder.kinds
         per_text = len(self.sites) * max(1, len(self.kinds)) * model.width * 4
         self.chunk = int(
             max(8, min(4096 if model.device.type == "cuda" else 512, _CHUNK_BYTES // per_text))
@@ -306,7 +296,8 @@ def open_passes(
         template = get_template(name)
         kinds = kinds_of(readout for readout in readouts if readout.template == name)
         space = open_space(store, model, template, max_length, dtype)
-        encode = EncodePass(model, template, sites, kinds, space, max_length, batch_size)
+        encoder = TextEncoder(model, template, sites, kinds, max_length, batch_size)
+        encode = EncodePass(encoder, space)
         passes.append((encode, encode.missing(texts)))
     return passes
 

@@ -166,9 +166,8 @@ class Reader:
         template = get_template(name)
         self.spaces[name] = open_space(self.store, self.model, template, self.max_length)
         sites = [site for site in self.sites if layer is None or site.layer == layer]
-        return EncodePass(
-            self.model, template, sites, kinds, self.spaces[name], self.max_length, self.batch_size
-        )
+        encoder = TextEncoder(self.model, template, sites, kinds, self.max_length, self.batch_size)
+        return EncodePass(encoder, self.spaces[name])
 
     def tokens(self, names: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """The mean tokens per text under each template."""
@@ -223,7 +222,7 @@ def encoder_vectors(
     last = [site for site in expand_sites(None, judge.anatomy) if site.layer == judge.n_blocks]
     template, length = get_template(readout.template), min(256, judge.max_length or 256)
     space = open_space(store, judge, template, length)
-    one = EncodePass(judge, template, last, readout.kinds, space, length)
+    one = EncodePass(TextEncoder(judge, template, last, readout.kinds, length), space)
     missing = one.missing(texts)
     bar.begin(f"{judge.name}, the judge|texts", len(set(texts)), len(set(texts)) - len(missing))
     other = "Give another sentence encoder (judge=), or judge without one: judge='none'."

@@ -7,6 +7,7 @@ distribution: so 1 ≤ entropy rank ≤ effective rank ≤ rank. The paper's The
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,21 +45,32 @@ def entropy_rank(eigenvalues: Tensor) -> Tensor:
     return spectrum_entropy(eigenvalues, 1.0).exp()
 
 
+def _facts(name: str, title: str, higher_means: str, citation: str, **more: Any) -> MetricInfo:
+    """A metric of the pooled vectors' spectrum; by default a rank, and not among the main ones."""
+    usual: dict[str, Any] = {
+        "level": "pooled",
+        "unit": "dimensions",
+        "bounds": rank_bound,
+        "bounds_text": "1 to min(N, D)",
+        "main": False,
+    }
+    names = {"name": name, "title": title, "higher_means": higher_means, "citation": citation}
+    return MetricInfo(**{**usual, **names, **more})
+
+
 class EffectiveRank(PooledSpectrumMetric):
     """exp(−Σ q log q), q = σ / Σσ, with σ the singular values of the pooled vectors."""
 
-    info = MetricInfo(
-        name="effective_rank",
-        title="Effective rank",
-        level="pooled",
-        unit="dimensions",
-        higher_means="pooled vectors use more dimensions",
-        bounds=rank_bound,
+    info = _facts(
+        "effective_rank",
+        "Effective rank",
+        "pooled vectors use more dimensions",
+        "Roy & Vetterli 2007",
         bounds_text="1 to min(N, D); never below the entropy rank",
-        citation="Roy & Vetterli 2007",
         core=True,
         heading="eff.\nrank",
         order=40,
+        main=True,
     )
 
     function = staticmethod(effective_rank)
@@ -68,16 +80,12 @@ class EffectiveRank(PooledSpectrumMetric):
 class EntropyRank(PooledSpectrumMetric):
     """exp(S_1) of the pooled vectors."""
 
-    info = MetricInfo(
-        name="entropy_rank",
-        title="Entropy rank",
-        level="pooled",
-        unit="dimensions",
-        higher_means="pooled vectors use more dimensions, weighting large ones more",
-        bounds=rank_bound,
+    info = _facts(
+        "entropy_rank",
+        "Entropy rank",
+        "pooled vectors use more dimensions, weighting large ones more",
+        "Skean et al. 2025 (corrected Theorem 1)",
         bounds_text="1 to the effective rank",
-        citation="Skean et al. 2025 (corrected Theorem 1)",
-        main=False,
     )
 
     function = staticmethod(entropy_rank)
@@ -108,16 +116,13 @@ def _bound(n: int, d: int, options: Options) -> tuple[float, float]:
 class RankMe(PooledSpectrumMetric):
     """RankMe of the pooled vectors as they are (no centering)."""
 
-    info = MetricInfo(
-        name="rankme",
-        title="RankMe",
-        level="pooled",
-        unit="dimensions",
-        higher_means="embeddings use more dimensions",
+    info = _facts(
+        "rankme",
+        "RankMe",
+        "embeddings use more dimensions",
+        "Garrido et al. 2023",
         bounds=_bound,
         bounds_text="1 to min(N, D), up to ε",
-        citation="Garrido et al. 2023",
-        main=False,
     )
 
     own_rows = "raw"
@@ -154,16 +159,14 @@ def nesum(eigenvalues: Tensor) -> Tensor:
 class AlphaReQ(PooledSpectrumMetric):
     """Exponent of the power law that the covariance's eigenvalues follow."""
 
-    info = MetricInfo(
-        name="alpha_req",
-        title="α-ReQ",
-        level="pooled",
+    info = _facts(
+        "alpha_req",
+        "α-ReQ",
+        "variance is concentrated in fewer directions",
+        "Agrawal et al. 2022",
         unit="exponent",
-        higher_means="variance is concentrated in fewer directions",
         bounds=lambda n, d, o: (0.0, math.inf),
         bounds_text="at least 0",
-        citation="Agrawal et al. 2022",
-        main=False,
     )
 
     own_rows = "centered"  # so that the spectrum is that of the covariance
@@ -173,16 +176,13 @@ class AlphaReQ(PooledSpectrumMetric):
 class NESum(PooledSpectrumMetric):
     """Sum of the covariance's eigenvalues over the largest."""
 
-    info = MetricInfo(
-        name="nesum",
-        title="NESum",
-        level="pooled",
-        unit="dimensions",
-        higher_means="variance is spread more evenly",
+    info = _facts(
+        "nesum",
+        "NESum",
+        "variance is spread more evenly",
+        "He & Ozay 2022",
         bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
         bounds_text="1 to min(N − 1, D)",
-        citation="He & Ozay 2022",
-        main=False,
     )
 
     own_rows = "centered"

@@ -115,15 +115,15 @@ class FunctionMetric(PromptMean):
         try:
             return float(value)
         except (TypeError, ValueError, RuntimeError):
-            got = (
-                f"a tensor of shape {tuple(value.shape)}"
-                if isinstance(value, torch.Tensor)
-                else type(value).__name__
-            )
             raise PluginError(
                 f"metric {self.info.name!r}: the function is given the states (tokens, width) of one prompt and must return one "
-                f"number; it returned {got}."
+                f"number; it returned {_in_words(value)}."
             ) from None
+
+
+def _in_words(value: Any) -> str:
+    is_tensor = isinstance(value, torch.Tensor)
+    return f"a tensor of shape {tuple(value.shape)}" if is_tensor else type(value).__name__
 
 
 def is_function(metric: type[Metric[Any]]) -> bool:
@@ -309,14 +309,9 @@ def checked_values(metric: PromptMean, values: Any, prompts: int) -> torch.Tenso
         or tuple(values.shape) != (prompts,)
         or values.is_complex()
     ):
-        got = (
-            f"a tensor of shape {tuple(values.shape)}"
-            if isinstance(values, torch.Tensor)
-            else type(values).__name__
-        )
         raise PluginError(
             f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor of shape ({prompts},) here; "
-            f"it returned {got}."
+            f"it returned {_in_words(values)}."
         )
     return values.detach().double()
 

@@ -69,10 +69,8 @@ class ProfileConfig:
         values |= values.pop("reading")
         plugins = {
             name: origin(get_metric(name)) for name in self.metrics if is_plugin(get_metric(name))
-        }
-        return (
-            {**values, "plugins": plugins} if plugins else values
-        )  # another version may measure something else
+        }  # another version may measure something else
+        return {**values, "plugins": plugins} if plugins else values
 
 
 def make_config(
@@ -97,26 +95,17 @@ def make_config(
     reading = {
         name: value for name, value in known.reading_settings(asked).items() if value is not None
     }
-    given = {
-        "final_norm": final_norm,
-        "views": views,
-        "augmenter": reading.pop("augmenter", None),
-        **options,
-    }
-    merged = {k: v for k, v in given.items() if v is not None}
-    own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}
+    given = {"final_norm": final_norm, "views": views, "augmenter": reading.pop("augmenter", None)}
+    own = {k: v for k, v in given.items() if v is not None}
+    merged = {k: v for k, v in options.items() if v is not None}
     unknown = [k for k in merged if k not in Options.__dataclass_fields__]
     if unknown:
-        groups = (
-            ModelOptions,
-            DataOptions,
-            EngineOptions,
-        )  # a misspelled option of these ends up here as well
         names = {
             *signature(make_config).parameters,
             *Options.__dataclass_fields__,
             *setting_names(),
-            *(n for g in groups for n in g.names()),
+            # a misspelled option of these ends up here as well
+            *(n for g in (ModelOptions, DataOptions, EngineOptions) for n in g.names()),
         }
         raise UnknownNameError("setting", unknown[0], names - {"kind", "options"})
     config = ProfileConfig(
@@ -133,8 +122,13 @@ def make_config(
 
 
 def _check(config: ProfileConfig) -> None:
-    if config.final_norm not in FINAL_NORMS:
-        raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
+    options = config.options
+    named = {"final_norm": FINAL_NORMS, "augmenter": AUGMENTERS, "entropy": ENTROPIES}
+    named |= dict.fromkeys(("rows", "pooled_rows", "view_rows", "lidar_rows"), ROW_PREPARATIONS)
+    for name, valid in named.items():
+        value = getattr(config if hasattr(config, name) else options, name)
+        if value not in valid:
+            raise UnknownNameError(name, str(value), valid)
     if config.needs("views") and not 2 <= config.views <= 16:
         raise InvalidValueError(
             f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out."
@@ -143,21 +137,13 @@ def _check(config: ProfileConfig) -> None:
         raise InvalidValueError(
             "no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them."
         )
-    if config.augmenter not in AUGMENTERS:
-        raise UnknownNameError("augmenter", str(config.augmenter), AUGMENTERS)
     if config.seed < 0:
         raise InvalidValueError(f"seed must be 0 or more, not {config.seed}.")
     if config.max_length < 1:
         raise InvalidValueError(f"max_length must be at least 1 token, not {config.max_length}.")
-    options = config.options
     for metric in map(get_metric, config.metrics):
         if is_plugin(metric):
             check_plugin(metric, options)
-    for name in ("rows", "pooled_rows", "view_rows", "lidar_rows"):
-        if getattr(options, name) not in ROW_PREPARATIONS:
-            raise UnknownNameError(name, str(getattr(options, name)), ROW_PREPARATIONS)
-    if options.entropy not in ENTROPIES:
-        raise UnknownNameError("entropy", str(options.entropy), ENTROPIES)
     try:
         check_alpha(options.alpha)
     except ValueError as error:
