@@ -137,6 +137,19 @@ class Capture:
         return self.anatomy.final_norm
 
 
+class Reduction:
+    """What reads states through a `Capture`; its hooks are there inside `with`."""
+
+    _capture: Capture
+
+    def __enter__(self) -> Self:
+        self._capture.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._capture.__exit__()
+
+
 def apply_norm(norm: nn.Module, states: Tensor) -> Tensor:
     """The norm of some states, on the device where its weights are (they may be spread over
     several)."""

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
-from layerscope.capture.hooks import Capture
+from layerscope.capture.hooks import Capture, Reduction
 from layerscope.capture.reduce import check_finite, stack_sites
 from layerscope.core.poolings import POOLINGS, SINK, Pooling
 from layerscope.core.sites import Site
 from layerscope.metrics.tokens.norms import find_sink
 
 
-class Pooler:
+class Pooler(Reduction):
     """Runs batches and keeps the wanted kinds at every site; nothing of a site's states outlives
     its hook.
 
@@ -46,13 +46,6 @@ class Pooler:
         self._span, self._dtype = torch.empty(0), torch.float32
         self._pooled: dict[int, Tensor] = {}
         self._sinks: dict[int, Tensor] = {}
-
-    def __enter__(self) -> Pooler:
-        self._capture.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._capture.__exit__()
 
     def run(
         self, batch: Batch, spans: Sequence[tuple[int, int]], forward: Callable[[Batch], Any]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, is_out_of_memory
-from layerscope.capture.hooks import Capture, FinalNorm, apply_norm
+from layerscope.capture.hooks import Capture, FinalNorm, Reduction, apply_norm
 from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
@@ -101,7 +101,7 @@ class _Part:
     fields: Tensor | None
 
 
-class Reducer:
+class Reducer(Reduction):
     """Runs batches through a model and keeps, at every site, the mean-pooled vector and the token
     measures.
 
@@ -144,13 +144,6 @@ class Reducer:
         self._waiting: list[_Waiting] = []
         self._room_left: Tensor | None = None
         self._norms: dict[nn.Module, Any] = {}  # as kernels read them, during one pass
-
-    def __enter__(self) -> Reducer:
-        self._capture.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._capture.__exit__()
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
         """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt
@@ -289,10 +282,8 @@ class Reducer:
 
     def _check_here(self, index: int) -> None:
         pooled = self._pooled[index]
-        if pooled.device.type == "cpu" and not bool(
-            torch.isfinite(pooled).all()
-        ):  # the host would wait for a GPU here
-            raise non_finite_error(self.sites[index], pooled, self._dtype)
+        if pooled.device.type == "cpu":  # the host would wait for a GPU here
+            check_finite(self.sites[index : index + 1], pooled.unsqueeze(0), self._dtype)
 
     def _on_state(self, index: int, raw: Tensor, state: Tensor) -> None:
         batch = self._batch

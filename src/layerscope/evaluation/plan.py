@@ -117,10 +117,7 @@ def warnings(
     for name, fact in facts.items():
         if fact.get("exact") is False:
             out.append(f"{name} is not MTEB's own split: {fact.get('exact_reason')}.")
-    identity = plan.model.identity
-    if quantization := identity.get("quantization"):
-        out.append(f"the weights were quantized ({quantization}) in their source.")
-    return out
+    return out + plan.model.warnings()
 
 
 def failures(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

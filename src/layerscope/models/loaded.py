@@ -109,6 +109,17 @@ class LoadedModel:
                     "again, or load the model again."
                 )
 
+    def warnings(self, final_norm: str = "raw") -> list[str]:
+        """Return what a reader of results must know about the model."""
+        out = []
+        if self.anatomy.final_norm is None and final_norm != "raw":
+            out.append(
+                f"this model has no final norm: final_norm={final_norm} is the same as raw here."
+            )
+        if quantization := self.identity.get("quantization"):
+            out.append(f"the weights were quantized ({quantization}) in their source.")
+        return out
+
     @property
     def kind(self) -> str:
         """The kind of items that the model reads: `texts`, …"""

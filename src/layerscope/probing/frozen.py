@@ -8,13 +8,14 @@ each read parts of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Capture, FinalNorm, Site
+from layerscope.capture.hooks import Reduction
 from layerscope.capture.reduce import check_finite
 from layerscope.data.items import Items
 from layerscope.data.kinds import get_kind
@@ -64,7 +65,7 @@ _Pooled = dict[str, Tensor]
 Read = dict[str, tuple[Tensor, Tensor | None]]
 
 
-class ModelReader:
+class ModelReader(Reduction):
     """Runs the model on items and keeps, per pooling, states (layers, items, tokens, D) in float32
     on the model's device.
 
@@ -91,13 +92,6 @@ class ModelReader:
         self._runner = BatchRunner(model, batch_size)
         self._capture = Capture(model.anatomy, sites, final_norm, self._on_state)
         self._now: tuple[Batch, Tensor, _Pooled] | None = None
-
-    def __enter__(self) -> Self:
-        self._capture.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._capture.__exit__(None, None, None)
 
     def read_all(self, items: Sequence[int] | np.ndarray) -> Read:
         """Every pooling of some items, in the order given; runs in smaller batches where memory

@@ -375,8 +375,4 @@ def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
         )
     if reading.get("truncated"):
         out.append(f"{reading['truncated']} texts were cut to {reading['max_length']} tokens.")
-    if job.model.anatomy.final_norm is None and job.final_norm != "raw":
-        out.append(
-            f"this model has no final norm: final_norm={job.final_norm} is the same as raw here."
-        )
-    return out
+    return out + job.model.warnings(job.final_norm)

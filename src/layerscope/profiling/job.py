@@ -54,14 +54,7 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
         out.append(f"{cut} of {plan.n_prompts} {kind} were cut to {plan.max_length} tokens.")
     if plan.no_tokens:
         out.append(f"{plan.no_tokens} {kind} were left out: the tokenizer finds no token in them.")
-    if task.model.anatomy.final_norm is None and task.config.final_norm != "raw":
-        out.append(
-            f"this model has no final norm: final_norm={task.config.final_norm} is the same as raw here."
-        )
-    if task.model.identity.get("quantization"):
-        out.append(
-            f"the weights were quantized ({task.model.identity['quantization']}) in their source."
-        )
+    out += task.model.warnings(task.config.final_norm)
     if task.config.options.entropy == "approximate" and (
         task.device.type != "cuda" or faster.on(task.device) is None
     ):

@@ -77,9 +77,7 @@ def _notes(
             out.append(
                 f"{count} of {len(labeled.texts)} texts were cut to {opened.max_length} tokens under template {template!r}."
             )
-    quantization = opened.model.identity.get("quantization")
-    if quantization:
-        out.append(f"the weights were quantized ({quantization}) in their source.")
+    out += opened.model.warnings()
     if gain is not None and gain.low < 0 < gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
     if limited and gain is not None and gain.value < 0:
