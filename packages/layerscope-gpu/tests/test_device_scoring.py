@@ -252,14 +252,12 @@ def test_a_readout_that_is_the_same_for_all_texts_is_told_from_one_that_differs_
     assert not scoring._alike(vectors)
 
 
-def test_readers_and_their_memory_are_bounded_by_the_largest_task(
+def test_readers_are_bounded_by_the_largest_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_scoring.os, "cpu_count", lambda: 16)
     scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
     assert [scorer.readers(size) for size in (2**20, 2**30, 2**33)] == [4, 2, 1]
-    assert scorer.memory(2**30) == 2**32 + scorer.room()
-    assert scorer.memory(2**33) == 2**34 + scorer.room()
 
 
 def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:

@@ -3,7 +3,7 @@ statistics, fused model passes.
 
 Every kernel is compiled by NVRTC (which torch's wheels bring), tried on a known answer before it is
 used, and says where it cannot be used. Imports only torch, numpy and the standard library; what
-encodes and scores for layerscope imports layerscope when it is called.
+encodes, prepares and scores for layerscope imports layerscope when it is called.
 """
 
 from importlib import import_module
