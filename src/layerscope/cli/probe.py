@@ -55,7 +55,7 @@ class ProbeSettings(shared.CommandOptions):
         None,
         "--option",
         panel=METRICS,
-        help="Another setting of `layerscope.probe` as KEY=VALUE, such as epochs=30 or keep=float16; repeatable.",
+        help="Another setting of `layerscope.probe` as KEY=VALUE, such as epochs=30 or keep=none; repeatable.",
     )
     store_size: str | None = option(
         None,

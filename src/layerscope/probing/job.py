@@ -80,8 +80,8 @@ def probe(
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class
       is held out.
     - `heads`: one or several of attention, linear, mean, knn.
-    - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none,
-      which runs it in each epoch.
+    - `keep`: how states are cached, within `store_size` bytes: auto, float32, or none, which runs it
+      in each epoch.
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
       nothing is left on disk.
 
@@ -359,13 +359,8 @@ def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
         out.append(
             f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better."
         )
-    kept = job.plan.how.get("tokens")
-    if kept == "none":
+    if job.plan.how.get("tokens") == "none":
         out.append("the states were computed again in every epoch: they do not fit store_size=.")
-    if kept == "float16":
-        out.append(
-            "the states were kept in half precision (scaled per layer and feature) to fit store_size=."
-        )
     facts, reading = job.examples.facts, job.source.facts()
     for kind, count in facts.get("dropped", {}).items():
         out.append(f"{count} items were left out: {kind}.")

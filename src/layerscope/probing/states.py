@@ -1,9 +1,9 @@
 """Where a probe's training finds states: stored after one pass, in memory or in files, or computed
 again in every epoch.
 
-`store_size` decides: all tokens in float32, in float16 where only that fits, or not at all: then
-every epoch runs the model again. Poolings with one vector per item are small and come first. A
-stopped run goes on with the states that are in its files.
+`store_size` decides: all tokens are kept where they fit, else every epoch runs the model again.
+Poolings with one vector per item are small and always kept. A stopped run goes on with the states
+that are in its files.
 """
 
 from __future__ import annotations
@@ -49,17 +49,8 @@ class CachedStates:
     """States that were computed once: a tensor (layers, items, tokens, D), on a device or mapped
     from a file."""
 
-    def __init__(
-        self,
-        states: Tensor,
-        mask: Tensor | None,
-        device: torch.device,
-        shift: Tensor | None = None,
-        scale: Tensor | None = None,
-    ) -> None:
-        """`shift` and `scale` (layers, D) undo what half precision was stored under."""
+    def __init__(self, states: Tensor, mask: Tensor | None, device: torch.device) -> None:
         self.states, self.mask, self.device = states, mask, device
-        self._shift, self._scale = shift, scale
         self._room = max(1, _CHUNK.get(device.type, _CHUNK["cpu"]))
         self._buffer: Tensor | None = None
 
@@ -81,12 +72,7 @@ class CachedStates:
         size = min(len(layers), max(1, self._room // (4 * math.prod(shape))))
         for start in range(0, len(layers), size):
             piece = slice(start, min(start + size, len(layers)))
-            states = self._gathered(layers[piece], rows, run, shape).to(self.device, torch.float32)
-            if self._shift is not None and self._scale is not None:
-                states = (
-                    states * self._scale[layers[piece]][:, None, None]
-                    + self._shift[layers[piece]][:, None, None]
-                )
+            states = self._gathered(layers[piece], rows, run, shape).to(self.device)
             yield piece, states, mask
 
     def _gathered(
@@ -166,15 +152,14 @@ def statistics(states: States, layers: list[int], items: np.ndarray, batch: int)
 
 
 DEFAULT_SIZE = 4 * 2**30
-STORAGE = ("auto", "float32", "float16", "none")
+STORAGE = ("auto", "float32", "none")
 _PARTS = 25  # a run that is stopped repeats at most one of this many parts
 _GPU_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """How each pooling is kept: float32, float16 or none (computed again), and the bytes that it
-    takes."""
+    """How each pooling is kept: float32 or none (computed again), and the bytes that it takes."""
 
     how: dict[str, str]
     bytes: int
@@ -192,27 +177,17 @@ def plan_storage(
     keep: str,
     store_size: int,
 ) -> StoragePlan:
-    """Decide what to keep; `keep` other than `auto` is taken at its word."""
+    """Decide what to keep; `keep` other than `auto` is taken at its word for all tokens."""
     if keep not in STORAGE:
         raise UnknownNameError("way to keep states", keep, STORAGE)
-    how: dict[str, str] = {}
-    used = 0
-    for pooling in sorted(poolings, key=lambda p: p == "tokens"):  # small ones first
-        tokens = max(lengths) if pooling == "tokens" else 1
-        numbers = layers * len(lengths) * tokens * width
-        fits = [
-            kind
-            for kind, size in (("float32", 4), ("float16", 2))
-            if used + numbers * size <= store_size
-        ]
-        # a pooled vector is always kept whole: half precision would save little
-        wanted = (
-            keep
-            if keep != "auto" and pooling == "tokens"
-            else ((fits or ["none"])[0] if pooling == "tokens" else "float32")
-        )
-        how[pooling] = wanted
-        used += numbers * {"float32": 4, "float16": 2, "none": 0}[wanted]
+    vector = 4 * layers * len(lengths) * width  # bytes of one vector per item
+    how = dict.fromkeys((pooling for pooling in poolings if pooling != "tokens"), "float32")
+    used = len(how) * vector
+    if "tokens" in poolings:
+        tokens = max(lengths) * vector
+        fits = used + tokens <= store_size
+        how["tokens"] = keep if keep != "auto" else "float32" if fits else "none"
+        used += tokens if how["tokens"] == "float32" else 0
     return StoragePlan(how, used)
 
 
@@ -226,15 +201,10 @@ class StateCache:
         folder: Path | None,
         remote: Parts | None = None,
     ) -> None:
-        """Items are numbered in a random order: the first of them, which set float16's scale, are
-        like all others.
-
-        `remote` reads parts of the items instead of `reader`: by an engine's workers, say.
-        """
+        """`remote` reads parts of the items instead of `reader`: by an engine's workers, say."""
         self.reader, self.plan, self.folder, self.remote = reader, plan, folder, remote
         self.order = np.arange(len(reader.lengths))
         self._stores: dict[str, Tensor] = {}
-        self._halves: dict[str, tuple[Tensor, Tensor]] = {}
         self._files: dict[str, np.memmap] = {}
         self._parts: list[
             dict[str, Any]
@@ -263,13 +233,8 @@ class StateCache:
                 if pooling == "tokens" and ragged
                 else None
             )
-            shift, scale = self._halves.get(pooling, (None, None))
             out[pooling] = CachedStates(
-                store,
-                None if mask is None else mask.to(store.device),
-                device,
-                _on(shift, device),
-                _on(scale, device),
+                store, None if mask is None else mask.to(store.device), device
             )
         return out
 
@@ -302,49 +267,22 @@ class StateCache:
         lengths = self.reader.lengths
         tokens = max(lengths) if pooling == "tokens" else 1
         shape = (len(self.reader.sites), len(self.order), tokens, self.reader.model.width)
-        dtype = self.plan.how[pooling]
         if self.folder is None:
             device = self.reader.model.device
-            room = (
-                device
-                if device.type == "cuda" and _fits(shape, dtype, device)
-                else torch.device("cpu")
-            )
+            room = device if device.type == "cuda" and _fits(shape, device) else torch.device("cpu")
             make = torch.empty if min(lengths) == max(lengths) else torch.zeros
-            return make(shape, dtype=getattr(torch, dtype), device=room)
-        file = self.folder / f"{pooling}.{dtype}"
+            return make(shape, device=room)
+        file = self.folder / f"{pooling}.float32"
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic.explained(file):
-            atomic.reserve(file, math.prod(shape) * np.dtype(dtype).itemsize)
-            mapped = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+            atomic.reserve(file, 4 * math.prod(shape))
+            mapped = np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
         self._files[pooling] = mapped
         return torch.from_numpy(mapped)
 
     def _put(self, pooling: str, start: int, states: Tensor) -> None:
         store = self._stores[pooling]
-        if store.dtype == torch.float16:
-            if pooling not in self._halves:
-                self._halves[pooling] = self._half(pooling, states)
-            shift, scale = (
-                value.to(states.device)[:, None, None] for value in self._halves[pooling]
-            )
-            states = ((states - shift) / scale).clamp(-60000, 60000)
-        store[:, start : start + states.shape[1], : states.shape[2]] = states.to(
-            store.device, store.dtype
-        )
-
-    def _half(self, pooling: str, states: Tensor) -> tuple[Tensor, Tensor]:
-        """What float16 is stored under, per layer and feature: far from 0 it would be coarse, and
-        beyond 65504 infinite."""
-        flat = states.double().flatten(1, 2)
-        found = (
-            flat.mean(1).float().cpu(),
-            (flat.var(1, unbiased=False) + 1e-6).sqrt().float().cpu(),
-        )
-        if self.folder is not None:
-            arrays = {"shift": found[0].numpy(), "scale": found[1].numpy()}
-            checked.write_arrays(self.folder / f"{pooling}.scale.npz", arrays)
-        return found
+        store[:, start : start + states.shape[1], : states.shape[2]] = states.to(store.device)
 
     def _note(self, start: int, stop: int) -> None:
         """Note that some items are in the files, with the checksums of what was written."""
@@ -370,21 +308,11 @@ class StateCache:
         if self.folder is None:
             return []
         noted = checked.read_or_discard(self.folder / _KEPT, checked.read_checked_json) or {}
-        files = [f"{pooling}.{self.plan.how[pooling]}" for pooling in self.stored_poolings]
+        files = [f"{pooling}.float32" for pooling in self.stored_poolings]
         if noted.get("how") != self.plan.how or not all(
             (self.folder / file).exists() for file in files
         ):
             return []
-        for pooling in (p for p in self.stored_poolings if self.plan.how[p] == "float16"):
-            arrays = checked.read_or_discard(
-                self.folder / f"{pooling}.scale.npz", checked.read_arrays
-            )
-            if arrays is None:
-                return []
-            self._halves[pooling] = (
-                torch.from_numpy(arrays["shift"]),
-                torch.from_numpy(arrays["scale"]),
-            )
         return list(noted.get("parts", ()))
 
     def _resumed(self, earlier: list[dict[str, Any]]) -> int:
@@ -399,8 +327,6 @@ class StateCache:
                 )
                 break
             self._parts.append(part)
-        if not self._parts:
-            self._halves.clear()
         return int(self._parts[-1]["stop"]) if self._parts else 0
 
 
@@ -414,15 +340,11 @@ def _near(store: Tensor, device: torch.device) -> Tensor:
     if (
         device.type != "cuda"
         or store.device.type == "cuda"
-        or not _fits(tuple(store.shape), str(store.dtype), device)
+        or not _fits(tuple(store.shape), device)
     ):
         return store
     return store.to(device)
 
 
-def _fits(shape: tuple[int, ...], dtype: str, device: torch.device) -> bool:
-    return math.prod(shape) * (2 if "16" in dtype else 4) <= _GPU_SHARE * free_memory(device)
-
-
-def _on(value: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if value is None else value.to(device)
+def _fits(shape: tuple[int, ...], device: torch.device) -> bool:
+    return 4 * math.prod(shape) <= _GPU_SHARE * free_memory(device)
