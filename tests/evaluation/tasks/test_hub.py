@@ -63,7 +63,7 @@ def test_only_the_english_subset_is_scored(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_failures_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     load_with(monkeypatch, ConnectionError("no route"))
-    with pytest.raises(DownloadError, match=r"mteb/sts13-sts.*no route.*data folder"):
+    with pytest.raises(DownloadError, match=r"mteb/sts13-sts.*no route.*a folder"):
         TaskSpec("STS13", "hub").load()
     with pytest.raises(OfflineError, match="downloads are off"):
         TaskSpec("STS13", "hub", offline=True).load()

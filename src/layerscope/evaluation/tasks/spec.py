@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.data.hub import hub_offline, hub_problem, quiet_bars
+from layerscope.data.hub import hub_explained, hub_offline
 from layerscope.errors import (
     DataError,
-    DownloadError,
     InvalidValueError,
-    LayerscopeError,
-    OfflineError,
 )
 from layerscope.evaluation.tasks import catalogue, columns
 from layerscope.evaluation.tasks.facts import counts, fingerprint
@@ -242,14 +239,11 @@ class TaskSpec:
 
     def _load_hub(self) -> Any:
         task = new_task(task_info(self.name))
-        quiet_bars()
-        with hub_offline(self.offline):
-            try:
-                task.load_data()
-            except LayerscopeError:
-                raise
-            except Exception as error:  # the hub's, the network's and the datasets' builders'
-                raise self._explained(task, error) from error
+        repo, revision = (task.metadata.dataset.get(key) for key in ("path", "revision"))
+        shown = f"the data of task {self.name} ({repo}, revision {revision})"
+        explained = hub_explained("dataset", repo, revision, shown, self.offline)
+        with hub_offline(self.offline), explained:
+            task.load_data()
         for subset in task.hf_subsets:
             missing = set(task.eval_splits) - set(task.dataset.get(subset, task.dataset))
             if missing:
@@ -257,17 +251,3 @@ class TaskSpec:
                     f"the data of task {self.name} ({subset}) have no split {', '.join(sorted(missing))}."
                 )
         return task
-
-    def _explained(self, task: Any, error: Exception) -> LayerscopeError:
-        reason = (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
-        dataset = task.metadata.dataset
-        text = f"the data of task {self.name} ({dataset.get('path')}, revision {dataset.get('revision')}) could not be loaded"
-        advice = "give a data folder that holds it (<data_dir>/<task>/<split>.jsonl.gz)"
-        if self.offline:
-            return OfflineError(
-                f"{text}, and downloads are off ({reason}). Run once with downloads on, or {advice}."
-            )
-        problem = hub_problem(error)
-        if problem is not None:
-            return DownloadError(f"{text}: {problem}. Or {advice}.")
-        return DownloadError(f"{text}: {reason}. Check the network, or {advice}.")
