@@ -22,14 +22,6 @@ def test_wilson_bounds_solve_its_equation(n: int, share: float) -> None:
         assert (p - bound) ** 2 == pytest.approx(Z95**2 * bound * (1 - bound) / n, abs=1e-12)
 
 
-def test_wilson_equals_scipys() -> None:
-    from scipy.stats import binomtest
-
-    for hits, n in ((0, 10), (8, 10), (931, 1000), (10, 10)):
-        expected = binomtest(hits, n).proportion_ci(0.95, method="wilson")
-        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
-
-
 def test_paired_gains_know_that_the_items_are_the_same() -> None:
     rng = np.random.default_rng(0)
     last = rng.random(400) < 0.7

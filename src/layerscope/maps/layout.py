@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import orthogonal_procrustes
 
 from layerscope.core.heads import unit
 
@@ -111,8 +112,8 @@ def turned(points: np.ndarray, before: np.ndarray | None) -> np.ndarray:
     """Points rotated and mirrored to lie as near as possible to others (orthogonal Procrustes)."""
     if before is None:
         return points
-    left, _, right = np.linalg.svd(points.T @ before)
-    return points @ (left @ right)
+    turn: np.ndarray = orthogonal_procrustes(points, before)[0]
+    return points @ turn
 
 
 def nearest(distances: np.ndarray, count: int) -> np.ndarray:

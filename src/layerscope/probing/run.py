@@ -16,7 +16,7 @@ from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.charts import Figure
 from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import view
-from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights
+from layerscope.core.statistics import INTERVAL, bootstrap_weights
 from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import StoredRun
@@ -29,12 +29,12 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     >>> tuple(round(x, 3) for x in wilson(8, 10))
     (0.49, 0.943)
     """
+    from scipy.stats import binomtest  # takes a while to import
+
     if n == 0:
         return math.nan, math.nan
-    share = hits / n
-    middle = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
-    half = Z95 / (1 + Z95**2 / n) * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    ends = binomtest(hits, n).proportion_ci(method="wilson")
+    return float(ends.low), float(ends.high)
 
 
 def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> ScoredCandidates:

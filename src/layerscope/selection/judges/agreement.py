@@ -25,12 +25,16 @@ EQUAL = 3e-7
 def similarities(vectors: np.ndarray | Tensor) -> Tensor:
     """Cosines (n, n) of vectors (n, D), on a GPU where there is one; −inf on the diagonal: no text
     is its own neighbor."""
-    rows = torch.as_tensor(vectors, dtype=torch.float32)
+    rows = torch.as_tensor(vectors)
+    return cosines(rows, rows).fill_diagonal_(-torch.inf)
+
+
+def cosines(rows: Tensor, columns: Tensor) -> Tensor:
+    """Cosines (n, m) of vectors (n, D) and (m, D), on a GPU where there is one."""
+    pair = [torch.nn.functional.normalize(side.float(), dim=-1) for side in (rows, columns)]
     if torch.cuda.is_available():
-        rows = rows.cuda()
-    rows = torch.nn.functional.normalize(rows, dim=-1)
-    product = rows @ rows.T
-    return product.fill_diagonal_(-torch.inf)
+        pair = [side.cuda() for side in pair]
+    return pair[0] @ pair[1].T
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,12 @@ from torch import Tensor
 
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.readout import Readout
-from layerscope.selection.judges.agreement import Neighborhoods, agreement_items, similarities
+from layerscope.selection.judges.agreement import (
+    Neighborhoods,
+    agreement_items,
+    cosines,
+    similarities,
+)
 from layerscope.selection.judges.base import Candidates, rank_of, scored_by_items, text_weights
 
 __all__ = ["drop_words", "halves"]
@@ -90,20 +95,13 @@ def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
     whole, dropped, first, second = (torch.as_tensor(rows) for rows in views)
     if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
         return np.full((3, len(whole)), np.nan)
-    across = _cosines(first, second)
-    found = [_reciprocal_ranks(_cosines(dropped, whole))]
+    across = cosines(first, second)
+    found = [_reciprocal_ranks(cosines(dropped, whole))]
     found.append((_reciprocal_ranks(across) + _reciprocal_ranks(across.T)) / 2)
     logits = across / TEMPERATURE
     own = logits.diagonal()
     found.append(own - (torch.logsumexp(logits, 0) + torch.logsumexp(logits, 1)) / 2)
     return torch.stack(found).cpu().numpy()
-
-
-def _cosines(rows: Tensor, columns: Tensor) -> Tensor:
-    pair = [torch.nn.functional.normalize(side.float(), dim=-1) for side in (rows, columns)]
-    if torch.cuda.is_available():
-        pair = [side.cuda() for side in pair]
-    return pair[0] @ pair[1].T
 
 
 def _reciprocal_ranks(similarity: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.capture import Site
+from layerscope.core import heads
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout, all_readouts, parse_readouts
@@ -85,7 +86,7 @@ def prepare(vectors: np.ndarray, center: bool, unit: bool) -> np.ndarray:
     )
     out = (vectors - mean).astype(np.float32) if center else vectors.copy()
     if unit:
-        out /= np.maximum(np.linalg.norm(out, axis=-1, keepdims=True), 1e-30)
+        out = heads.unit(out)
     out[same] = np.nan
     return out
 
