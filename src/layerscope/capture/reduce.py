@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -134,6 +134,28 @@ class Reducer(Reduction):
         self._token_level = False
         self._dtype = torch.float32
         self._forget()
+
+    @classmethod
+    def of(
+        cls,
+        anatomy: Anatomy,
+        sites: Sequence[Site],
+        final_norm: FinalNorm,
+        options: Options,
+        metrics: Sequence[Any],
+    ) -> Self:
+        """What reduces states to what some metrics need."""
+        names = {metric.info.name for metric in metrics}
+        prompts = [metric for metric in metrics if isinstance(metric, PromptMean)]
+        return cls(
+            anatomy,
+            sites,
+            final_norm,
+            options,
+            entropy="prompt_entropy" in names,
+            curvature="curvature" in names,
+            measured=[metric for metric in prompts if metric.fused_field() is None],
+        )
 
     def _forget(self) -> None:
         self._batch = None

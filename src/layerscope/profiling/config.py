@@ -13,7 +13,6 @@ from layerscope.data.augment import AUGMENTERS
 from layerscope.data.kinds import get_kind, setting_names
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
-from layerscope.metrics.base import PromptMean
 from layerscope.metrics.entropy import check_alpha
 from layerscope.metrics.options import ENTROPIES
 from layerscope.metrics.registry import MetricName, check_plugin, is_plugin, origin
@@ -42,11 +41,6 @@ class ProfileConfig:
     def needs(self, level: str) -> bool:
         """Whether any chosen metric reads this level (tokens, pooled, views)."""
         return any(get_metric(name).info.level == level for name in self.metrics)
-
-    def token_metrics(self) -> list[PromptMean]:
-        """The chosen metrics that are measured on the tokens of each prompt."""
-        chosen = (get_metric(name) for name in self.metrics)
-        return [metric(self.options) for metric in chosen if issubclass(metric, PromptMean)]
 
     @property
     def n_views(self) -> int:

@@ -28,15 +28,8 @@ __all__ = ["PreparedRows", "ShardEncoder", "index_on", "make_reducer"]
 
 def make_reducer(model: LoadedModel, sites: Sequence[Site], config: ProfileConfig) -> Reducer:
     """What reduces a model's states to what the chosen metrics need."""
-    return Reducer(
-        model.anatomy,
-        sites,
-        config.final_norm,
-        config.options,
-        entropy="prompt_entropy" in config.metrics,
-        curvature="curvature" in config.metrics,
-        measured=[metric for metric in config.token_metrics() if metric.fused_field() is None],
-    )
+    metrics = [get_metric(name)(config.options) for name in config.metrics]
+    return Reducer.of(model.anatomy, sites, config.final_norm, config.options, metrics)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from layerscope.errors import (
     UnknownNameError,
 )
 from layerscope.loggers import OnRows, send
-from layerscope.metrics import Options, PromptMean
+from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel
 from layerscope.models.families import family_for
@@ -185,16 +185,8 @@ class LayerWatch:
         self.options = Options(alpha=alpha)
         self.prompts = read_held_out(self.model, texts, max_length)
         self.metrics = choose_metrics(metrics, self.options)
-        own = [
-            metric
-            for metric in self.metrics
-            if isinstance(metric, PromptMean) and metric.fused_field() is None
-        ]
-        names = {metric.info.name for metric in self.metrics}
-        fused = {"entropy": "prompt_entropy" in names, "curvature": "curvature" in names}
-        self.reducer = Reducer(
-            anatomy, expand_sites(sites, anatomy), final_norm, self.options, measured=own, **fused
-        )
+        chosen = expand_sites(sites, anatomy)
+        self.reducer = Reducer.of(anatomy, chosen, final_norm, self.options, self.metrics)
         self.conventions = {
             "layerscope": VERSION,
             "torch": torch.__version__,
