@@ -441,7 +441,7 @@ def test_errors_of_several_pairs_are_those_of_each(monkeypatch):
     rng = torch.Generator().manual_seed(0)
     pairs = [tuple(torch.randn(2, 20, 5, generator=rng, dtype=torch.float64)) for _ in range(3)]
     together = prompt_errors(pairs, 1.0, 3, 0)
-    monkeypatch.setitem(dime._BATCH_ENTRIES, "cpu", 1200)  # three matrices at a time
+    monkeypatch.setattr(dime, "_batch", lambda n, device: 3)
     assert together == prompt_errors(pairs, 1.0, 3, 0)
     np.testing.assert_allclose(
         together, [prompt_error(a, b, 1.0, 3, 0) for a, b in pairs], rtol=1e-12

@@ -32,7 +32,12 @@ from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import Sent, eigvalsh, to_device
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
-_BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
+
+def _batch(n: int, device: torch.device) -> int:
+    """How many matrices of n rows are solved at once: 32 MB of them, on a GPU 512 MB."""
+    return max(1, (64_000_000 if device.type == "cuda" else 4_000_000) // n**2)
+
+
 # Float32 is used where it moves the paired entropy by less than this share of the value: it may
 # move others a few times as far.
 _CLOSE = 2.5e-4
@@ -50,13 +55,8 @@ def dime_values(
     if feature_side:
         a, b = a.mT, b.mT
     products = _products(a, b, _orders(len(a), permutations, seed, a.device))
-    entries = len(a) ** 2
     values = []
-    while some := list(
-        islice(
-            products, max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // entries)
-        )
-    ):
+    while some := list(islice(products, _batch(len(a), a.device))):
         values.append(_entropies(torch.stack(some), alpha))
     entropies = torch.cat(values)
     return (entropies[1:] - entropies[0]).cpu().numpy()
@@ -155,8 +155,7 @@ def later_errors(
     device = pairs[0][0].device
     orders = _orders(used, permutations, seed, device)
     a, b = (torch.stack([pair[i][:used] for pair in pairs]) for i in (0, 1))
-    batch = max(1, _BATCH_ENTRIES.get(device.type, _BATCH_ENTRIES["cpu"]) // used**2)
-    parts = _all_products(a, b, orders, a.dtype).flatten(0, 1).split(batch)
+    parts = _all_products(a, b, orders, a.dtype).flatten(0, 1).split(_batch(used, device))
     without = [Sent(entropies_without_each(part, alpha)) for part in parts]
 
     def errors() -> list[float]:
@@ -259,15 +258,7 @@ class DiME(Metric[ViewRows]):
         if len({min(len(data), o.dime_samples) for data in there}) == 1:
             errors = self._prepare_errors([data for data in there if not self._feature_side(data)])
         views = [self._views(data) for data in there]
-        if (
-            len(
-                {
-                    (view.shape, self._feature_side(data))
-                    for data, (view, _) in zip(there, views, strict=True)
-                }
-            )
-            > 1
-        ):
+        if len({view.shape for view, _ in views}) > 1:
             return errors
         a, b = (torch.stack([pair[i] for pair in views]) for i in (0, 1))
         if self._feature_side(there[0]):

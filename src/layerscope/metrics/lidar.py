@@ -181,7 +181,9 @@ class _Scatter:
         # themselves
         self.by_prompts = self.n <= self.d
         self.centers = (
-            torch.cat([self._off(z) for z in self._in_order()]) if self.by_prompts else None
+            self._off(data.all() if self._prepared is None else self._prepared)
+            if self.by_prompts
+            else None
         )
         empty = torch.zeros(self.d, self.d, dtype=torch.float64, device=data.device)
         self.between = torch.zeros(0) if self.by_prompts else empty.clone()
@@ -328,9 +330,6 @@ class _Scatter:
 
     def _blocks(self) -> Iterable[Tensor]:
         return self.data.blocks() if self._prepared is None else [self._prepared]
-
-    def _in_order(self) -> Iterable[Tensor]:
-        return [self.data.all()] if self._prepared is None else [self._prepared]
 
     def _fold(self, index: int) -> Iterable[Tensor]:
         if self._prepared is None:

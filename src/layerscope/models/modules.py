@@ -4,6 +4,7 @@ settle how it behaves."""
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -151,11 +152,6 @@ def is_untrained(module: nn.Module) -> bool:
     scales = [
         one
         for name, one in module.named_parameters()
-        if one.ndim == 1 and "norm" in name.lower() and "bias" not in name
-    ]
-    scales += [
-        one
-        for name, one in module.named_parameters()
-        if one.ndim == 1 and name.endswith(("ln_1.weight", "ln_f.weight"))
+        if one.ndim == 1 and re.search(r"norm(?!.*bias)|ln_[1f]\.weight$", name, re.IGNORECASE)
     ]
     return bool(scales) and not any(one.is_meta or bool((one != one[0]).any()) for one in scales)
