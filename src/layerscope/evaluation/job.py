@@ -19,9 +19,9 @@ from layerscope.capture import expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
-from layerscope.engines import Engine, LocalEngine, ModelRecipe
+from layerscope.engines import Engine, LocalEngine
 from layerscope.errors import UnknownNameError
-from layerscope.evaluation.loop import Loop, Scorers
+from layerscope.evaluation.loop import Loop, Resources, Scorers
 from layerscope.evaluation.plan import SCORINGS, EvaluationPlan, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scorers import find_scorer
@@ -36,7 +36,6 @@ from layerscope.evaluation.scoring import (
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel
-from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
@@ -148,7 +147,7 @@ def evaluate(
         with temporary as scratch:
             running = command.engine if command.recipe else LocalEngine()
             job = EvaluationJob(
-                plan, vectors, count, command.where.batch_size, command.bar, running, command.recipe
+                plan, vectors, command.where.batch_size, command.bar, running, command.recipe, count
             )
             if folder is not None:
                 return job.run_in(folder, overwrite)
@@ -156,17 +155,10 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class EvaluationJob:
-    """One evaluation, from its folder to its tables. With a `recipe`, the engine's workers run the
-    model."""
+class EvaluationJob(Resources):
+    """One evaluation, from its folder to its tables."""
 
-    plan: EvaluationPlan
-    store: EmbeddingStore
-    scoring_workers: int
-    batch_size: int | None
-    bar: Progress
-    engine: Engine
-    recipe: ModelRecipe | None = None
+    scoring_workers: int = 0
 
     @property
     def apart(self) -> bool:

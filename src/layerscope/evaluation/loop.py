@@ -10,14 +10,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import product, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from layerscope.core.formatting import count_of
 from layerscope.core.templates import get_template
+from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation.encode import (
     EncodePass,
@@ -25,7 +27,7 @@ from layerscope.evaluation.encode import (
     open_passes,
     space_description,
 )
-from layerscope.evaluation.plan import Texts
+from layerscope.evaluation.plan import EvaluationPlan, Texts
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.scorers import Scorer
 from layerscope.evaluation.scoring import (
@@ -34,10 +36,8 @@ from layerscope.evaluation.scoring import (
     read_result,
     reason_of,
 )
-from layerscope.store.embeddings import text_key
-
-if TYPE_CHECKING:
-    from layerscope.evaluation.job import EvaluationJob
+from layerscope.progress import Progress
+from layerscope.store.embeddings import EmbeddingStore, text_key
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +88,23 @@ class Scorers(AbstractContextManager["Scorers"]):
             )
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What an evaluation is run with. With a `recipe`, the engine's workers run the model."""
+
+    plan: EvaluationPlan
+    store: EmbeddingStore
+    batch_size: int | None
+    bar: Progress
+    engine: Engine
+    recipe: ModelRecipe | None = None
+
+
 class Loop:
     """The tasks of an evaluation, and what they leave: counts, jobs, results, and the tasks that
-    could not be encoded. With a `recipe`, the engine's workers run the model."""
+    could not be encoded."""
 
-    def __init__(self, job: EvaluationJob, run: Path, texts: Texts, scorers: Scorers) -> None:
+    def __init__(self, job: Resources, run: Path, texts: Texts, scorers: Scorers) -> None:
         self.plan, self.store, self.bar = job.plan, job.store, job.bar
         self.batch_size, self.engine, self.recipe = job.batch_size, job.engine, job.recipe
         self.run, self.texts, self.scorers = run, texts, scorers

@@ -17,6 +17,8 @@ from layerscope.core.plugins import PluginError, Registry
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.options import Options
 
+__all__ = ["is_plugin"]
+
 M = TypeVar("M", bound=type[Metric[Any]])
 MetricName = str | type[Metric[Any]] | Callable[..., Any]
 """What a user may ask for: a metric's name, its class, or a function of states."""

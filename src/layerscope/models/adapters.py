@@ -15,6 +15,8 @@ from layerscope.core.fingerprints import file_sha256
 from layerscope.errors import ModelError
 from layerscope.models.source import hub_snapshot
 
+__all__ = ["locate"]
+
 _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 

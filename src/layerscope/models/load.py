@@ -27,6 +27,8 @@ from layerscope.models.source import (
 )
 from layerscope.spectra import faster
 
+__all__ = ["find_source"]
+
 
 def load(
     spec: str | Path,

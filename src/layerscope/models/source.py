@@ -31,7 +31,7 @@ from layerscope.errors import (
 from layerscope.extras import check_zoo, zoo_hint
 from layerscope.models.catalogue import catalogue
 
-__all__ = ["check_name", "resolve"]
+__all__ = ["check_name", "files_sha256", "resolve"]
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 

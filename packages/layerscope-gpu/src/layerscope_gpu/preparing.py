@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerscope.metrics.options import Options
+from layerscope.metrics import Options
 from layerscope.metrics.tokens.measures import PreparedTokens, Space, centered_gram
 from layerscope.metrics.tokens.norms import TokenFacts
 from layerscope_gpu import precision, tokens
