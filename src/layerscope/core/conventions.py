@@ -22,10 +22,7 @@ class Reading:
     the run say it. `norm_module` is the class of the model's final norm; None where it has none.
     `max_length` is None for items that are not cut.
 
-    >>> reading = Reading("applied", 256, "RMSNorm")
-    >>> reading.in_words
-    'up to 256 tokens, final_norm=applied'
-    >>> reading.differs_from("raw")
+    >>> Reading("applied", 256, "RMSNorm").shows_output
     True
     """
 
@@ -72,16 +69,3 @@ class Reading:
         """Whether the last layer is the vector that the model was trained to give: its final norm
         was not left out."""
         return self.final_norm != "raw" or not self.has_norm
-
-    def differs_from(self, *final_norms: str) -> bool:
-        """Whether vectors under all of these final norms are other vectors than those that were
-        read."""
-        return self.has_norm and self.final_norm not in final_norms
-
-    @property
-    def in_words(self) -> str:
-        """For captions."""
-        parts = [] if self.max_length is None else [f"up to {self.max_length} tokens"]
-        return ", ".join(
-            [*parts, *([] if self.final_norm is None else [f"final_norm={self.final_norm}"])]
-        )

@@ -165,7 +165,7 @@ def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]
     images = "image_tokens" in conventions
     alike = ("hf", "raw") if images and "raw" in str(conventions.get("hf")) else ("hf",)
     reading = Reading.of(conventions)
-    if reading.differs_from(*alike):
+    if reading.has_norm and reading.final_norm not in alike:
         reasons.append(_NORM.format(given=reading.final_norm))
     if images and "left out" in str(conventions.get("tokens")):
         reasons.append(

@@ -132,7 +132,7 @@ def from_runs(
             notes.append(
                 f"no profile of the texts of {', '.join(left)}: left out. `layerscope profile --task TASK` makes one."
             )
-    if reading.differs_from(norms["scores"]):
+    if reading.has_norm and reading.final_norm != norms["scores"]:
         notes.append(
             f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
             "different vector in the two. Profile with final_norm="

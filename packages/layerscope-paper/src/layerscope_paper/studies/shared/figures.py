@@ -110,7 +110,7 @@ def subtitle(manifest: dict[str, Any]) -> str:
     conventions, corpus = manifest["conventions"], manifest.get("corpus") or {}
     parts = [f"{corpus.get('name', 'texts')}, {manifest.get('texts')} prompts"] if corpus else []
     if "max_length" in conventions:
-        parts.append(Reading.of(manifest).in_words)
+        parts.append(_reading_words(Reading.of(manifest)))
     of = f"{conventions['of']}: " if conventions.get("of") else ""
     return escape_math(of + ", ".join([*parts, "95 % bands"]))
 
@@ -223,3 +223,11 @@ def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None
     bar.ax.tick_params(length=0)
     bar.minorticks_off()
     bar.outline.set_visible(False)
+
+
+def _reading_words(reading: Reading) -> str:
+    """Return the length and the final norm of what was read, for captions."""
+    parts = [] if reading.max_length is None else [f"up to {reading.max_length} tokens"]
+    if reading.final_norm is not None:
+        parts.append(f"final_norm={reading.final_norm}")
+    return ", ".join(parts)
