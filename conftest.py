@@ -3,7 +3,8 @@
 - `make test`: the core's tests, and those of every package that are marked `contract`.
 - `make test-packages`: every test of the packages, and of the benchmarks and examples.
 - `make nightly`: all of them, and what is marked `slow`: whole tasks on real models, clusters, the
-  report in a browser, faults. `NIGHTLY` and `CLUSTER` mark whole folders and fixtures.
+  report in a browser, faults. `NIGHTLY`, `CLUSTER` and `SIBLINGS` mark folders, fixtures and
+  architectures.
 """
 
 from __future__ import annotations
@@ -17,7 +18,54 @@ import pytest
 sys.path[:0] = map(str, Path(__file__).parent.glob("packages/layerscope-*/src"))
 
 OUTSIDE_THE_CORE = ("packages/", "tests/benchmarks/", "tests/examples/")
-NIGHTLY = ("tests/browser/", "tests/faults/")
+NIGHTLY = (
+    "tests/browser/",
+    "tests/faults/",
+    # real weights, simulations and trainings
+    "tests/exporting/test_real.py",
+    "tests/improving/test_student.py::test_a_student_that_is_no_better_stays_home",
+    "tests/improving/test_student.py::test_a_training_that_finds_nothing_better_stops_early",
+    "tests/metrics/test_intervals.py::test_dimes_interval_covers",
+    "tests/metrics/test_intervals.py::test_spread[dime",
+    # further sizes, kinds and formats of what a test of `make test` shows
+    "tests/evaluation/test_budget.py::test_a_grid_that_does_not_fit",
+    "tests/evaluation/test_evaluate.py::test_damaged_results_are_told[flip",
+    "tests/evaluation/test_evaluate.py::test_float16_changes_scores",
+    "tests/evaluation/test_loop.py::test_of_tasks_that_are_encoded_together",
+    "tests/evaluation/test_loop.py::test_tasks_side_by_side",
+    "tests/exporting/test_cutting.py::test_every_layer[smollm3",
+    "tests/exporting/test_folder.py::test_poolings[max",
+    "tests/exporting/test_folder.py::test_poolings[wmean",
+    "tests/exporting/test_onnx.py::test_graphs_equal_states_read_by_hand[bert",
+    "tests/exporting/test_onnx.py::test_graphs_equal_states_read_by_hand[gpt_neox",
+    "tests/maps/test_layer_map.py::test_even_unrelated_layers_fit_into_a_page[2000",
+    "tests/metrics/tokens/test_gram_kernel.py::test_the_same_as_step_by_step[33",
+    "tests/metrics/tokens/test_gram_kernel.py::test_the_same_as_step_by_step[70",
+    "tests/metrics/tokens/test_long_prompts.py::test_the_numbers_of_the_formulas[70",
+    # improvements that differ in one setting
+    "tests/cli/test_improve_command.py::test_a_language_that_the_judge_does_not_know",
+    "tests/cli/test_improve_command.py::test_improve_a_search",
+    "tests/cli/test_improve_command.py::test_texts_of_one_word_are_answered",
+    "tests/improving/test_fitting.py::test_a_centering_that_was_stopped",
+    "tests/improving/test_fitting.py::test_the_time_that_the_encoder_takes_counts",
+    "tests/improving/test_heads.py::test_a_budget_may_be_more_than_today",
+    "tests/improving/test_heads.py::test_a_fit_that_was_stopped",
+    "tests/improving/test_heads.py::test_a_light_model_without_a_head_says_why",
+    "tests/improving/test_heads.py::test_a_pattern_that_begins_with_a_line_end",
+    "tests/improving/test_heads.py::test_labels",
+    "tests/improving/test_improve.py::test_an_encoder_or_labels_judge_texts_without_words",
+    "tests/improving/test_improve.py::test_labels_judge_alone_or_beside_an_encoder",
+    "tests/improving/test_interrupted.py::test_a_run_that_is_stopped_while_it_writes",
+    "tests/improving/test_retrieving.py::test_a_gain_that_was_let_through",
+    "tests/improving/test_retrieving.py::test_both_sides_are_named",
+    "tests/improving/test_retrieving.py::test_the_folder_has_prompts_by_sentence_transformers_names[none",
+)
+SIBLINGS = {
+    "arcee", "camembert", "cwm", "electra", "ernie4_5", "eurobert", "falcon", "falcon_mamba",
+    "gemma", "gemma2", "glm", "gpt_neox_sequential", "helium", "hunyuan_v1_dense", "ministral",
+    "mistral", "olmo", "phi", "phi3", "qwen3", "roberta", "seed_oss", "starcoder2", "xlm_roberta",
+}  # fmt: skip
+"""Architectures that differ little from one that `make test` has."""
 CLUSTER = "cluster"  # the fixture of a Ray cluster
 ALSO_IN_TEST = (
     "tests/browser/test_map.py::test_hostile_texts_and_names_are_shown_as_text",
@@ -25,6 +73,7 @@ ALSO_IN_TEST = (
     "tests/browser/test_page.py::test_text_stays_text",
     "tests/engines/test_ray.py::test_an_evaluation_has_the_same_scores",
     "tests/examples/test_demo.py",
+    "tests/exporting/test_real.py::test_templates_on_real_sentences[minilm-l6-one-word",
     "tests/faults/test_killed.py::test_killed_runs_end_as_if_nothing_had_been",
 )
 """Tests that stay in `make test`, although their folder or fixture belongs to a later tier."""
@@ -38,5 +87,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.nodeid.startswith(OUTSIDE_THE_CORE):
             item.add_marker("package")
-        if item.nodeid.startswith(NIGHTLY) or CLUSTER in getattr(item, "fixturenames", ()):
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        family = parameters.get("family", parameters.get("name"))
+        if (
+            item.nodeid.startswith(NIGHTLY)
+            or CLUSTER in getattr(item, "fixturenames", ())
+            or (isinstance(family, str) and family in SIBLINGS)
+        ):
             item.add_marker("slow")

@@ -14,7 +14,6 @@ import layerscope
 from layerscope.blocks import FasterEncoder
 from layerscope.blocks import folder as blocks_folder
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.exporting import verifying
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from tests.blocks.conftest import TEXTS, idle_block, write_tiny
 from tests.cli.support import run_main
@@ -167,7 +166,6 @@ def test_on_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    monkeypatch.setattr(blocks_folder, "reload", verifying.reload)  # in a fresh process
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     given = ["improve", bert_folder, "--data", tmp_path / "texts.txt", "--budget", "0.7"]
     ended = run_main(monkeypatch, capsys, *given, "--out", tmp_path / "out", "--json")

@@ -35,7 +35,17 @@ def sums(encoder: Encoder, variant: Any, block: int, kind: Any, texts: list[str]
     return torch.cat(found).double().numpy()
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet", "llama", "gpt2", "gpt_neox", "modernbert"])
+REFITTED = [
+    "bert",
+    "llama",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("mpnet", "gpt2", "gpt_neox", "modernbert")
+    ),
+]
+
+
+@pytest.mark.parametrize("family", REFITTED)
 def test_a_refitted_block_comes_nearer_to_the_whole_models_state(tmp_path: Path, family: str):
     encoder, kind = opened(tmp_path, family)
     batches = encoder.batches(TEXTS)
