@@ -41,11 +41,12 @@ demo: $(STAMP) ## make a real encoder faster and read a language model better, c
 test: $(STAMP) browser ## lint, type-check and run the core's tests, and of every package those that show that the core serves it
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
+	@$(BIN)/mypy src >$(VENV)/mypy.log 2>&1 & types=$$!; \
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup -m "not slow and (contract or not package)"; tests=$$?; \
 	wait $$types; typed=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : typed))
 
-test-packages: $(STAMP) ## all tests of the packages, of the benchmarks and of the examples, but the slow ones
+test-packages: $(STAMP) ## type-check everything, and run all tests of the packages, the benchmarks and the examples, but the slow ones
+	$(BIN)/mypy
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile -m "package and not slow"
 
 slow: $(STAMP) browser ## the tests that take longest: clusters, the report in a browser, faults, whole tasks on real models, every example of the documentation
