@@ -96,13 +96,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ALSO_IN_TEST):
             continue
-        if item.nodeid.startswith(OUTSIDE_THE_CORE):
+        outside = item.nodeid.startswith(OUTSIDE_THE_CORE)
+        if outside:
             item.add_marker("package")
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         family = parameters.get("family", parameters.get("name"))
         if (
             item.nodeid.startswith(NIGHTLY)
             or CLUSTER in getattr(item, "fixturenames", ())
-            or (isinstance(family, str) and family in SIBLINGS)
+            or (not outside and isinstance(family, str) and family in SIBLINGS)
         ):
             item.add_marker("slow")
