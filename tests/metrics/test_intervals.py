@@ -11,7 +11,7 @@ import torch
 
 from layerscope.metrics import Estimate, Options, ViewRows, dime, get_metric, interval, metrics
 from layerscope.metrics import intervals as intervals_module
-from layerscope.metrics.dime import prompt_error, prompt_errors, two_way_effects
+from layerscope.metrics.dime import later_errors, prompt_error, two_way_effects
 from layerscope.metrics.folds import entropies_without_each
 from layerscope.metrics.lidar import LiDAR, _Scatter
 from layerscope.metrics.samples import PooledRows, n_folds
@@ -440,9 +440,9 @@ def test_two_way_effects_are_told_apart():
 def test_errors_of_several_pairs_are_those_of_each(monkeypatch):
     rng = torch.Generator().manual_seed(0)
     pairs = [tuple(torch.randn(2, 20, 5, generator=rng, dtype=torch.float64)) for _ in range(3)]
-    together = prompt_errors(pairs, 1.0, 3, 0)
+    together = later_errors(pairs, 1.0, 3, 0)()
     monkeypatch.setattr(dime, "_batch", lambda n, device: 3)
-    assert together == prompt_errors(pairs, 1.0, 3, 0)
+    assert together == later_errors(pairs, 1.0, 3, 0)()
     np.testing.assert_allclose(
         together, [prompt_error(a, b, 1.0, 3, 0) for a, b in pairs], rtol=1e-12
     )

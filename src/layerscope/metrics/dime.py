@@ -133,22 +133,14 @@ def prompt_error(
         assert members is not None
         count = min(permutations, _FEATURE_PERMUTATIONS)
         return equal_folds_error(_without_on_feature_side(a, b, members, alpha, count, seed), n)
-    return prompt_errors([(a, b)], alpha, permutations, seed)[0]
-
-
-def prompt_errors(
-    pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int
-) -> list[float]:
-    """`prompt_error` of several pairs of views, all of n ≥ 3 prompts: together, since a GPU would
-    wait for each of them."""
-    return later_errors(pairs, alpha, permutations, seed)()
+    return later_errors([(a, b)], alpha, permutations, seed)()[0]
 
 
 def later_errors(
     pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int
 ) -> Callable[[], list[float]]:
-    """`prompt_errors`, for which a GPU has been given its work; the host waits when they are asked
-    for."""
+    """`prompt_error` of several pairs of views, all of n ≥ 3 prompts. A GPU has been given the work
+    for all of them together; the host waits when they are asked for."""
     n = len(pairs[0][0])
     used, permutations = min(n, _ERROR_PROMPTS), min(permutations, _ERROR_PERMUTATIONS)
     scale = math.sqrt(used / n)  # an error falls with the root of the number of prompts
