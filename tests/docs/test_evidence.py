@@ -41,13 +41,13 @@ OTHERWISE = {
 }
 """Tables whose numbers come from elsewhere, by page and section."""
 PROSE = {
-    "README.md#layerscope": ["improve.txt", "heads.md"],
-    "README.md#How to choose": ["export.md"],
-    "index.md#The embedding model inside your language model": [
+    "README.md#Make a language model embed": ["improve.txt", "improve-more.md", "heads.md"],
+    "index.md#A faster encoder, or a better embedding model, from your own texts": [
         "improve.txt",
         "improve-more.md",
-        "heads.md",
+        "blocks.md",
     ],
+    "encoders.md#What you choose": ["blocks.md"],
     "improve.md#Improve: a better and lighter embedding model from your texts": [
         "improve.txt",
         "improve-more.md",
