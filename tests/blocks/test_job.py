@@ -74,6 +74,7 @@ def test_the_card_names_the_blocks_and_how_to_measure(faster: FasterEncoder):
     assert "with 2 of 3 blocks" in card
     assert "layerscope compare" in card
     assert "Verified" in card
+    assert "opens in: sentence-transformers, text-embeddings-inference on a CPU" in card
 
 
 def test_page_picture_and_text(faster: FasterEncoder, tmp_path: Path):

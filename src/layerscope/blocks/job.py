@@ -27,6 +27,7 @@ from layerscope.core.runs import MARKER
 from layerscope.core.statistics import bootstrap_weights
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.exporting.job import published
+from layerscope.exporting.servers import check_servers
 from layerscope.progress import Progress
 from layerscope.selection.labels.measures import make_measure
 from layerscope.selection.labels.read import Labeled
@@ -106,7 +107,8 @@ class MadeEncoder:
             verified = verify_folder(
                 self.encoder, self.variant, folder, self.texts.checked[:_VERIFIED]
             )
-            manifest = {**result.manifest, "verification": verified}
+            opens = [name for name, problems in check_servers(folder).items() if not problems]
+            manifest = {**result.manifest, "verification": verified, "opens_in": opens}
             atomic.write_text(folder / "README.md", card(manifest, self.license))
             marker = {
                 "kind": "encoder",
