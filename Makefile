@@ -87,7 +87,7 @@ integrations: $(STAMP) ## exported folders in the programs that people use them 
 
 FAULTS ?= 1
 SEED ?= 0
-faults: $(STAMP) ## 10,000 mutated inputs, 960 kills, 2,000 damaged files, races, 100 models, 1,000,000 texts (FAULTS=0.1: a tenth of them)
+faults: $(STAMP) ## 10,000 mutated inputs, 100 kills of each command, 800 damaged files (FAULTS=0.1: a tenth of them)
 	$(BIN)/python -m tests.faults --share $(FAULTS) --seed $(SEED) --processes $(TEST_PROCESSES)
 
 AUDIT := .venv-audit
