@@ -163,7 +163,10 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
     given = {"revision": spec.revision} if spec.revision else {}
     explained = hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}", offline)
     with hub_offline(offline), explained:
-        return datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given)
+        dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given)
+    if offline:
+        _refuse_another_commit(spec, commit_of(dataset))
+    return dataset
 
 
 def commit_of(dataset: Any) -> str | None:
@@ -172,6 +175,26 @@ def commit_of(dataset: Any) -> str | None:
     places = [str(file.get("filename", "")) for file in files]
     places += list(getattr(dataset.info, "download_checksums", None) or ())
     return next((match[0] for place in places if (match := _COMMIT.search(place))), None)
+
+
+def _refuse_another_commit(spec: HubSpec, commit: str | None) -> None:
+    """Offline, `datasets` gives the version that was prepared last, whichever was asked for."""
+    wanted = spec.revision or "main"
+    if not _COMMIT.fullmatch(wanted):
+        from huggingface_hub import constants
+
+        folder = Path(constants.HF_HUB_CACHE) / f"datasets--{spec.repo.replace('/', '--')}"
+        try:
+            wanted = (folder / "refs" / wanted).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            if spec.revision is None:
+                return  # nothing says which commit it should be
+    if commit is not None and commit != wanted:
+        raise OfflineError(
+            f"hub dataset {spec} was last prepared on this machine at commit {commit[:12]}, which "
+            f"is not the one asked for ({wanted[:12]}), and downloads are off. Run once with "
+            f"downloads on, or name that commit: {spec.repo}@{commit}."
+        )
 
 
 def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
