@@ -104,7 +104,7 @@ def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
     assert evidence["relative_cost"] == pytest.approx(2 / 3)
     assert loaded.manifest["texts"]["centered_on"]["texts"] == 300
     assert "linear map" in (out / "README.md").read_text(encoding="utf-8")
-    assert "through a head" in str(loaded)
+    assert "(plain text, head)" in str(loaded)
     with pytest.raises(LayerscopeError, match="goes through a head, which `improve` fits"):
         layerscope.export(llama, 2, readout=READOUT, out=tmp_path / "again")
 

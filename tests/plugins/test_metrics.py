@@ -175,7 +175,7 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
     print_run(run, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "outer" in printed
-    assert "outer_apart" in printed  # not a main one: among the curves alone
+    assert "Outer distance" in printed  # not a main one: among the curves alone
     titles = [axis.get_title(loc="left") for axis in run.plot().axes]
     assert {"Prompt entropy", "Outer norm", "Outer length"} <= set(titles)
     assert titles.index("Outer norm") == 1  # by its order
