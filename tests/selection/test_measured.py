@@ -24,6 +24,7 @@ def test_a_clear_winner() -> None:
     assert choice.risk_of_loss is not None
     assert choice.risk_of_loss < 0.01
     assert choice.blocks_saved == 1
+    assert choice.extra["gain_same_readout"] == pytest.approx(20.0)
 
 
 def test_noise_is_not_promised_as_a_gain() -> None:

@@ -150,6 +150,11 @@ def choose_label_free(
         model=evidence.model,
         warnings=tuple(warnings),
         abstained=answer.abstained and at == last,
+        extra={
+            "source": evidence.source,
+            "final_norm": evidence.final_norm,
+            "before_max_blocks": answer.layer,
+        },
         **(facts or {}),
     )
 

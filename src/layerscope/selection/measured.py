@@ -248,7 +248,19 @@ def choose_measured(
         unit_length=conventions.get("unit_length"),
         center_on=str(evaluation.path) if known[name].centering != "none" else None,
         passed_over=_passed_over(every, fitting, at, refused),
-        extra={"tasks": tasks, "candidates": candidates},
+        extra={
+            "reference": f"{names[reference[0]]}/layer {layers[reference[1]]}",
+            "score": float(every.score[at]),
+            "reference_score": float(every.score[reference]),
+            "gain_same_readout": float(every.score[at] - every.score[same_last]),
+            "optimism": float(every.score[at] - every.score[reference])
+            - picking.gain(at, reference).value,
+            "tasks": tasks,
+            "candidates": candidates,
+            "tied_candidates": [
+                {"readout": names[r], "layer": layers[k]} for r, k in np.argwhere(tied)
+            ],
+        },
     )
 
 

@@ -33,6 +33,7 @@ TEMPERATURE = 0.05
 BEST = 0.03
 LEAST_BEST = 5
 LEAST_WORDS = 4
+ROUNDS = 1
 
 
 def units(text: str) -> tuple[list[str], str]:
@@ -119,7 +120,8 @@ def added_ranks(items: np.ndarray, seed: int = 0) -> ScoredCandidates:
     means = items.astype(np.float64) @ weights.T  # (3, readouts, layers, draws)
     flat = means.reshape(3, -1, means.shape[-1])
     ranks = np.mean([rank_of(question) for question in flat], axis=0).reshape(means.shape[1:])
-    return ScoredCandidates(ranks[..., 0], ranks[..., 1:], judge="self-consistency")
+    facts = {"questions": ["dropped words", "halves", "InfoNCE"]}
+    return ScoredCandidates(ranks[..., 0], ranks[..., 1:], judge="self-consistency", facts=facts)
 
 
 class SelfConsistency:
@@ -133,8 +135,12 @@ class SelfConsistency:
     def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """The consensus's agreement with every candidate."""
         alone = added_ranks(consistency_items(candidates), seed).score
-        reference = Neighborhoods.of(consensus(candidates, best_candidates(alone)))
-        return scored_by_items(self.name, agreement_items(reference, candidates), seed, alone=alone)
+        leaders = best_candidates(alone)
+        reference = Neighborhoods.of(consensus(candidates, leaders))
+        items = agreement_items(reference, candidates)
+        return scored_by_items(
+            self.name, items, seed, leaders=len(leaders), rounds=ROUNDS, alone=alone
+        )
 
 
 def best_candidates(score: np.ndarray) -> list[tuple[int, int]]:

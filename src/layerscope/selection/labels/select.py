@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
@@ -26,6 +27,12 @@ from layerscope.selection.labels.source import (
 from layerscope.store.embeddings import EmbeddingStore
 
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
+_SCORES = {
+    "auc": "100 × the share of examples of other classes that come after an example's own, half by a cross-validated probe, "
+    "half by cosines; 50 is chance",
+    "average_precision": "100 × the average precision of cosines",
+    "spearman": "100 × Spearman's correlation of cosines and scores",
+}
 
 
 def make_choice(
@@ -34,57 +41,79 @@ def make_choice(
     evidence: LabelEvidence,
     scored: ScoredCandidates,
     decided: Choice,
-    labels: str | Path,
-    warnings: Sequence[str],
+    facts: dict[str, Any],
 ) -> Choice:
     """The decision with everything it rests on.
 
     `metric`, `before` and `after` are the user's own measure (accuracy, average precision or
     Spearman), cross-validated on all examples, for the last layer under the default readout and for
     the choice; the latter flatters a little, since these examples chose it. The decision follows a
-    finer measure, whose name `extra` has as `judged_by`. `table` has every candidate's score with
-    its standard error, the smoothed score that the choice followed, and whether it is tied.
+    finer measure: `extra` has its name as `judged_by`, what it gives the last layer under the
+    default readout as `reference_score`, and that plus the expected gain as `expected_score`.
+    `table` has every
+    candidate's score with its standard error, the smoothed score that the choice followed, and
+    whether it is tied.
     """
-    at = decided.extra["at"]
+    at, reference = decided.extra["at"], 100 * float(scored.score[evidence.reference])
     plain = 100 * (scored.score if evidence.accuracy is None else evidence.accuracy)
+    before, after = float(plain[evidence.reference]), float(plain[at])
+    assert decided.gain is not None
+    more = {
+        "labels": labeled.facts(),
+        "judged_by": evidence.measure.name,
+        "reference_score": reference,
+        "expected_score": reference + decided.gain.value,
+        "conventions": _conventions(opened, evidence, facts),
+        **({} if evidence.accuracy is None else {"accuracy": after, "reference_accuracy": before}),
+    }
     return replace(
         decided,
         layers=opened.model.n_blocks,
         model=opened.model.name,
-        warnings=tuple(warnings),
+        warnings=tuple(_notes(labeled, opened, decided.gain, facts)),
         metric=_METRICS[evidence.measure.name],
-        before=float(plain[evidence.reference]),
-        after=float(plain[at]),
+        before=before,
+        after=after,
         identity=dict(opened.model.identity),
         source=None if opened.run is None else str(opened.run),
         max_length=opened.max_length,
         unit_length=opened.unit,
-        center_on=str(labels) if evidence.readouts[at[0]].centering != "none" else None,
-        extra={
-            **{name: decided.extra[name] for name in ("candidates", "tied_candidates")},
-            "labels": labeled.facts(),
-            "judged_by": evidence.measure.name,
-        },
+        center_on=str(facts["labels"]) if evidence.readouts[at[0]].centering != "none" else None,
+        extra={**{name: decided.extra[name] for name in ("candidates", "tied_candidates")}, **more},
     )
 
 
-def _notes(
-    labeled: Labeled, opened: Opened, gain: Interval | None, cut: dict[str, int], limited: bool
-) -> list[str]:
+def _notes(labeled: Labeled, opened: Opened, gain: Interval, facts: dict[str, Any]) -> list[str]:
     out = list(labeled.warnings)
-    for template, count in cut.items():
-        if count:
+    for template, cut in facts["truncated"].items():
+        if cut:
             out.append(
-                f"{count} of {len(labeled.texts)} texts were cut to {opened.max_length} tokens under template {template!r}."
+                f"{cut} of {facts['texts']} texts were cut to {opened.max_length} tokens under template {template!r}."
             )
     out += opened.model.warnings()
-    if gain is not None and gain.low < 0 < gain.value:
+    if gain.low < 0 < gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
-    if limited and gain is not None and gain.value < 0:
+    if facts["max_blocks"] is not None and gain.value < 0:
         out.append(
             "within max_blocks= no layer is expected to reach the last layer under the default readout."
         )
     return out
+
+
+def _conventions(opened: Opened, evidence: LabelEvidence, facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "reference": "the last layer under the default readout, plain/mean/applied/keep/none",
+        "score": _SCORES[evidence.measure.name],
+        "gain": "chosen anew without a third of the examples, measured on that third; mean over all rounds",
+        "tied": "not told from the best, examples resampled, 95 % for all candidates at once",
+        "centering": "the mean over the given texts is subtracted",
+        "unit_length": opened.unit,
+        "max_length": opened.max_length,
+        **{
+            name: facts[name]
+            for name in ("folds", "seed", "max_blocks", "tolerance", "texts", "encoded")
+        },
+    }
 
 
 def select_with_labels(
@@ -140,5 +169,11 @@ def select_with_labels(
         )
     scored = score_candidates(evidence, seed=seed)
     decided = decide(evidence, scored, max_blocks, tolerance)
-    notes = _notes(labeled, opened, decided.gain, facts["truncated"], max_blocks is not None)
-    return make_choice(labeled, opened, evidence, scored, decided, labels, notes)
+    settings = {
+        "labels": labels,
+        "folds": folds,
+        "seed": seed,
+        "max_blocks": max_blocks,
+        "tolerance": tolerance,
+    }
+    return make_choice(labeled, opened, evidence, scored, decided, {**facts, **settings})
