@@ -24,20 +24,16 @@ PLAIN = [0.8] * 21
 
 def with_readouts(scores: dict[Readout, list[float]], half: float = 0.002) -> Evaluation:
     """An evaluation of one task under several readouts."""
-    parts, items = [], {}
-    for i, (readout, values) in enumerate(scores.items()):
-        one = evaluation({"a": values}, half=half, seed=i)
+    parts = []
+    for readout, values in scores.items():
+        one = evaluation({"a": values}, half=half)
         parts.append(one.gains.assign(**readout.columns))
-        for part, own in one.items().items():
-            named = {(readout.name, layer): some for (_, layer), some in own.items()}
-            items.setdefault(part, {}).update(named)
     table = pd.concat(parts, ignore_index=True)
     return Evaluation(
         table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"]),
         table,
         one.manifest,
         Path("nowhere"),
-        _items=items,
     )
 
 

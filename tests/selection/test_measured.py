@@ -93,6 +93,7 @@ def test_stored_items_pair_the_layers(tmp_path: Path) -> None:
     assert paired.ci_high - paired.ci_low < 0.1
     assert not any("not stored" in warning for warning in paired.warnings)
     unpaired = select(evaluation({"a": [float(items[k].mean()) for k in range(3)]}, half=0.05))
+    assert any("not stored" in warning for warning in unpaired.warnings)
     assert unpaired.abstained
 
 

@@ -21,9 +21,9 @@ from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
 from layerscope.core.picking import pick
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names, readouts_of
-from layerscope.core.statistics import Z95, bootstrap_weights, student_quantile
+from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights, student_quantile
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.run import ItemScores, resampled, same_items
+from layerscope.evaluation.run import DEFAULT_GAIN, ItemScores, resampled, same_items
 from layerscope.selection import shallower
 from layerscope.selection.choice import Choice
 
@@ -43,8 +43,9 @@ def measure(
     """Means over tasks in points, each task with equal weight, for the candidates that every task
     has.
 
-    `facts` has the `tasks`, and how many candidates were `left_out`. Where the items of a task are
-    not known, draws are over tasks (`by_tasks`) if there are enough of them, and otherwise None.
+    `facts` has the `tasks`, whether all candidates are `paired` (scored on the same items), and how
+    many were `left_out`. Where nothing is known of a task's items, draws are over tasks
+    (`by_tasks`) if there are enough of them, and otherwise None.
     """
     table = with_readout(evaluation.gains.dropna(subset=["score"]))
     if readouts is not None:
@@ -75,21 +76,22 @@ def measure(
         np.full((len(names), len(layers), DRAWS), np.nan),
     )
     score[at], draws[at] = 0.0, 0.0
-    by_tasks = False
+    paired, by_tasks = True, False
     each = {task: np.zeros(len(everywhere)) for task in weight}
     for number, (key, rows) in enumerate(entries):
         entry = (str(key[0]), str(key[1]), str(key[2]))
         by = rows.set_index(["readout", "layer"])
         share = 100 * weight[entry[0]] / len(weight)
         own = np.array([float(by["score"][candidate]) for candidate in everywhere])
-        moved = task_draws(everywhere, items.get(entry, {}), seed)
+        moved, in_pairs = task_draws(entry, by, everywhere, items.get(entry, {}), seed)
         # each task's items are its own, so its resamples must not follow another task's order
         order = np.random.default_rng([seed, number]).permutation(DRAWS)
         score[at] += share * own
         each[entry[0]] += 100 * weight[entry[0]] * own
         draws[at] += share * own[:, None] + (0 if moved is None else share * moved[:, order])
-        by_tasks = by_tasks or moved is None
+        paired, by_tasks = paired and in_pairs, by_tasks or moved is None
     facts = {
+        "paired": paired,
         "by_tasks": by_tasks,
         "tasks": sorted(weight),
         "left_out": len(counts) - len(everywhere),
@@ -199,6 +201,10 @@ def choose_measured(
         warnings.append(f"{missing}how certain the scores are is not known.")
     elif every.facts["by_tasks"]:
         warnings.append(f"{missing}layers were compared by how they differ from task to task.")
+    elif not every.facts["paired"]:
+        warnings.append(
+            f"{missing}layers were compared by their intervals, as if scored on different items."
+        )
     if every.facts["left_out"]:
         warnings.append(
             f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out."
@@ -306,11 +312,31 @@ def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_draws(
-    candidates: list[tuple[str, int]], items: Mapping[tuple[str, int], ItemScores], seed: int
-) -> np.ndarray | None:
-    """Deviations of each candidate's score from its own value (candidates × draws); None where the
-    candidates were not scored on the same known items."""
+    entry: Entry,
+    rows: pd.DataFrame,
+    candidates: list[tuple[str, int]],
+    items: Mapping[tuple[str, int], ItemScores],
+    seed: int,
+) -> tuple[np.ndarray | None, bool]:
+    """Deviations of each candidate's score from its own value (candidates × draws), and whether
+    they are paired.
+
+    Without stored items they are drawn from the intervals of the gains, each candidate by itself;
+    None where there are none either. `rows` has a row per readout and layer.
+    """
     own = [items[candidate] for candidate in candidates if candidate in items]
-    if len(own) < len(candidates) or not same_items(own):
-        return None
-    return np.nan_to_num(resampled(own, seed) - np.array([[item.score()] for item in own]))
+    if len(own) == len(candidates) and same_items(own):
+        return np.nan_to_num(
+            resampled(own, seed) - np.array([[item.score()] for item in own])
+        ), True
+    for names in (DEFAULT_GAIN[1:], list(INTERVAL)):
+        low, high = rows.reindex(candidates).reindex(columns=names).to_numpy(dtype=float).T
+        sd = (high - low) / (2 * Z95)
+        if np.isfinite(sd).all() and sd.max() > 0:
+            # a layer has no error against itself, which does not say that its score has none
+            sd = np.where(sd > 0, sd, sd.max())
+            noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal(
+                (DRAWS, len(candidates))
+            )
+            return (noise * sd).T, False
+    return None, False
