@@ -151,7 +151,6 @@ def choose_label_free(
         warnings=tuple(warnings),
         abstained=answer.abstained and at == last,
         extra={
-            "source": evidence.source,
             "final_norm": evidence.final_norm,
             "before_max_blocks": answer.layer,
         },
