@@ -200,12 +200,23 @@ def shares(rows: Sequence[dict[str, Any]], tasks: Sequence[str]) -> list[str]:
         for size in sizes:
             scores = own[own["blocks"] == size].set_index("task")["score"]
             before = whole[scores.index]
-            cell = ""
-            if len(scores):
-                mean, worst = scores.sum() / before.sum(), (scores / before).min()
-                cell = f"{100 * mean:.1f} ({100 * worst:.1f})"
-            cells.append(cell)
+            mean, worst = scores.sum() / before.sum(), (scores / before).min()
+            cells.append(f"{100 * mean:.1f} ({100 * worst:.1f})")
         lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def by_agreement(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a table: what share of the score goes with which agreement."""
+    whole = {row["task"]: row["score"] for row in rows if row["way"] == "whole"}
+    lines = ["| agreement | share of the score, % | candidates |", "|---|---|---|"]
+    for low in (0.95, 0.9, 0.85, 0.8):
+        found = [100 * row["score"] / whole[row["task"]] for row in rows
+                 if row["way"] != "whole" and low <= row["agreement"] < low + 0.05]  # fmt: skip
+        if found:
+            lines.append(
+                f"| {low:.2f} to {low + 0.05:.2f} | {min(found):.0f} to {max(found):.0f} | {len(found)} |"
+            )
     return lines
 
 
@@ -233,6 +244,7 @@ def main() -> None:
             extra.numbers_of_texts(encoder.n_blocks // 2, (200, 500, 1000, 3000, 8000))
             more = extra.rows
     five = [name for name in (*CLASSES, *PAIRS) if any(row["task"] == name for row in rows)]
+    scored = [row for row in rows if row["task"] in five]
     lines = [
         f"# {given.model} with fewer blocks",
         "",
@@ -242,6 +254,10 @@ def main() -> None:
         f"Share of the whole encoder's mean score in percent, worst task in brackets ({', '.join(five)}):",
         "",
         *shares(rows, five),
+        "",
+        "The same tasks and candidates by their agreement on the scored texts:",
+        "",
+        *by_agreement(scored),
     ]
     if any(row["task"] == RERANKING for row in rows):
         lines += ["", "The same for the ranking of answers (WikiQA, mean average precision):", ""]

@@ -38,13 +38,6 @@ TOLERANCE = 1e-6
 SHOWN = 8
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "mteb", "tokenizers")
 DOWNLOADS = ("models", "corpora", "images", "tasks")
-ALIASES = {
-    "profile": "profile-smollm2",
-    "evaluate": "evaluate-smollm2",
-    "improve": "improve-smollm2",
-    "embed": "embed-smollm2",
-}
-
 Table = dict[str, Any]
 
 
@@ -171,17 +164,15 @@ def write(rows: Sequence[str], out: Path) -> None:
         print(f"{name}: {seconds:.1f} CPU s, {len(text):,} characters, {package}", flush=True)
 
 
-def report(
-    name: str, golden: Table, table: Table, changes: Mapping[str, str], shown: int = SHOWN
-) -> bool:
+def report(name: str, golden: Table, table: Table, changes: Mapping[str, str]) -> bool:
     """Print the differences of a row; return whether one of them is not meant."""
     found = list(differences(golden, table))
     meant = [group for group, _ in found if group in changes]
     others = [f"  {group}: {sentence}" for group, sentence in found if group not in changes]
-    for line in others[:shown]:
+    for line in others[:SHOWN]:
         print(line)
-    if len(others) > shown:
-        print(f"  and {len(others) - shown} more")
+    if len(others) > SHOWN:
+        print(f"  and {len(others) - SHOWN} more")
     counts = [sum(map(len, golden[part].values())) for part in ("numbers", "choices")]
     outcome = f"{len(others)} differences" if others else "equal"
     listed = f", {len(meant)} differences that are meant" if meant else ""
@@ -189,7 +180,7 @@ def report(
     return bool(others)
 
 
-def compare(rows: Sequence[str], folder: Path, shown: int = SHOWN) -> int:
+def compare(rows: Sequence[str], folder: Path) -> int:
     """Run rows and compare them with their golden tables; return the number that differ."""
     file = folder / CHANGES
     changes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -202,7 +193,7 @@ def compare(rows: Sequence[str], folder: Path, shown: int = SHOWN) -> int:
             continue
         golden = json.loads(place.read_text(encoding="utf-8"))
         table, seconds = run_row(name)
-        failed += report(name, golden, table, changes.get(name, {}), shown)
+        failed += report(name, golden, table, changes.get(name, {}))
         print(f"  {seconds:.1f} CPU s ({golden['cpu_seconds']} of {golden['commit']})", flush=True)
     extra = {file.stem for file in folder.glob("*.json") if file.name != CHANGES} - set(ROWS)
     for name in sorted(extra):
@@ -230,7 +221,7 @@ def times(rows: Sequence[str], base: Path, repeats: int) -> None:
 
 def chosen_rows(given: str | None) -> list[str]:
     """Return the rows of a comma-separated list, or all of them."""
-    names = [ALIASES.get(name, name) for name in given.split(",")] if given else list(ROWS)
+    names = given.split(",") if given else list(ROWS)
     unknown = [name for name in names if name not in ROWS]
     if unknown:
         raise SystemExit(f"no row is named {', '.join(unknown)}. Rows: {', '.join(ROWS)}.")
@@ -245,7 +236,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=TABLES, help="folder of the tables")
     parser.add_argument("--base", type=Path, help="times: a checkout with an environment in .venv")
     parser.add_argument("--repeats", type=int, default=5, help="times: runs in each checkout")
-    parser.add_argument("--shown", type=int, default=SHOWN, help="compare: differences to print")
     given = parser.parse_args()
     rows = chosen_rows(given.rows)
     start = time.perf_counter()
@@ -260,7 +250,7 @@ def main() -> None:
     elif given.mode == "write":
         write(rows, given.out)
     else:
-        failed = compare(rows, given.out, given.shown)
+        failed = compare(rows, given.out)
         print(f"{failed} of {len(rows)} rows differ, {time.perf_counter() - start:.0f} s")
         raise SystemExit(1 if failed else 0)
 

@@ -5,9 +5,8 @@ themselves.
     python benchmarks/memory.py --prompts 1000 4000
 
 A small model with random weights and made-up texts, token and pooled metrics, with a run folder.
-Every run is a process of its own. To see what the texts alone take (a list of strings that the
-caller holds, as any caller would), a second process only makes them and loads the same libraries
-and model.
+Every run is a process of its own. A second process only makes the texts and loads the same libraries and
+model, to see what these take.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ LEVELS = [
 
 BEFORE = {"layerscope": 1810, "layerscope-gpu": 204, "layerscope-zoo": 20}
 AFTER = {
-    "layerscope": 1150,
-    "layerscope-paper": 412,
-    "layerscope-gpu": 234,
+    "layerscope": 1178,
+    "layerscope-paper": 415,
+    "layerscope-gpu": 237,
     "layerscope-media": 70,
-    "layerscope-zoo": 64,
+    "layerscope-zoo": 68,
 }
 """Thousands of characters of code, comments and docstrings left out."""
 USES = {

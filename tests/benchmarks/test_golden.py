@@ -82,7 +82,6 @@ def test_every_table_has_a_row_that_says_what_it_is() -> None:
     tables = {file.stem for file in golden.TABLES.glob("*.json") if file.name != golden.CHANGES}
     assert tables <= set(golden.ROWS)
     assert all(function.__doc__ for function in golden.ROWS.values())
-    assert set(golden.ALIASES.values()) <= set(golden.ROWS)
 
 
 def test_a_row_runs_in_a_process_of_its_own() -> None:

@@ -35,6 +35,7 @@ ENOUGH = 4  # numbers that make a table one of results
 FOUND = 0.9  # of them; a table may have a setting, a sum or a difference of its own
 MANY = 800  # numbers of a file: among more, any number is found
 OTHERWISE = {
+    "encoders.md#What you choose": "settings",
     "improve.md#What is tried": "tokens of prompts, a setting",
     "paper.md#On the published numbers": "`layerscope-paper reproduce`; packages/layerscope-paper/tests/test_paper_page.py reads each claim against it",
     "objective.md#Does the objective make the valley?": "means of seeds/controlled.csv",

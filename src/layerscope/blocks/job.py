@@ -35,7 +35,7 @@ from layerscope.store import RunFolder, atomic
 from layerscope.version import VERSION
 
 KEEP = 0.95
-"""The agreement that a choice without a limit keeps: with it five tasks kept 98 to 100 % of their
+"""The agreement that a choice without a limit keeps: with it five tasks kept 99 to 102 % of their
 scores (`benchmarks/results/blocks.md`)."""
 
 SEARCHED = 200
