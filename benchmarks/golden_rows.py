@@ -846,7 +846,7 @@ def exports(work: Path, found: Recorder) -> None:
 
     texts = make_texts(8)
     ways: dict[str, dict[str, Any]] = {
-        "llama": {"layer": 2, "readout": "plain/mean/applied", "onnx": True},
+        "llama": {"layer": 2, "readout": "plain/mean/applied", "formats": ["onnx"]},
         "bert": {"layer": 1, "readout": "plain/mean/raw/keep/corpus", "center_on": texts},
         "neox": {"layer": 1, "readout": "one-word/last/applied", "normalize": True},
     }

@@ -5,7 +5,7 @@ The bare passes run the model on the same texts under the same templates, in the
 nothing captured, judged or written. All in CPU seconds of this process and its
 children.
 
-    python benchmarks/improve_cost.py      # 250 of TREC's questions: ten minutes on a slow core
+    python benchmarks/improve_cost.py      # 250 of TREC's questions: ten minutes
 """
 
 from __future__ import annotations
