@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layerscope.core.heads import Head
-from layerscope.errors import UnknownNameError
+from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.servers import SERVERS, check_servers
 from tests.cli.support import run_main
 from tests.exporting.support import draft_of
@@ -80,6 +80,13 @@ def test_a_centered_reading_has_no_gguf_file(tmp_path: Path) -> None:
 def test_an_unknown_server_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"llama\.cpp"):
         check_servers(tmp_path, ["ollama"])
+
+
+@pytest.mark.parametrize("modules", ["[{}]", "[1]", "{}", '[{"type": "own.Module", "path": ""}]'])
+def test_a_folder_that_cannot_be_read_is_one_error(modules: str, tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text(modules)
+    with pytest.raises(ExportError, match=r"modules\.json"):
+        check_servers(tmp_path)
 
 
 def test_on_the_command_line(

@@ -41,7 +41,8 @@ _UNSPACED = re.compile(
 class Corpus:
     """The texts of a run.
 
-    `fingerprint` says which texts, whatever their order. `source` holds facts that fit into JSON: kind, path, column, version, license, filters
+    `fingerprint` says which texts, whatever their order. `source` holds facts that fit into JSON:
+    kind, path, column, version, license, filters
     and the like. `dropped` counts what was read but left out, by reason.
     """
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from layerscope.core.json import read_json
 from layerscope.errors import ExportError, UnknownNameError
+from layerscope.exporting.formats.sentence_transformers import modules_of
 
 _MODULES = "sentence_transformers.models"
 _CANDLE_ANYWHERE = ("bert", "camembert", "distilbert", "modernbert", "mpnet", "nomic_bert",
@@ -48,7 +49,8 @@ class FolderFacts:
     @property
     def architecture(self) -> str:
         """The class that the configuration names first."""
-        return str((self.config.get("architectures") or ["none"])[0])
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else "none"
 
     @property
     def model_type(self) -> str:
@@ -62,21 +64,21 @@ class FolderFacts:
 
 def read_facts(folder: Path) -> FolderFacts:
     """Read a folder's configuration files."""
-    listed = read_json(folder / "modules.json", expect=list, error=ExportError)
-    paths = {str(entry["type"]).rpartition(".")[2]: str(entry["path"]) for entry in listed}
-    inside = folder / paths.get("Transformer", "")
+    found = modules_of(folder)
+    places = {kind.rpartition(".")[2]: place for place, kind in found}
+    inside = places.get("Transformer", folder)
     pooling: dict[str, Any] = {}
-    if "Pooling" in paths:
-        pooling = read_json(folder / paths["Pooling"] / "config.json", error=ExportError)
+    if "Pooling" in places:
+        pooling = read_json(places["Pooling"] / "config.json", error=ExportError)
     flags = {name for name, value in pooling.items() if value is True}
-    chosen = {_POOLINGS[name] for name in flags if name in _POOLINGS}
     settings = inside / "sentence_bert_config.json"
-    reading = read_json(settings, error=ExportError) if settings.is_file() else {}
-    output = reading.get("modality_config", {}).get("text", {}).get("method_output_name")
+    output: Any = read_json(settings, error=ExportError) if settings.is_file() else {}
+    for name in ("modality_config", "text", "method_output_name"):
+        output = output.get(name) if isinstance(output, dict) else None
     return FolderFacts(
         config=read_json(inside / "config.json", error=ExportError),
-        modules=tuple(str(entry["type"]) for entry in listed),
-        poolings=frozenset(chosen),
+        modules=tuple(kind for _, kind in found),
+        poolings=frozenset(_POOLINGS[name] for name in flags if name in _POOLINGS),
         inner_state=isinstance(output, list) and output[:1] == ["hidden_states"],
         has_graph=(folder / "onnx" / "model.onnx").is_file(),
         has_gguf=any((folder / "gguf").glob("*.gguf")),
