@@ -12,10 +12,9 @@ import torch
 import transformers as hf
 
 import layerscope
-from layerscope import forward as planning
 from layerscope.models import LoadedModel, wrap
 from layerscope.spectra import faster
-from layerscope_gpu import tokens
+from layerscope_gpu import encoding, tokens
 from tests.tiny import VOCAB, build_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -74,7 +73,7 @@ def same(got: pd.DataFrame, want: pd.DataFrame) -> None:
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards, the first of which is run before the others are tokenized."""
-    monkeypatch.setattr(planning, "_FIRST_ITEMS", (16, 16))
+    monkeypatch.setattr(encoding, "_FIRST_ITEMS", (16, 16))
     monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *given: 40)
 
 

@@ -46,6 +46,24 @@ def test_workers_do_the_work_and_end_with_the_pool() -> None:
     assert not any(_is_running(number) for number in numbers)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="has no fork server")
+def test_workers_are_forked_from_a_process_that_starts_before_the_first_request() -> None:
+    script = (
+        "from multiprocessing import forkserver\n"
+        "from layerscope.data.augment import ViewPool, ViewRequest\n"
+        "def server(): return forkserver._forkserver._forkserver_pid\n"
+        "assert server() is None\n"
+        "with ViewPool(ViewRequest(2, 0), workers=2) as pool:\n"
+        "    started = server()\n"
+        "    assert started\n"
+        "    pool.make(['some words to change'] * 8)\n"
+        "    assert server() == started\n"
+        "    print(pool.pool.count)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr
+
+
 def test_a_worker_that_dies_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     requests = [1, "die", 2, 3]
     with WorkerPool(answer, os.getpid(), 2) as pool:

@@ -346,6 +346,7 @@ class ViewPool(AbstractContextManager["ViewPool"]):
             count if request.augmenter == "builtin" else 0,
             quiet,
         )
+        self.pool.get_ready()
 
     @property
     def request(self) -> ViewRequest:

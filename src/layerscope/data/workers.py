@@ -20,7 +20,13 @@ from typing import Any
 
 from layerscope.errors import LayerscopeError
 
+if os.name != "nt":
+    from multiprocessing import forkserver
+
 log = logging.getLogger("layerscope")
+
+# A process without threads or a GPU that forks workers: they start in milliseconds.
+START = "spawn" if os.name == "nt" else "forkserver"
 
 
 def cores_here() -> int:
@@ -36,8 +42,9 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     """Answers requests with `answer(setup, request)`, a function of a module, in child processes.
 
     With fewer than two `workers` everything is answered in this process. The processes start with
-    the first request, until which `setup` may be replaced. A process that dies, or cannot be
-    started, costs time but no result: from then on this process answers.
+    the first request, until which `setup` may be replaced; after `get_ready` they start sooner. A
+    process that dies, or cannot be started, costs time but no result: from then on this process
+    answers.
     """
 
     def __init__(
@@ -62,6 +69,14 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
 
+    def get_ready(self) -> None:
+        """Start the process that forks the others, and let it import what they need, in the
+        background. Where there are no forks, nothing happens before the first request."""
+        if self.count and START == "forkserver":
+            with children_start(self._environment):
+                multiprocessing.set_forkserver_preload([self.answer.__module__])
+                forkserver.ensure_running()
+
     def map(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield the answers, in the order of the requests."""
         for request, future in self._submit(list(requests)):
@@ -77,9 +92,11 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         try:
             with children_start(self._environment):
                 if self._executor is None:
-                    context = multiprocessing.get_context("spawn")
+                    context = multiprocessing.get_context(START)
                     setup = pickle.dumps((self.answer, self.setup))
-                    self._executor = ProcessPoolExecutor(self.count, context, _begin, (setup,))
+                    self._executor = ProcessPoolExecutor(
+                        self.count, context, _begin, (setup, self._environment)
+                    )
                 return [(request, self._executor.submit(_answer, request)) for request in requests]
         except (OSError, BrokenProcessPool, pickle.PickleError, AttributeError, TypeError) as error:
             self._give_up(error)
@@ -135,9 +152,10 @@ def children_start(environment: Mapping[str, str]) -> Iterator[None]:
 _work: tuple[Callable[[Any, Any], Any], Any]
 
 
-def _begin(setup: bytes) -> None:
+def _begin(setup: bytes, environment: Mapping[str, str]) -> None:
     """Get a worker process ready; it ends with the process that started it."""
     global _work
+    os.environ.update(environment)  # a process that forks keeps the variables it was started with
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
