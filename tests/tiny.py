@@ -7,6 +7,7 @@ import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -152,4 +153,23 @@ def tiny_model(family: str = "llama", seed: int = 0) -> LoadedModel:
     """A tiny model ready to be read, as `load` would give it."""
     return wrap(
         build_tiny(family, seed), tiny_tokenizer(family in _ENCODERS), name=f"tiny-{family}"
+    )
+
+
+def write_pooling(folder: Path, width: int, pooling: str = "mean_tokens") -> None:
+    """Make a model's folder a sentence encoder of sentence-transformers."""
+    from layerscope.exporting.formats.sentence_transformers import write_pipeline
+    from layerscope.store import atomic
+
+    settings = {"word_embedding_dimension": width, f"pooling_mode_{pooling}": True}
+    atomic.write_json(folder / "1_Pooling" / "config.json", settings)
+    atomic.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 64})
+    own = "sentence_transformers.models"
+    write_pipeline(
+        folder,
+        [
+            (f"{own}.Transformer", ""),
+            (f"{own}.Pooling", "1_Pooling"),
+            (f"{own}.Normalize", "2_Normalize"),
+        ],
     )

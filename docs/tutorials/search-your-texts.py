@@ -52,12 +52,17 @@ better.search("a fire in the mountains", top=3)
 # ## Vectors of all texts
 #
 # `embed` streams: a million rows take no more memory than these, and a run that is killed goes on.
-# The other columns stay, and `coordinates` adds a picture's.
+# The other columns stay. Where each text lies is a picture by scikit-learn.
 
 # %%
-vectors = layerscope.embed("better", frame, "vectors.parquet", coordinates=True)
+vectors = layerscope.embed("better", frame, "vectors.parquet")
 found = layerscope.search("better", "an accident at sea", vectors, top=3)
 found[["cosine", "words", "text"]]
 
 # %%
-pd.read_parquet(vectors).plot.scatter("x", "y", c="words", colormap="viridis")
+import numpy as np
+from sklearn.decomposition import PCA
+
+table = pd.read_parquet(vectors)
+table[["x", "y"]] = PCA(2, random_state=0).fit_transform(np.stack(table["vector"]))
+table.plot.scatter("x", "y", c="words", colormap="viridis").figure

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from layerscope.blocks import Encoder
-from layerscope.exporting.formats.sentence_transformers import write_pipeline
-from layerscope.store import atomic
-from tests.tiny import build_tiny, tiny_tokenizer
+from tests.tiny import build_tiny, tiny_tokenizer, write_pooling
 
 TEXTS = [
     f"{subject} {verb} the {thing} {when}"
@@ -28,19 +26,7 @@ def write_tiny(folder: Path, family: str, module: Any = None, pooling: str = "me
     model.save_pretrained(folder)
     encoder = family not in ("llama", "qwen2", "gpt2", "gpt_neox", "gemma3")
     tiny_tokenizer(encoder).save_pretrained(folder)
-    width = model.config.hidden_size
-    settings = {"word_embedding_dimension": width, f"pooling_mode_{pooling}": True}
-    atomic.write_json(folder / "1_Pooling" / "config.json", settings)
-    atomic.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 64})
-    own = "sentence_transformers.models"
-    write_pipeline(
-        folder,
-        [
-            (f"{own}.Transformer", ""),
-            (f"{own}.Pooling", "1_Pooling"),
-            (f"{own}.Normalize", "2_Normalize"),
-        ],
-    )
+    write_pooling(folder, model.config.hidden_size, pooling)
     return folder
 
 

@@ -27,7 +27,7 @@ from layerscope.evaluation import loop
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
 from layerscope.models.catalogue import MODELS
-from tests.tiny import build_tiny, tiny_tokenizer
+from tests.tiny import build_tiny, tiny_tokenizer, write_pooling
 
 TOPICS = {
     "battery": [
@@ -144,6 +144,13 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
             module.config.max_position_embeddings = 2048
         module.save_pretrained(place)
         words.save_pretrained(place)
+        if family == "bert":
+            with torch.no_grad():  # norms as training leaves them
+                for name_of, values in module.named_parameters():
+                    if "LayerNorm" in name_of:
+                        values.add_(0.1 * torch.randn_like(values))
+            module.save_pretrained(place)
+            write_pooling(place, module.config.hidden_size)
         monkeypatch.setitem(MODELS._things, name, replace(MODELS.get(name), origin=StandIn(place)))
     (folder / "lee.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     for name in ("lee", "movie-reviews"):

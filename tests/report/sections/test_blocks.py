@@ -50,7 +50,8 @@ def test_all_kinds_in_one_report(tmp_path: Path) -> None:
     ]
     report = gather(runs)
     assert len(report.runs) == 3
-    assert report.headline.lead.startswith("Layer 2 of 6: +10.0 on STSBenchmark")
+    assert report.headline.lead.startswith("Read layer 2 of 6 (block.1): +10.0 ")
+    assert report.headline.lead.endswith(", on STSBenchmark")
     text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
     for title in (
         "Probes of small on digits",

@@ -22,6 +22,7 @@ def from_faster(run: FasterEncoder) -> Block:
     front = run.front.rename(
         columns={"count": "blocks", "blocks": "which", "ci_low": "from", "ci_high": "to"}
     )
+    front = front.round(dict.fromkeys(("agreement", "from", "to", "neighbors"), 3))
     front["chosen"] = ["chosen" if chosen else "" for chosen in front["chosen"]]
     return Block(
         "encoder",
@@ -79,8 +80,15 @@ def charts(run: FasterEncoder) -> list[Chart]:
 
 def plot_faster(run: FasterEncoder) -> Figure:
     """Draw both charts side by side."""
+    from matplotlib.ticker import MaxNLocator
+
     first, _, second = headline(run.manifest).partition(": ")
-    return plot_charts(charts(run), f"{first}, on {run.manifest['texts']['name']}", second)
+    drawn = charts(run)
+    figure = plot_charts(drawn, f"{first}, on {run.manifest['texts']['name']}", second)
+    for axis, chart in zip(figure.axes, drawn, strict=False):
+        if not chart.bars:
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
 
 
 def _png(figure: Figure) -> bytes:
