@@ -103,3 +103,24 @@ def test_on_the_command_line(
     )
     assert good.code == 0
     assert json.loads(good.out) == {"servers": {"sentence-transformers": []}}
+
+
+def test_card_and_terminal_of_an_export_say_where_it_opens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from layerscope.exporting import export
+    from layerscope.exporting.describing import print_export
+
+    done = export(tiny_model("llama"), 2, readout="plain/mean/applied", out=tmp_path / "cut")
+    assert done.facts["servers"] == check_servers(done.path)
+    card = (done.path / "README.md").read_text(encoding="utf-8")
+    section = card.partition("## Where it opens")[2].partition("## Verified")[0]
+    first, _, rest = section.partition("Not in:")
+    assert "sentence-transformers" in first
+    assert "vLLM" in first
+    assert "- ONNX Runtime and transformers.js: there is no onnx/model.onnx" in rest
+    assert "- llama.cpp and Ollama: there is no GGUF file" in rest
+    print_export(done.facts)
+    assert "opens in sentence-transformers, text-embeddings" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -107,8 +107,8 @@ class MadeEncoder:
             verified = verify_folder(
                 self.encoder, self.variant, folder, self.texts.checked[:_VERIFIED]
             )
-            opens = [name for name, problems in check_servers(folder).items() if not problems]
-            manifest = {**result.manifest, "verification": verified, "opens_in": opens}
+            servers = check_servers(folder)
+            manifest = {**result.manifest, "verification": verified, "servers": servers}
             atomic.write_text(folder / "README.md", card(manifest, self.license))
             marker = {
                 "kind": "encoder",

@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from layerscope.blocks.result import FasterEncoder
-from layerscope.exporting.servers import SERVERS
+from layerscope.exporting.servers import opening_words
 from layerscope.terminal import Console, print_facts, print_frame, print_notes
 
 AGREEMENT = "correlation of the similarities of all pairs of texts with the whole encoder's"
@@ -62,9 +62,8 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{texts['fitted']:,} others ({texts['tokens']:,} tokens)",
         ),
     ]
-    if manifest.get("opens_in"):
-        names = ", ".join(SERVERS[name].title for name in manifest["opens_in"] if name in SERVERS)
-        lines.append(("opens in", f"{names} (by their sources; `layerscope verify --for all`)"))
+    if "servers" in manifest:
+        lines.append(("opens in", opening_words(manifest["servers"])))
     return lines
 
 

@@ -53,6 +53,13 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="For a sentence encoder: how well it has to agree with itself as a whole, e.g. 0.97.",
     )
+    servers: str | None = option(
+        None,
+        "--for",
+        panel=CHOICE,
+        help="Programs that have to open the folder, e.g. tei,vllm: what they cannot read is no candidate.",
+        read=parse_list,
+    )
     templates: str | None = option(
         None,
         "--templates",

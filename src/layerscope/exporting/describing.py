@@ -18,6 +18,7 @@ from layerscope.core.statistics import Interval
 from layerscope.errors import clean_name, one_line, printable
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS
+from layerscope.exporting.servers import check_servers, opening_section, opening_words
 from layerscope.exporting.verifying import Verification
 from layerscope.models import LoadedModel, catalogue
 from layerscope.selection import Choice
@@ -81,6 +82,7 @@ def finish(draft: Draft, facts: dict[str, Any]) -> None:
         for file in files
         if file.relative_to(draft.folder).parts[0] not in extra
     )
+    facts["servers"] = check_servers(draft.folder)
     plain = atomic.plain(facts)
     atomic.write_json(draft.folder / MARKER, plain)
     atomic.write_text(draft.folder / "README.md", printable(model_card(plain)))
@@ -117,6 +119,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "## Evidence",
         *_evidence(facts),
         *(FORMATS.get(name).card(written) for name, written in facts.get("formats", {}).items()),
+        "## Where it opens",
+        *opening_section(facts["servers"]),
         "## Verified",
         *_verified(facts["verification"]),
         _cut_words(facts),
@@ -337,6 +341,7 @@ def print_export(facts: Mapping[str, Any]) -> None:
         f"[green]verified[/] in a fresh process: cosine distance ≤ {v['cosine_distance']:.1e} on {v['texts']} texts "
         f"({v['cut_texts']} cut), AutoModel's states within {v['state_error']:.1e}"
     )
+    console.print(f"opens in {opening_words(facts['servers'])}", markup=False)
     for note in filter(None, [_cut_words(facts), *evidence["notes"]]):
         console.print(f"[yellow]note[/] {note}")
 

@@ -8,14 +8,18 @@ it to `SERVERS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from layerscope.core.json import read_json
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout
 from layerscope.errors import ExportError, UnknownNameError
+from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.formats.sentence_transformers import modules_of
+from layerscope.models import LoadedModel
 
 _MODULES = "sentence_transformers.models"
 _CANDLE_ANYWHERE = ("bert", "camembert", "distilbert", "modernbert", "mpnet", "nomic_bert",
@@ -31,6 +35,7 @@ _POOLINGS = {
 }
 """The settings of a Pooling module that every server reads, and what they mean."""
 _GGUF = ("Gemma3TextModel", "LlamaModel", "MistralModel")
+_NO_GGUF = "there is no GGUF file: write it with `layerscope export --format gguf`"
 _WRITE_GRAPH = "write a graph with `layerscope export --format onnx`"
 _APPLIED = "export a readout with the norm `applied`"
 
@@ -82,6 +87,21 @@ def read_facts(folder: Path) -> FolderFacts:
         inner_state=isinstance(output, list) and output[:1] == ["hidden_states"],
         has_graph=(folder / "onnx" / "model.onnx").is_file(),
         has_gguf=any((folder / "gguf").glob("*.gguf")),
+    )
+
+
+def facts_of(model: LoadedModel, readout: Readout) -> FolderFacts:
+    """Return what the folder of a readout would hold, whatever the layer."""
+    pooling = f"pooling_mode_{POOLINGS.get(readout.pooling).sentence_transformers}"
+    dense = ["Dense"] if readout.centering != "none" else []
+    config = model.module.config.to_dict()
+    return FolderFacts(
+        config={**config, "architectures": [type(model.module).__name__]},
+        modules=tuple(f"{_MODULES}.{name}" for name in ("Transformer", "Pooling", *dense)),
+        poolings=frozenset(_POOLINGS[name] for name in [pooling] if name in _POOLINGS),
+        inner_state=needs_filler(model, readout.final_norm),
+        has_graph=False,
+        has_gguf=False,
     )
 
 
@@ -161,7 +181,7 @@ def _llama_cpp(facts: FolderFacts) -> list[str]:
     if facts.inner_state:
         problems.append(f"it always applies the final norm: {_APPLIED}")
     problems += _pooling(facts)
-    return problems or ["there is no GGUF file: write it with `layerscope export --format gguf`"]
+    return problems or [_NO_GGUF]
 
 
 @dataclass(frozen=True)
@@ -194,8 +214,49 @@ def check_servers(folder: Path, names: Sequence[str] | None = None) -> dict[str,
     By the programs' sources: no program is started.
     """
     wanted = list(SERVERS) if names is None else list(names)
-    for name in wanted:
-        if name not in SERVERS:
-            raise UnknownNameError("server", name, SERVERS)
+    check_names(wanted)
     facts = read_facts(folder)
     return {name: SERVERS[name].problems(facts) for name in wanted}
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise if a name is no server's."""
+    for name in names:
+        if name not in SERVERS:
+            raise UnknownNameError("server", name, SERVERS)
+
+
+def plan_formats(facts: FolderFacts, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what keeps programs from opening a folder, and the formats that have to be written
+    beside it for those that it does not keep."""
+    problems, formats = [], set()
+    for name in names:
+        found = SERVERS[name].problems(facts)
+        if found == [_NO_GGUF]:
+            formats.add("gguf")
+        elif found and not SERVERS[name].problems(replace(facts, has_graph=True)):
+            formats.add("onnx")
+        else:
+            problems += [f"{SERVERS[name].title}: {problem}" for problem in found]
+    return problems, sorted(formats)
+
+
+def opening_words(problems: Mapping[str, Sequence[str]]) -> str:
+    """Return which programs open a folder, for a line beside "opens in".
+
+    >>> opening_words({"onnx": ["there is no onnx/model.onnx"], "vllm": []})
+    'vLLM (by their sources; `layerscope verify --for all`)'
+    """
+    names = [SERVERS[name].title for name, found in problems.items() if not found]
+    return f"{', '.join(names)} (by their sources; `layerscope verify --for all`)"
+
+
+def opening_section(problems: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the paragraphs of a model card on where a folder opens, and what is in the way
+    elsewhere."""
+    names = [SERVERS[name].title for name, found in problems.items() if not found]
+    rest = [
+        f"- {SERVERS[name].title}: {'; '.join(found)}" for name, found in problems.items() if found
+    ]
+    first = f"By their sources, without starting them: {', '.join(names)}."
+    return [first, "Not in:\n\n" + "\n".join(rest)] if rest else [first]

@@ -70,8 +70,10 @@ class Chosen:
         offline: bool,
         why: str = "",
         also: Callable[[Path], None] | None = None,
+        formats: Sequence[str] = (),
     ) -> Path:
-        """Write the sentence-transformers folder, verified in a fresh process."""
+        """Write the sentence-transformers folder, verified in a fresh process, and further
+        formats."""
         head = None if self.fitted is None else self.fitted.head
         sides: tuple[Side, ...] = ()
         if self.query is not None:
@@ -87,6 +89,7 @@ class Chosen:
         normalize = None if self.model.identity.get("sentence_encoder") else True
         export(
             self.model, self.layer, readout=self.readout, out=place, head=head, max_length=self.reader.max_length,
-            normalize=normalize, overwrite=overwrite, offline=offline, inside=Inside(True, why, also, sides),
+            normalize=normalize, formats=formats, overwrite=overwrite, offline=offline,
+            inside=Inside(True, why, also, sides),
         )  # fmt: skip
         return place

@@ -36,6 +36,13 @@ from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.describing import license_of
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
+from layerscope.exporting.servers import (
+    SERVERS,
+    check_names,
+    check_servers,
+    facts_of,
+    plan_formats,
+)
 from layerscope.extras import require
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs, too_little
 from layerscope.improving.chosen import Chosen, working_folder
@@ -104,6 +111,7 @@ def improve(
     judge: JudgeGiven = "minilm-l6",
     budget: float | None = None,
     keep: float | None = None,
+    servers: Sequence[str] = (),
     templates: Sequence[str] | None = None,
     sample: int = 1000,
     max_length: int = 256,
@@ -154,6 +162,9 @@ def improve(
       choice may cost.
     - `keep`: for a sentence encoder, how well the result has to agree with the whole encoder: the
       correlation of the similarities of all pairs of texts that fitted nothing.
+    - `servers`: programs that have to open the folder, such as `["tei", "vllm"]`
+      (`layerscope verify --for`): other readouts are no candidates, and a graph or GGUF file that
+      they need is written.
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`,
       or `auto` (all, or as many
       random ones as take a quarter of the time of the choice). `time`: minutes to read further
@@ -185,6 +196,11 @@ def improve(
     if sample < 1:
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
+    check_names(servers)
+    if servers and queries is not None:
+        raise InvalidValueError(
+            "queries are read in their own way by sentence-transformers alone: leave out servers=."
+        )
     if time is not None and not time > 0:
         raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
     train = train if isinstance(train, Mapping) else bool(train)
@@ -237,6 +253,7 @@ def improve(
         _check_readable(loaded)
         folder = None if asked is not None else encoder_folder(model, loaded, offline)
         if folder is not None and train is False:
+            check_opens(folder, servers)
             request = Request(budget, keep, seed)
             where = place, overwrite
             return _faster(loaded, folder, drawn, labeled, request, max_length, command.bar, *where)
@@ -252,6 +269,7 @@ def improve(
         told = None if asked is None else asked.key
         settings = Settings(
             names, budget, seed, sample, judged_by, labels, max_length, center_on, time, train, texts, told,
+            tuple(servers),
         )  # fmt: skip
         try:
             what: dict[str, Any] = {} if asked is None else {"asked": asked}
@@ -327,6 +345,16 @@ def _faster(
     return result
 
 
+def check_opens(folder: Path, servers: Sequence[str]) -> None:
+    """Raise if programs do not open an encoder's folder: they will not open it with fewer blocks."""
+    found = check_servers(folder, servers) if servers else {}
+    problems = [f"{SERVERS[name].title}: {'; '.join(some)}" for name, some in found.items() if some]
+    if problems:
+        raise LayerscopeError(
+            f"the encoder does not open there as it is, nor with fewer blocks. {' '.join(problems)}."
+        )
+
+
 def _check_readable(model: LoadedModel) -> None:
     if model.kind != "texts":
         raise LayerscopeError(
@@ -393,7 +421,11 @@ class ImproveJob:
             self.reader, readouts, self.sample.texts, self.settings.seed, self.bar, stage
         )
         self._note_weak_judge(panel, judgment, readouts)
-        heads = self._heads(panel, judgment, readouts)
+        heads, problems = None, self._served(HEAD_READOUT)[0]
+        if not problems:
+            heads = self._heads(panel, judgment, readouts)
+        elif self.settings.trains:
+            raise LayerscopeError(f"a trained model has a head. {'; '.join(problems)}.")
         if heads is not None:
             judgment = panel.judge_heads(
                 self.reader, readouts, heads, self.sample.texts, self.settings.seed, self.bar
@@ -455,7 +487,18 @@ class ImproveJob:
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
-        return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm)
+        grid = make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm)
+        problems, _ = self._served(grid[0])
+        if problems:
+            raise LayerscopeError(
+                f"no readout of {self.model.name} opens there: {'; '.join(problems)}."
+            )
+        return [readout for readout in grid if not self._served(readout)[0]]
+
+    def _served(self, readout: Readout) -> tuple[list[str], list[str]]:
+        """What keeps the wanted programs from opening a readout, and the formats they need."""
+        servers = self.settings.servers
+        return plan_formats(facts_of(self.model, readout), servers) if servers else ([], [])
 
     def _stage(self, panel: Panel, readouts: Sequence[Readout], texts: int) -> str:
         """What a stage reads, in words."""
@@ -662,6 +705,7 @@ class ImproveJob:
                 self.offline,
                 _card(self.sample.name, choice, self.settings.texts),
                 write,
+                self._served(chosen.readout)[1],
             )
 
         asks = None if chosen.query is None else chosen.query.encode

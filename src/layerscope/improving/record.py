@@ -41,6 +41,8 @@ class Settings:
     texts: bool = True  # whether the folder may hold any
     search: str | None = None
     """Which queries and pairs, where there are some: a fingerprint."""
+    servers: Sequence[str] = ()
+    """The programs that have to open the folder."""
 
     @property
     def trains(self) -> bool:

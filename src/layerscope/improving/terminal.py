@@ -12,6 +12,8 @@ from rich.table import Table
 
 from layerscope.core.readout import describe_readout
 from layerscope.core.templates import names_of
+from layerscope.exporting.job import Exported
+from layerscope.exporting.servers import opening_words
 from layerscope.improving.choose import front
 from layerscope.improving.result import Improved
 from layerscope.improving.words import right_neighbors, sentence
@@ -124,6 +126,8 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
         console.print(
             f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].{call}'
         )
+        servers = Exported.load(result.folder).facts["servers"]
+        console.print(f"Opens in {opening_words(servers)}", markup=False)
 
 
 def _neighbors(result: Improved) -> Table:
