@@ -94,9 +94,9 @@ def facts_of(model: LoadedModel, readout: Readout) -> FolderFacts:
     """Return what the folder of a readout would hold, whatever the layer."""
     pooling = f"pooling_mode_{POOLINGS.get(readout.pooling).sentence_transformers}"
     dense = ["Dense"] if readout.centering != "none" else []
-    config = model.module.config.to_dict()
+    config: Any = model.module.config
     return FolderFacts(
-        config={**config, "architectures": [type(model.module).__name__]},
+        config={**config.to_dict(), "architectures": [type(model.module).__name__]},
         modules=tuple(f"{_MODULES}.{name}" for name in ("Transformer", "Pooling", *dense)),
         poolings=frozenset(_POOLINGS[name] for name in [pooling] if name in _POOLINGS),
         inner_state=needs_filler(model, readout.final_norm),
