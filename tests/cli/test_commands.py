@@ -20,7 +20,7 @@ def test_version_and_help(cli: Cli) -> None:
     assert cli("--version") == (0, f"layerscope {layerscope.__version__}\n", "")
     told = cli("--help")
     assert told.code == 0
-    for command in ("profile", "models", "corpora", "metrics", "report"):
+    for command in ("profile", "list", "report"):
         assert command in told.out
     told = cli("profile", "-h")
     assert told.code == 0
@@ -34,13 +34,13 @@ def test_wrong_usage_is_code_2(cli: Cli) -> None:
 
 
 def test_models(cli: Cli) -> None:
-    rows = json.loads(cli("models", "--json").out)
+    rows = json.loads(cli("list", "models", "--json").out)
     assert {"smollm2-135m", "minilm-l6"} <= {row["name"] for row in rows}
     for row in rows:
         assert row.keys() == {"name", "title", "blocks", "width", "license", "cached"}
         # this test's cache is empty, but some come with the package
         assert row["cached"] is row["name"].startswith(("controlled-", "vision-"))
-    told = cli("models")
+    told = cli("list", "models")
     assert told.code == 0
     assert "minilm-l6" in told.out
     assert "Families: " in told.out
@@ -48,15 +48,25 @@ def test_models(cli: Cli) -> None:
 
 def test_corpora_and_metrics(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    told = cli("corpora")
+    told = cli("list", "corpora")
     assert told.code == 0
     assert "lee" in told.out
     assert "wikitext" in told.out
-    told = cli("metrics")
+    told = cli("list", "metrics")
     assert told.code == 0
     for name, metric in metrics().items():
         assert name in told.out
         assert metric.info.unit in told.out
+
+
+def test_templates_and_tasks(cli: Cli) -> None:
+    told = cli("list", "templates")
+    assert told.code == 0
+    assert "one-word" in told.out
+    assert "{text}" in told.out
+    rows = json.loads(cli("list", "tasks", "--json").out)
+    assert {row["kind"] for row in rows} <= {"Classification", "STS"}
+    assert_refused(cli("list", "model"), "unknown list 'model'", "Did you mean 'models'")
 
 
 def test_an_error_that_nobody_foresaw_is_one_line(

@@ -153,7 +153,7 @@ def test_examples_run_one_after_the_other(
     """With a tiny model and a few texts in place of the large ones. Each ends with the next
     command."""
     done = []
-    for name in ("profile", "models", "corpora", "metrics", "doctor"):
+    for name in ("profile", "list", "doctor"):
         words = shlex.split(
             EXAMPLES[name]
             .replace("smollm2-135m", str(model_folder))

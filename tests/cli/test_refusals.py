@@ -157,7 +157,7 @@ def test_a_limit_without_end(cli: Cli, model_folder: Path, data: Path) -> None:
 def test_a_terminal_that_cannot_show_every_sign(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", shown)
-    assert cli("metrics").code == 0
+    assert cli("list", "metrics").code == 0
     shown.flush()
     assert b"prompt_entropy" in shown.buffer.getvalue()  # type: ignore[attr-defined]
 
@@ -187,7 +187,7 @@ def test_ctrl_c_before_anything_has_begun(cli: Cli, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["layerscope.cli.app"], "load_commands", stop)
-    ended = cli("metrics")
+    ended = cli("list", "metrics")
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines() == [
         "layerscope: stopped. Finished work is kept: run the same command again to resume."

@@ -41,9 +41,7 @@ STORY = {
     ),
     "Look": ("probe",),
     "Keep": (
-        "models",
-        "corpora",
-        "metrics",
+        "list",
         "verify",
         "doctor",
     ),

@@ -1,28 +1,30 @@
-"""`layerscope models`, `corpora` and `metrics`: what can be named."""
+"""`layerscope list`: the models, texts, metrics, templates and tasks that have a short name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
+from layerscope.errors import UnknownNameError
 
 
-def _print(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], also: str = "") -> None:
-    """Print some columns of what can be named, and what else can be given."""
-    from layerscope.terminal import Console, print_frame
+@dataclass(frozen=True)
+class Listed:
+    """A table of names: its rows, the columns that a terminal shows, what else can be given, and
+    the command that takes such a name."""
 
-    console = Console(highlight=False)
-    if rows:
-        print_frame(console, rows, columns)
-    if also:
-        console.print(also, markup=False, soft_wrap=True)
+    rows: list[dict[str, Any]]
+    columns: Sequence[str]
+    also: str
+    then: str
 
 
-@command("models", "layerscope models")
-def models_command(output: shared.Listing) -> None:
-    """List the models with a short name, and which are cached."""
+def _models() -> Listed:
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue
     from layerscope.models.families import FAMILIES
@@ -37,15 +39,10 @@ def models_command(output: shared.Listing) -> None:
         "Also: a Hugging Face hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.\n"
         f"Families: {', '.join(sorted(FAMILIES))}."
     )
-    shown = [*columns, "cached"]
-    output.show(
-        rows, lambda: _print(rows, shown, also), then="layerscope profile NAME --data YOUR_TEXTS"
-    )
+    return Listed(rows, [*columns, "cached"], also, "layerscope profile NAME --data YOUR_TEXTS")
 
 
-@command("corpora", "layerscope corpora")
-def corpora_command(output: shared.Listing) -> None:
-    """List the corpora with a short name, and which are cached."""
+def _corpora() -> Listed:
     from layerscope.data.catalogue import CORPORA
 
     rows = [
@@ -53,15 +50,10 @@ def corpora_command(output: shared.Listing) -> None:
         for entry in CORPORA.all().values()
     ]
     also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."
-    shown = ["name", "texts", "cached"]
-    output.show(
-        rows, lambda: _print(rows, shown, also), then="layerscope profile MODEL --data NAME"
-    )
+    return Listed(rows, ["name", "texts", "cached"], also, "layerscope profile MODEL --data NAME")
 
 
-@command("metrics", "layerscope metrics")
-def metrics_command(output: shared.Listing) -> None:
-    """List the metrics: what a higher value means, their bounds and their source."""
+def _metrics() -> Listed:
     from layerscope.metrics import metrics
 
     infos = {name: metric.info for name, metric in metrics().items()}
@@ -71,6 +63,71 @@ def metrics_command(output: shared.Listing) -> None:
         for n, info in infos.items()
     ]
     shown = ["name", "unit", "bounds", "level", "higher_means"]
-    output.show(
-        rows, lambda: _print(rows, shown), then="layerscope profile MODEL --metrics NAME,NAME"
+    return Listed(rows, shown, "", "layerscope profile MODEL --metrics NAME,NAME")
+
+
+def _templates() -> Listed:
+    from layerscope.core.formatting import shorten
+    from layerscope.core.templates import TEMPLATES
+
+    rows = [
+        {
+            "name": template.name,
+            "words": shorten(template.pattern, 160),
+            "pattern": template.pattern,
+            "citation": template.citation,
+        }
+        for template in TEMPLATES.all().values()
+    ]
+    also = "Also: a pattern of your own with {text} in it."
+    return Listed(rows, ["name", "words"], also, "layerscope improve MODEL --templates NAME,NAME")
+
+
+def _tasks() -> Listed:
+    from layerscope.evaluation.tasks.catalogue import TASKS
+
+    rows = [
+        {
+            "name": entry.name,
+            "kind": entry.task_type,
+            "texts": entry.summary,
+            "cached": entry.is_cached(),
+        }
+        for entry in TASKS.all().values()
+    ]
+    also = (
+        "Also: any task of mteb, its own benchmarks, and a file of labeled texts or scored pairs."
     )
+    shown = ["name", "kind", "texts", "cached"]
+    return Listed(rows, shown, also, "layerscope evaluate MODEL --tasks NAME,NAME")
+
+
+LISTS: dict[str, Callable[[], Listed]] = {
+    "models": _models,
+    "corpora": _corpora,
+    "metrics": _metrics,
+    "templates": _templates,
+    "tasks": _tasks,
+}
+
+
+@command("list", "layerscope list models")
+def list_command(
+    output: shared.Listing,
+    what: str = typer.Argument(..., help=f"One of {', '.join(LISTS)}."),
+) -> None:
+    """List the models, corpora, metrics, templates or tasks that have a short name."""
+    from layerscope.terminal import Console, print_frame
+
+    if what not in LISTS:
+        raise UnknownNameError("list", what, LISTS)
+    listed = LISTS[what]()
+
+    def printed() -> None:
+        console = Console(highlight=False)
+        if listed.rows:
+            print_frame(console, listed.rows, listed.columns)
+        if listed.also:
+            console.print(listed.also, markup=False, soft_wrap=True)
+
+    output.show(listed.rows, printed, then=listed.then)

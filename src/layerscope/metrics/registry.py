@@ -44,7 +44,7 @@ REGISTRY: Registry[type[Metric[Any]]] = Registry(
     check=_is_metric,
     package="layerscope.metrics",
     find=_metrics_in,
-    hint="`layerscope metrics` lists them.",
+    hint="`layerscope list metrics` shows them.",
 )
 
 

@@ -129,7 +129,7 @@ def _check(config: ProfileConfig) -> None:
         )
     if not config.metrics:
         raise InvalidValueError(
-            "no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them."
+            "no metrics were chosen. Leave them out for all, or name some; `layerscope list metrics` shows them."
         )
     if config.seed < 0:
         raise InvalidValueError(f"seed must be 0 or more, not {config.seed}.")
