@@ -156,3 +156,13 @@ def test_the_same_model_with_another_adapter_is_another_model() -> None:
         select(run, scores)
     scores.manifest["model"]["adapters"] = [{"sha256": "one"}]
     assert select(run, scores).rule == "measured"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("layer", [3]), ("layer", True), ("tied", 4), ("readout", 2), ("extra", [])]
+)
+def test_a_choice_with_a_value_of_another_kind_is_refused(name: str, value: object) -> None:
+    whole = Choice(3, layers=6).as_dict()
+    assert Choice.from_json(whole).layer == 3
+    with pytest.raises(RunFolderError, match=f"holds no choice of a layer \\({name} is"):
+        Choice.from_json({**whole, name: value})

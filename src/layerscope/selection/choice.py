@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from layerscope.core.readout import DEFAULT_READOUT, Readout
@@ -201,6 +202,10 @@ class Choice:
             missing = [name for name in KEYS if name not in values]
             if missing:
                 raise ValueError(f"{missing[0]} is missing")
+            for name, kind in _KINDS.items():
+                value = values.get(name)
+                if name in values and (isinstance(value, bool) or not isinstance(value, kind)):
+                    raise ValueError(f"{name} is {value!r}")
             known = {f.name for f in fields(Choice)} - _NOT_WRITTEN
             own = {name: clean_values(value) for name, value in values.items() if name in known}
             more = {name: values[name] for name in values if name not in known | _TOLD}
@@ -215,6 +220,15 @@ class Choice:
             ) from None
 
 
+_LIST, _TEXT, _NUMBER = (list, tuple), (str, NoneType), (int, float, NoneType)
+_KINDS: dict[str, Any] = {
+    "layer": int, "layers": int, "max_length": (int, NoneType),
+    "tied": _LIST, "near": _LIST, "warnings": _LIST, "passed_over": _LIST,
+    "rule": str, "model": str, "reason": str, "metric": str,
+    "readout": _TEXT, "source": _TEXT, "center_on": _TEXT,
+    "risk_of_loss": _NUMBER, "before": _NUMBER, "after": _NUMBER,
+    "extra": Mapping, "identity": Mapping,
+}  # fmt: skip
 _NOT_WRITTEN = {"gain", "forecast", "table"}
 _GAIN = {"value": "expected_gain", "low": "ci_low", "high": "ci_high"}
 _TOLD = {"site", "blocks_saved", "compute_saved", *_GAIN.values()}  # follow from the rest
