@@ -101,7 +101,8 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
 
     assert forked(lambda: commands.run(name, whole))[0] == 0
     steps = count_steps(lambda: commands.run(name, home / "counted"), home)
-    while not (start / "run").is_dir() or not files_of(start):
+    while not _is_stopped(start / "run"):
+        shutil.rmtree(start, ignore_errors=True)
         forked(lambda: commands.run(name, start), partial(arm, int(steps * rng.uniform(0.6, 0.97))))
     clock = time.monotonic()
     found: dict[str, Any] = {"damaged": kind, "files": 0, "silent": [], "errors": []}
@@ -120,6 +121,15 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
             found[where].append(f"{done}: {said[-600:]}")
     shutil.rmtree(home, ignore_errors=True)
     return {**found, "of": dict(kinds), "seconds": round(time.monotonic() - clock)}
+
+
+def _is_stopped(folder: Path) -> bool:
+    """Whether a folder holds a part of a run: of a finished one a damaged table is an error."""
+    from layerscope.store import RunFolder
+    from layerscope.store.folder import is_complete
+
+    manifest = RunFolder(folder).manifest() if folder.is_dir() and files_of(folder) else None
+    return manifest is not None and not is_complete(manifest)
 
 
 def damage_store(count: int, seed: int) -> dict[str, Any]:

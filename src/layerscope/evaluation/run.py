@@ -242,6 +242,10 @@ class Evaluation(StoredRun):
 
     kind: ClassVar[str] = "evaluation"
     files: ClassVar[dict[str, str]] = {"scores": "scores", "gains": "gains"}
+    columns: ClassVar[dict[str, list[str]]] = {
+        "scores": SCORE_COLUMNS,
+        "gains": [*GAIN_COLUMNS, *DEFAULT_GAIN],
+    }
 
     scores: pd.DataFrame
     gains: pd.DataFrame

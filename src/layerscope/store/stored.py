@@ -3,10 +3,12 @@ first."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from layerscope.core.runs import finished_manifest, view
+from layerscope.errors import RunFolderError
 from layerscope.store.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ class StoredRun:
     kind: ClassVar[str]
     files: ClassVar[dict[str, str]]
     without_csv: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The columns that a table has in every run, by the table's file."""
 
     manifest: dict[str, Any]
     path: Path | None
@@ -38,7 +42,15 @@ class StoredRun:
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:
         """The tables in a folder, by the names of their fields."""
-        return {field: folder.read_table(file) for file, field in cls.files.items()}
+        tables = {field: folder.read_table(file) for file, field in cls.files.items()}
+        for file, columns in cls.columns.items():
+            missing = [name for name in columns if name not in tables[cls.files[file]]]
+            if missing:
+                raise RunFolderError(
+                    f"{folder.path}: the table {file!r} has no column {missing[0]!r}. Run its "
+                    "command again with overwrite=True."
+                )
+        return tables
 
     def save(self, path: str | Path) -> Self:
         """Write the run's folder: each table as .parquet and .csv, and manifest.json."""
@@ -85,8 +97,7 @@ class StoredRun:
         }
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write one page about this run (`.html`), or the same as `.md`, `.pdf`, `.png` or
-        `.svg`."""
+        """Write one page about this run."""
         return Path(view(self.kind, "report")(self, out))
 
     def _repr_html_(self) -> str:
