@@ -65,7 +65,7 @@ def test_the_core_profiles_and_improves_alone(
     model, data = str(model_folder), str(texts)
     improve = ["improve", model, "--data", data, "--max-length", "64", "-q"]
     commands = [
-        ["models"],
+        ["list", "models"],
         ["profile", model, "-d", data, "-m", "prompt_entropy", "-q", "--out", "profile"],
         [*improve, "--templates", "one-word", "--judge", str(judge), "--out", "better"],
         [*improve, "--offline", "--out", "other"],

@@ -96,7 +96,6 @@ STATED = {
         "packages/layerscope-paper/tests/test_correlation_pooled.py simulates them",
     ),
     "correlation.md#What each column is": ("0.05", "a level"),
-    "integrations.md#Use the exported folder elsewhere": ("6.2", "a version"),
     "metrics.md#What is measured": ("0.1", "a setting"),
     "metrics.md#Effective rank and entropy rank are not the same, and Theorem 1 is reversed": (
         "1.65 1.89",

@@ -20,7 +20,7 @@ from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import pivot
-from layerscope.errors import UnknownNameError
+from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.store import StoredRun, checked
 
 __all__ = ["Evaluation", "ItemScores"]
@@ -244,7 +244,7 @@ class Evaluation(StoredRun):
     files: ClassVar[dict[str, str]] = {"scores": "scores", "gains": "gains"}
     columns: ClassVar[dict[str, list[str]]] = {
         "scores": SCORE_COLUMNS,
-        "gains": [*GAIN_COLUMNS, *DEFAULT_GAIN],
+        "gains": ["task", "split", "subset", *READOUT_COLUMNS, "layer", "score", "gain"],
     }
 
     scores: pd.DataFrame
@@ -275,6 +275,8 @@ class Evaluation(StoredRun):
         Gains have no interval: the best was picked on the items that it gains on.
         `layerscope.select` says what can be promised.
         """
+        if "gain_over_default" not in self.gains:
+            raise RunFolderError(f"{self.path}: the gains have no column 'gain_over_default'.")
         rows = []
         for (task, split, subset), group in self.gains.groupby(
             ["task", "split", "subset"], sort=False
