@@ -88,6 +88,20 @@ def test_processes_that_cannot_be_started_cost_nothing(monkeypatch: pytest.Monke
         assert list(pool.map([1, 2])) == [(1, 1), (1, 2)]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="has no fork server")
+def test_a_fork_server_that_cannot_be_started_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr("layerscope.data.workers.forkserver.ensure_running", fails)
+    with WorkerPool(answer, 1, 2) as pool:
+        pool.get_ready()
+        assert pool.count == 0
+        assert list(pool.map([1, 2])) == [(1, 1), (1, 2)]
+
+
 def test_an_error_in_a_worker_is_raised_with_its_reason() -> None:
     with WorkerPool(answer, 1, 2) as pool, pytest.raises(WorkerError, match="ValueError: no such"):
         list(pool.map([1, "fail"]))

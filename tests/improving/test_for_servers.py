@@ -8,7 +8,8 @@ import pytest
 
 import layerscope
 from layerscope.core.readout import Readout
-from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.servers import check_servers, facts_of, plan_formats
 from tests.blocks.conftest import write_tiny
 from tests.improving.test_improve import quick, some_texts
@@ -81,6 +82,17 @@ def test_what_opens_nowhere_is_refused_before_anything_is_read() -> None:
         quick(tiny_model("llama"), some_texts(), servers=["nowhere"])
     with pytest.raises(InvalidValueError, match="leave out servers="):
         quick(tiny_model("llama"), some_texts(), queries=["a river"], servers=["tei"])
+
+
+def test_a_format_that_cannot_be_written_is_refused_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cannot(_: object) -> None:
+        raise ExportError("no graph can be written here")
+
+    monkeypatch.setattr(type(FORMATS.get("onnx")), "check", cannot)
+    with pytest.raises(ExportError, match="no graph"):
+        quick(tiny_model("llama"), some_texts(), judge="none", servers=["tei"])
 
 
 def test_an_encoder_that_does_not_open_is_refused(tmp_path: Path) -> None:

@@ -95,9 +95,7 @@ def _tasks() -> Listed:
         }
         for entry in TASKS.all().values()
     ]
-    also = (
-        "Also: any task of mteb, its own benchmarks, and a file of labeled texts or scored pairs."
-    )
+    also = "Also: any task or benchmark of mteb, and a file of labeled texts or scored pairs."
     shown = ["name", "kind", "texts", "cached"]
     return Listed(rows, shown, also, "layerscope evaluate MODEL --tasks NAME,NAME")
 

@@ -73,9 +73,12 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         """Start the process that forks the others, and let it import what they need, in the
         background. Where there are no forks, nothing happens before the first request."""
         if self.count and START == "forkserver":
-            with children_start(self._environment):
-                multiprocessing.set_forkserver_preload([self.answer.__module__])
-                forkserver.ensure_running()
+            try:
+                with children_start(self._environment):
+                    multiprocessing.set_forkserver_preload([self.answer.__module__])
+                    forkserver.ensure_running()
+            except OSError as error:
+                self._give_up(error)
 
     def map(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield the answers, in the order of the requests."""

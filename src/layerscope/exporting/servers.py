@@ -241,22 +241,24 @@ def plan_formats(facts: FolderFacts, names: Sequence[str]) -> tuple[list[str], l
     return problems, sorted(formats)
 
 
+def _opening(problems: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(SERVERS[name].title for name, found in problems.items() if not found)
+
+
 def opening_words(problems: Mapping[str, Sequence[str]]) -> str:
     """Return which programs open a folder, for a line beside "opens in".
 
     >>> opening_words({"onnx": ["there is no onnx/model.onnx"], "vllm": []})
     'vLLM (by their sources; `layerscope verify --for all`)'
     """
-    names = [SERVERS[name].title for name, found in problems.items() if not found]
-    return f"{', '.join(names)} (by their sources; `layerscope verify --for all`)"
+    return f"{_opening(problems)} (by their sources; `layerscope verify --for all`)"
 
 
 def opening_section(problems: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the paragraphs of a model card on where a folder opens, and what is in the way
     elsewhere."""
-    names = [SERVERS[name].title for name, found in problems.items() if not found]
     rest = [
         f"- {SERVERS[name].title}: {'; '.join(found)}" for name, found in problems.items() if found
     ]
-    first = f"By their sources, without starting them: {', '.join(names)}."
+    first = f"By their sources, without starting them: {_opening(problems)}."
     return [first, "Not in:\n\n" + "\n".join(rest)] if rest else [first]

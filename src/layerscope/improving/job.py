@@ -34,6 +34,7 @@ from layerscope.errors import (
 )
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.describing import license_of
+from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.job import check_free
 from layerscope.exporting.pushing import PRIVATE
 from layerscope.exporting.servers import (
@@ -488,7 +489,10 @@ class ImproveJob:
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
         grid = make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm)
-        problems, _ = self._served(grid[0])
+        problems, formats = self._served(grid[0])
+        for name in formats:  # what cannot be written is refused before anything is read
+            FORMATS.get(name).check()
+            FORMATS.get(name).check_choice(self.model, self.model.n_blocks, grid[0])
         if problems:
             raise LayerscopeError(
                 f"no readout of {self.model.name} opens there: {'; '.join(problems)}."
