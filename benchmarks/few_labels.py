@@ -26,14 +26,14 @@ from common import make_parser, read_rows
 
 from layerscope.capture import Site, expand_sites
 from layerscope.core.readout import Readout, all_readouts
-from layerscope.evaluation.encode import readout_vectors
 from layerscope.models import load
 from layerscope.progress import progress_bar
 from layerscope.selection.labels.decide import assemble, decide, score_candidates, stands_for
 from layerscope.selection.labels.measures import Contributions, LabelMeasure, make_measure
 from layerscope.selection.labels.read import Labeled, build
 from layerscope.selection.labels.source import encode_texts, prepare
-from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+from layerscope.vectors import VectorSpace, VectorStore, text_key
+from layerscope.vectors.encode import read_readout
 
 # The rule was designed looking at the first three alone; the others say how it does elsewhere.
 DESIGN = ("STSBenchmark", "TrecQuestions", "EmotionClassification")
@@ -121,7 +121,11 @@ class Study:
     """One task: every readout is read once, for the held-out scores and for all draws."""
 
     def __init__(
-        self, task: Labeled, spaces: dict[str, Space], readouts: list[Readout], sites: list[Site]
+        self,
+        task: Labeled,
+        spaces: dict[str, VectorSpace],
+        readouts: list[Readout],
+        sites: list[Site],
     ) -> None:
         self.task, self.spaces, self.readouts, self.sites = task, spaces, readouts, sites
         self.whole = make_measure(task)
@@ -134,7 +138,7 @@ class Study:
         rows = [place[text] for text in self.task.sides[0]]
         for readout in dict.fromkeys(self._measured(readout) for readout in self.readouts):
             space, centered = self.spaces[readout.template], readout.centering == "corpus"
-            states = [readout_vectors(space, keys, readout, site.name) for site in self.sites]
+            states = [read_readout(space, keys, readout, site.name) for site in self.sites]
             vectors = np.stack(states)
             for draw in draws:
                 texts = vectors[:, [place[text] for text in draw.labeled.texts]]
@@ -215,7 +219,7 @@ def main() -> None:
     sites = expand_sites(None, model.anatomy)
     tables = []
     with tempfile.TemporaryDirectory() as folder, progress_bar() as bar:
-        store = EmbeddingStore(Path(folder), None)
+        store = VectorStore(Path(folder), None)
         for name in args.tasks.split(","):
             start = time.perf_counter()
             task = load_task(name, args.data_dir)

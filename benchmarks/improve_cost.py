@@ -17,9 +17,9 @@ import torch
 from common import cpu_seconds, make_parser, read_rows
 
 from layerscope.core.templates import get_template
-from layerscope.evaluation.encode import TextEncoder
 from layerscope.improving import improve
 from layerscope.models import load
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 
 
 class Stages:
@@ -44,8 +44,8 @@ def bare_passes(model, texts: list[str], templates: dict[str, int]) -> float:  #
     """
     spent = 0.0
     for name, count in templates.items():
-        encoder = TextEncoder(model, get_template(name), [], [], 64)
-        ids = sorted((one.ids for one in encoder.read(texts[:count])), key=len)
+        encoder = TextEncoder(model, EncodeRequest(get_template(name), (), (), 64))
+        ids = sorted((text.ids for text in encoder.tokenize(texts[:count])), key=len)
         some = ids[:: -(-len(ids) // 250)]
         start = cpu_seconds()
         with torch.inference_mode():

@@ -1,6 +1,6 @@
 """The map of the demo's questions on paper: `python docs/draw_map.py`.
 
-It is drawn from docs/gallery/questions/map.npz: the map of a run of the demo, which
+It is drawn from docs/gallery/questions/map.safetensors: the map of a run of the demo, which
 docs/gallery/questions.html shows. The report of `make demo` shows one like it.
 """
 

@@ -27,6 +27,7 @@ FLOORS = (
     ("models",),
     ("engines",),
     ("forward", "command"),
+    ("vectors",),
     ("profiling", "evaluation"),
     ("probing", "training"),
     ("selection",),

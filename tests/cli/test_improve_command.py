@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import layerscope
-from layerscope.evaluation.encode import EncodePass
 from layerscope.exporting import verifying
+from layerscope.vectors import VectorSpace
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
@@ -226,7 +226,7 @@ def test_an_interruption_is_one_line_and_the_same_command_goes_on(
         *QUICK,
     )
     with monkeypatch.context() as patched:
-        patched.setattr(EncodePass, "add", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(VectorSpace, "add", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         ended = cli(*words)
     assert ended.code == 130
     assert (

@@ -314,8 +314,7 @@ def test_ctrl_c_keeps_what_is_finished(
         == "layerscope: stopped. Finished work is kept: run the same command again to resume."
     )
     assert sorted(path.name for path in (tmp_path / "run" / "shards").iterdir()) == [
-        "000000.pooled.npy",
-        "000000.values.npz",
+        "000000.safetensors"
     ]
     assert cli(*words, "-q").code == 0
     assert Profile.load(tmp_path / "run").manifest["seconds"]["resumed_prompts"] == 4

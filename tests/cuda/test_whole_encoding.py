@@ -12,10 +12,10 @@ import torch
 from layerscope.capture import expand_sites
 from layerscope.core.readout import all_readouts, kinds_of
 from layerscope.core.templates import get_template
-from layerscope.evaluation import encode
-from layerscope.evaluation.encode import EncodePass, TextEncoder, open_space
 from layerscope.models import LoadedModel, wrap
-from layerscope.store.embeddings import EmbeddingStore, text_key
+from layerscope.vectors import VectorStore, encoder, text_key
+from layerscope.vectors.encode import encode, find_missing
+from layerscope.vectors.encoder import EncodeRequest
 from tests.tiny import build_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -30,19 +30,14 @@ def encoded(
         build_tiny(family).to(device), tiny_tokenizer(family == "bert"), name=family
     )
     kinds = kinds_of(all_readouts([template], has_cls=family == "bert", has_norm=family != "bert"))
-    space = open_space(EmbeddingStore(folder), model, get_template(template), 96)
-    one = EncodePass(
-        TextEncoder(
-            model, get_template(template), expand_sites(None, model.anatomy), kinds, 96, batch_size
-        ),
-        space,
-    )
-    one.run(one.missing(TEXTS))
+    sites = tuple(expand_sites(None, model.anatomy))
+    request = EncodeRequest(get_template(template), sites, tuple(kinds), 96, batch_size)
+    missing = find_missing(model, VectorStore(folder), [request], TEXTS)
+    encode(model, missing)
+    space = missing[0].space
     keys = [text_key(text) for text in TEXTS]
     return {
-        f"{kind} {site.name}": space.read(keys, kind, site.name)
-        for kind in kinds
-        for site in one.sites
+        f"{kind} {site.name}": space.read(keys, kind, site.name) for kind in kinds for site in sites
     }
 
 
@@ -54,7 +49,7 @@ def test_every_text_at_its_place(
 ) -> None:
     want = encoded("cpu", family, template, tmp_path / "cpu")
     if kept == "on the host":
-        monkeypatch.setattr(encode, "fits_on_device", lambda *given: False)
+        monkeypatch.setattr(encoder, "fits_on_device", lambda *given: False)
     got = encoded(DEVICE, family, template, tmp_path / "gpu", batch_size=64)
     assert set(got) == set(want)
     for name, vectors in want.items():

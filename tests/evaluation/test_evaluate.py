@@ -213,9 +213,7 @@ def test_stored_items_give_the_scores_back(whole: Whole) -> None:
         result = json.loads(file.read_text())
         if result["status"] == "undefined":
             continue
-        with np.load(file.with_name(f"{file.stem}.test.default.npz")) as held:
-            gold = held["gold"].astype(float) if "gold" in held.files else None
-            items = ItemScores(str(held["rule"]), held["values"].astype(float), gold)  # type: ignore[arg-type]
+        items = ItemScores.load(file.with_name(f"{file.stem}.test.default.safetensors"))
         assert items.score() == pytest.approx(result["scores"][0]["score"], abs=1e-4), result
         compared += 1
     assert compared == 40
@@ -625,7 +623,7 @@ def test_workers_import_nothing_from_the_current_folder(
     assert "PYTHONSAFEPATH" not in os.environ
 
 
-@pytest.mark.parametrize("suffix", [".json", ".npz"])
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 @pytest.mark.parametrize("how", ["flip", "empty"])
 def test_damaged_results_are_told(tmp_path: Path, suffix: str, how: str) -> None:
     given: dict[str, Any] = {

@@ -21,12 +21,14 @@ from layerscope import Evaluation, evaluate
 from layerscope.engines import LocalEngine
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
 from layerscope.evaluation import plan, pool, scoring
-from layerscope.evaluation.encode import ChunkWork, EncodePass, TextEncoder
 from layerscope.evaluation.job import EvaluationJob
 from layerscope.evaluation.loop import Loop, Scorers
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.scoring import ScoringContext
 from layerscope.store import checked
+from layerscope.vectors import VectorSpace
+from layerscope.vectors.encode import ChunkWork
+from layerscope.vectors.encoder import TextEncoder
 from layerscope_gpu.mteb_tasks.scorer import DeviceScoring
 from tests.evaluation.support import TASKS, watch, write_tasks
 from tests.tiny import tiny_model
@@ -138,19 +140,19 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
 def test_a_stopped_run_goes_on_and_repeats_nothing(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, added = EncodePass.add, []
+    add, added = VectorSpace.add, []
 
-    def stops(self: EncodePass, *arguments: Any) -> None:
+    def stops(self: VectorSpace, *arguments: Any) -> None:
         added.append(1)
         if len(added) == 5:
             raise KeyboardInterrupt
         add(self, *arguments)
 
-    monkeypatch.setattr(EncodePass, "add", stops)
+    monkeypatch.setattr(VectorSpace, "add", stops)
     with pytest.raises(KeyboardInterrupt):
         evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
-    monkeypatch.setattr(EncodePass, "add", add)
-    before = sum(path.stat().st_size for path in given["store"].rglob("*.chunk"))
+    monkeypatch.setattr(VectorSpace, "add", add)
+    before = sum(path.stat().st_size for path in given["store"].rglob("*.safetensors"))
     assert before > 0
     seen = watch(monkeypatch)
     run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
@@ -162,7 +164,7 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(
 def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, own, read = set[str](), plan.EvaluationPlan.groups, TextEncoder.read
+    bad, own, read = set[str](), plan.EvaluationPlan.groups, TextEncoder.tokenize
 
     def groups(self: Any, texts: Any) -> Any:
         others = [some for name, some in texts.items() if name != "Ranking"]
@@ -175,7 +177,7 @@ def test_of_tasks_that_are_encoded_together_only_the_bad_one_fails(
         return read(self, texts)
 
     monkeypatch.setattr(plan.EvaluationPlan, "groups", groups)
-    monkeypatch.setattr(TextEncoder, "read", reads)
+    monkeypatch.setattr(TextEncoder, "tokenize", reads)
     run = evaluate(tiny_model(), TASKS, **given)
     assert run.failed == [{"task": "Ranking", "reason": "a state is not finite."}]
     assert set(run.scores["task"]) == set(TASKS) - {"Ranking"}
@@ -229,7 +231,7 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
 
 def one_job(folder: Path) -> Any:
     """What a pool is given: a run with one text, and one job of its task."""
-    checked.write_array(texts_file(folder, "Pairs"), np.zeros((1, 32), np.uint8))
+    checked.write_arrays(texts_file(folder, "Pairs"), {"keys": np.zeros((1, 32), np.uint8)})
     return SimpleNamespace(run=folder, width=2), [
         SimpleNamespace(task=SimpleNamespace(name="Pairs"))
     ] * 12

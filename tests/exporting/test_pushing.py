@@ -47,7 +47,7 @@ def test_a_folder_arrives_whole_and_without_texts(
     (improved / "notes of mine.txt").write_text(TEXTS[0])
     parcel = pack(improved, "me/better")
     assert {
-        "map.npz",
+        "map.safetensors",
         "neighbors.csv",
         "neighbors.parquet",
         "manifest.json",
@@ -63,7 +63,7 @@ def test_a_folder_arrives_whole_and_without_texts(
     assert not any(text.encode() in content for content in sent.values() for text in TEXTS)
     card = sent["README.md"].decode()
     assert 'SentenceTransformer("me/better")' in card
-    assert "map.npz" not in card
+    assert "map.safetensors" not in card
     got = tmp_path / "got"
     for name, content in sent.items():
         (got / name).parent.mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,12 @@ import pytest
 from layerscope import evaluate
 from layerscope.core.templates import get_template
 from layerscope.data import load_corpus
-from layerscope.evaluation.encode import encode_template
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import export, job, verifying
 from layerscope.exporting.draft import verification_texts
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.models import LoadedModel, load
+from layerscope.vectors.tokenize import tokenize_texts
 from tests.evaluation.support import mteb_score
 from tests.evaluation.tasks.support import shared_data
 from tests.exporting.conftest import reload_here
@@ -58,7 +58,7 @@ def test_templates_on_real_sentences(
         for part in text.split(".")
         if part.strip()
     ]
-    wanted = encode_template(model, template, sentences, 256)
+    wanted = tokenize_texts(model, template, sentences, 256)
     fitting = [i for i, one in enumerate(wanted) if not one.truncated]
     found = framed.ids(sentences)
     assert len(fitting) > 200

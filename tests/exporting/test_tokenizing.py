@@ -8,10 +8,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from layerscope.core.templates import get_template
-from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import ExportError
 from layerscope.exporting.draft import SHORT, text_longer_than
 from layerscope.exporting.tokenizing import frame_tokenizer
+from layerscope.vectors.tokenize import tokenize_texts
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
 
@@ -57,7 +57,7 @@ def test_without_joins_texts_are_cut_as_the_evaluation_cuts_them(family: str) ->
         framed = frame_tokenizer(model, template, 100, [*SHORT, LONG])
         assert framed.exact_when_cut
         assert framed.ids([LONG, "short"]) == [
-            e.ids for e in encode_template(model, template, [LONG, "short"], 100)
+            e.ids for e in tokenize_texts(model, template, [LONG, "short"], 100)
         ]
 
 

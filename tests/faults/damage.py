@@ -32,12 +32,8 @@ KINDS = ("profile-killed", "evaluate-killed", "probe-killed", "store")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Every file that may be damaged, in a fixed order. Locks and marks of use hold no content."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("run.lock", "used")
-    )
+    """Every file that may be damaged, in a fixed order. Locks hold no content."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "run.lock")
 
 
 def kind_of(path: Path, folder: Path) -> str:
@@ -136,17 +132,16 @@ def damage_store(count: int, seed: int) -> dict[str, Any]:
     """So many damaged files of an embedding store: what it gives is right, or it says that it has
     not got it."""
     from layerscope.errors import LayerscopeError
-    from layerscope.store.embeddings import EmbeddingStore
+    from layerscope.vectors import Shard, VectorStore
 
     home = Path(tempfile.mkdtemp(prefix="layerscope-damage-"))
     rng = np.random.default_rng(seed)
     keys = [bytes([i]) * 32 for i in range(6)]
     vectors = rng.standard_normal((3, 6, 5)).astype(np.float32)
-    space = EmbeddingStore(home / "whole").space({"model": "m"})
+    space = VectorStore(home / "whole").space({"model": "m"})
     for part in (slice(0, 4), slice(4, 6)):
-        space.add(
-            keys[part], {"mean": vectors[:, part]}, ["a", "b", "c"], {"tokens": np.arange(6)[part]}
-        )
+        numbers = {"tokens": np.arange(6)[part]}
+        space.add(Shard(keys[part], ["a", "b", "c"], {"mean": vectors[:, part]}, numbers))
     clock = time.monotonic()
     found: dict[str, Any] = {"damaged": "store", "files": 0, "silent": [], "errors": []}
     kinds: Counter[str] = Counter()
@@ -158,8 +153,8 @@ def damage_store(count: int, seed: int) -> dict[str, Any]:
         done = f"store {number}: {file.name}, {damage(file, rng)}"
         found["files"] += 1
         try:
-            opened = EmbeddingStore(case).space({"model": "m"})
-            there = opened.has(keys, ["mean"], ["a", "b", "c"], ["tokens"])
+            opened = VectorStore(case).space({"model": "m"})
+            there = ~opened.missing(keys, ["mean"], ["a", "b", "c"], ["tokens"])
             some = [key for key, is_there in zip(keys, there, strict=True) if is_there]
             read = [opened.read(some, "mean", site) if some else np.empty((0, 5)) for site in "abc"]
             right = all(np.array_equal(one, vectors[i][there]) for i, one in enumerate(read))

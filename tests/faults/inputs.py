@@ -224,7 +224,7 @@ def run_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
     files = sorted(
         path
         for path in target.rglob("*")
-        if path.is_file() and path.suffix in (".json", ".parquet", ".npz", ".npy")
+        if path.is_file() and path.suffix in (".json", ".parquet", ".safetensors")
     )
     path = target / "manifest.json" if rng.random() < 0.6 else files[int(rng.integers(len(files)))]
     if rng.random() < 0.2:
@@ -252,34 +252,14 @@ def task_folder(folder: Path, rng: np.random.Generator) -> Path:
 
 
 def map_folder(scene: Scene, folder: Path, rng: np.random.Generator) -> Path:
-    """The folder of a run with a map whose facts or arrays somebody else changed."""
+    """The folder of a run with a damaged map."""
     from layerscope.maps import FILE
     from layerscope.store import RunFolder
     from tests.report.synthetic import synthetic_map
 
     target = Path(shutil.copytree(scene.runs["profile"], folder / "profile"))
     synthetic_map().write(RunFolder(target))
-    with np.load(target / FILE) as held:
-        arrays = dict(held)
-    if rng.random() < 0.6:
-        told = json.dumps(distort(json.loads(arrays["facts"].tobytes()), rng)).encode(
-            "utf-8", "surrogatepass"
-        )
-        arrays["facts"] = np.frombuffer(told, dtype=np.uint8)
-    for name in rng.choice(sorted(arrays), int(rng.integers(0, 3)), replace=False):
-        array = np.atleast_1d(arrays[name])
-        odd = [
-            array[:-1],
-            array[..., None],
-            array * np.nan,
-            array.astype("U9"),
-            array.astype(np.int64) - 9,
-            np.array("x"),
-        ]
-        arrays[name] = odd[int(rng.integers(len(odd)))]
-    np.savez_compressed(target / FILE, **arrays)
-    if rng.random() < 0.2:
-        (target / FILE).write_bytes(mutate((target / FILE).read_bytes(), rng))
+    (target / FILE).write_bytes(mutate((target / FILE).read_bytes(), rng))
     return target
 
 

@@ -34,7 +34,7 @@ def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts are read and stored in two parts, not in 25: where a run is stopped it still repeats
     only one."""
-    monkeypatch.setattr("layerscope.evaluation.encode._PARTS", 2)
+    monkeypatch.setattr("layerscope.vectors.encode._PARTS", 2)
 
 
 @pytest.fixture

@@ -137,7 +137,9 @@ def test_an_interrupted_centering_goes_on(
     with pytest.raises(KeyboardInterrupt):
         improve(llama, TEXTS, center_on="all", out=out)
     assert not out.exists()
-    assert [path.name for path in (tmp_path / ".better.improving").iterdir()] == ["centering.npz"]
+    assert [path.name for path in (tmp_path / ".better.improving").iterdir()] == [
+        "centering.safetensors"
+    ]
     monkeypatch.setattr(
         fitting._SumPass,
         "run",

@@ -12,11 +12,11 @@ import pytest
 
 import layerscope
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation.encode import EncodePass
 from layerscope.exporting import cutting, job, verifying
 from layerscope.improving import Improved
 from layerscope.improving.chosen import working_folder
 from layerscope.models import LoadedModel
+from layerscope.vectors import Shard, VectorSpace
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
@@ -71,22 +71,22 @@ def test_a_stopped_run_goes_on_and_ends_as_it_would_have(
     llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     whole = improve(llama, tmp_path / "whole", store=tmp_path / "another-store")
-    own, added = EncodePass.add, []
+    own, added = VectorSpace.add, []
 
-    def add(self: EncodePass, texts, encoded):
+    def add(self: VectorSpace, shard: Shard):
         if len(added) == 2:
             raise error
-        added.append(len(texts))
-        own(self, texts, encoded)
+        added.append(len(shard.keys))
+        own(self, shard)
 
-    monkeypatch.setattr(EncodePass, "add", add)
+    monkeypatch.setattr(VectorSpace, "add", add)
     with pytest.raises(type(error)):
         improve(llama, tmp_path / "better")
     assert left_in(tmp_path) == []
     monkeypatch.setattr(
-        EncodePass,
+        VectorSpace,
         "add",
-        lambda self, texts, encoded: (added.append(len(texts)), own(self, texts, encoded)),
+        lambda self, shard: (added.append(len(shard.keys)), own(self, shard)),
     )
     resumed = improve(llama, tmp_path / "better")
     assert left_in(tmp_path) == ["better"]

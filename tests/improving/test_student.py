@@ -23,7 +23,7 @@ from layerscope.improving.making import Maker
 from layerscope.improving.sample import Reader
 from layerscope.improving.student import train_student
 from layerscope.progress import Silent
-from layerscope.store.embeddings import EmbeddingStore
+from layerscope.vectors import VectorStore
 from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
 
@@ -45,7 +45,7 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="module")
 def taught(llama, tmp_path_factory):
     """The plain vectors of a layer, and a teacher that goes by words."""
-    reader = Reader(llama, EmbeddingStore(tmp_path_factory.mktemp("store"), None), 96)
+    reader = Reader(llama, VectorStore(tmp_path_factory.mktemp("store"), None), 96)
     words = sorted({word for text in TEXTS for word in text.split()})
     counts = np.array([[float(text.split().count(word)) for word in words] for text in TEXTS])
     return Chosen(llama, reader, Readout(), 2).encode(TEXTS), make_target(counts)

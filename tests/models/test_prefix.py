@@ -8,9 +8,9 @@ import torch
 
 from layerscope.capture import expand_sites
 from layerscope.core.templates import get_template
-from layerscope.evaluation.encode import TextEncoder
 from layerscope.models import LoadedModel, modules
 from layerscope.models.prefix import SharedPrefix, common_tokens
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model
 
 TEXTS = [
@@ -30,9 +30,8 @@ def vectors(
     model: LoadedModel, kinds: list[str], template: str = "step-by-step"
 ) -> tuple[dict, dict, int]:
     """Vectors and numbers of the texts, and how many tokens the model was run on."""
-    encoder = TextEncoder(
-        model, get_template(template), expand_sites(None, model.anatomy), kinds, 96
-    )
+    sites = tuple(expand_sites(None, model.anatomy))
+    encoder = TextEncoder(model, EncodeRequest(get_template(template), sites, tuple(kinds), 96))
     run, tokens = modules.run, []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
@@ -43,8 +42,8 @@ def vectors(
                 run(module, ids, *rest, **named),
             )[1],
         )
-        found, numbers = encoder.run(encoder.read(TEXTS), lambda n: None)
-    return found, numbers, sum(tokens)
+        encoded = encoder.encode(TEXTS)
+    return encoded.vectors, encoded.numbers, sum(tokens)
 
 
 @pytest.mark.parametrize("family", [*TINY_FAMILIES, *GENERIC_FAMILIES])

@@ -149,7 +149,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
         def write(file: Path, phase: Any) -> None:
             own(file, phase)
             seen.append(file.name)
-            if seen.count("attention.training.npz") == 2:
+            if seen.count("attention.training.safetensors") == 2:
                 raise KeyboardInterrupt
 
         patch.setattr(training, "write_phase", write)
@@ -163,9 +163,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     ("name", "how"),
     [
         ("tokens.float32", "flip"), ("tokens.float32", "cut"), ("mean.float32", "empty"), ("kept.json", "flip"),
-        ("kept.json", "empty"), ("mean.answers.npz", "flip"), ("mean.answers.npz", "empty"),
-        ("attention.training.npz", "flip"),
-        ("attention.training.npz", "cut"),
+        ("kept.json", "empty"), ("mean.answers.safetensors", "flip"), ("mean.answers.safetensors", "empty"),
+        ("attention.training.safetensors", "flip"),
+        ("attention.training.safetensors", "cut"),
     ],
 )  # fmt: skip
 def test_damaged_scratch_files_are_computed_again(

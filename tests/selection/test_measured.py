@@ -73,7 +73,7 @@ def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
             "scores": [{"split": "test", "subset": "default", "score": float(values.mean())}],
         }
         checked.write_json(place / f"k{layer}.json", told)
-        ItemScores("mean", values).save(place / f"k{layer}.test.default.npz")
+        ItemScores("mean", values).save(place / f"k{layer}.test.default.safetensors")
 
 
 def test_stored_items_pair_the_layers(tmp_path: Path) -> None:

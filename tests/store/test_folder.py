@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save_file
 
 from layerscope.command import now
 from layerscope.core.runs import read_manifest
@@ -142,7 +143,7 @@ def test_tables_as_parquet_and_csv_agree(tmp_path: Path) -> None:
         folder.read_table("prompts")
 
 
-def test_a_shard_exists_once_both_its_files_do(tmp_path: Path) -> None:
+def test_a_shard_comes_back(tmp_path: Path) -> None:
     store, shard = (
         ShardStore(tmp_path),
         Shard(np.array([4, 2]), np.ones((3, 2, 1, 5), np.float32), {"flat": np.zeros((3, 2))}),
@@ -157,11 +158,8 @@ def test_a_shard_exists_once_both_its_files_do(tmp_path: Path) -> None:
         np.array_equal(back.pooled[site], shard.pooled[site]) for site in range(len(shard.pooled))
     )
     assert back.values.keys() == {"flat"}
-    for name in ("000000.pooled.npy", "000000.values.npz"):
-        content = (tmp_path / name).read_bytes()
-        (tmp_path / name).unlink()
-        assert not store.has(0)
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / "000000.safetensors").unlink()
+    assert not store.has(0)
 
 
 def test_a_session_starts_resumes_and_finishes(tmp_path: Path) -> None:
@@ -318,8 +316,9 @@ def finished_run(path: Path, value: float = 0.5) -> RunFolder:
         assert not session.finished
         folder.write_table("scores", pd.DataFrame({"layer": [0, 1], "score": [value, 0.75]}))
         checked.write_json(path / "results" / "sts" / "a.json", {"score": 0.75})
-        checked.write_arrays(path / "results" / "sts" / "a.npz", {"values": np.ones(3)})
-        checked.write_array(path / "texts" / "sts.npy", np.ones((3, 32), np.uint8))
+        checked.write_arrays(path / "results" / "sts" / "a.safetensors", {"values": np.ones(3)})
+        keys = np.ones((3, 32), np.uint8)
+        checked.write_arrays(path / "texts" / "sts.safetensors", {"keys": keys})
         session.folder.write_manifest(session.completed({"model": {"name": "tiny"}}))
     return folder
 
@@ -334,9 +333,9 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"scores\.parquet is damaged .*overwrite=True"):
         folder.read_table("scores")
     assert [path for path, problem in check_files(tmp_path) if problem] == [file]
-    for name in ("results/sts/a.json", "results/sts/a.npz", "texts/sts.npy"):
+    for name in ("results/sts/a.json", "results/sts/a.safetensors", "texts/sts.safetensors"):
         raw = bytearray((tmp_path / name).read_bytes())
-        raw[len(raw) // 2] ^= 4
+        raw[-10] ^= 4
         (tmp_path / name).write_bytes(raw)
     assert len([path for path, problem in check_files(tmp_path) if problem]) == 4
     with folder.session("evaluation", CONFIG, owned=["results", "texts"], overwrite=True):
@@ -359,14 +358,16 @@ USERS = {
 
 
 def users_files(folder: Path) -> list[Path]:
-    """What a user may put anywhere, among it arrays that numpy wrote."""
+    """What a user may put anywhere, among it arrays of his own."""
     for name, content in USERS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     np.save(folder / "mine.npy", np.ones(3))
-    np.savez(folder / "mine.npz", a=np.ones(3))
-    (folder / "cut.npy").write_bytes((folder / "mine.npy").read_bytes()[:-3])
-    return [folder / name for name in (*USERS, "mine.npy", "mine.npz", "cut.npy")]
+    save_file({"a": np.ones(3)}, folder / "mine.safetensors")
+    content = (folder / "mine.safetensors").read_bytes()
+    (folder / "cut.safetensors").write_bytes(content[:-3])
+    names = (*USERS, "mine.npy", "mine.safetensors", "cut.safetensors")
+    return [folder / name for name in names]
 
 
 def test_files_of_the_user_stay_wherever_they_are(tmp_path: Path) -> None:
@@ -399,7 +400,7 @@ def test_files_of_the_user_stay_wherever_they_are(tmp_path: Path) -> None:
         }
         assert kept == before
     assert not (tmp_path / "results" / "sts" / "a.json").exists()
-    assert not (tmp_path / "results" / "sts" / "a.npz").exists()
+    assert not (tmp_path / "results" / "sts" / "a.safetensors").exists()
     assert session.earlier is None
     assert not (tmp_path / "results").exists()  # the new run starts without what it did not write
 
@@ -432,7 +433,7 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
     left = [
         tmp_path / ".profile.parquet.77-0a1b2c3d.part",
         figure,
-        folder.scratch / ".000001.pooled.npy.9-0a1b2c3d.part",
+        folder.scratch / ".000001.safetensors.9-0a1b2c3d.part",
     ]
     report = tmp_path / ".report.html.9-0a1b2c3d.part"  # somebody else may be writing it
     for path in (*left, report):

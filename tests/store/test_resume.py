@@ -169,13 +169,11 @@ def test_a_full_disk_keeps_finished_shards(
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "empty"])
-@pytest.mark.parametrize("name", ["000001.pooled.npy", "000001.values.npz"])
 def test_a_damaged_shard_is_computed_again(
     model: LoadedModel,
     texts: list[str],
     tmp_path: Path,
     written: list[int],
-    name: str,
     how: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -185,6 +183,7 @@ def test_a_damaged_shard_is_computed_again(
     with pytest.raises(KeyboardInterrupt):
         profile(model, texts, out=tmp_path, **OPTIONS)
     heal()
+    name = "000001.safetensors"
     raw = bytearray((tmp_path / "shards" / name).read_bytes())
     raw[len(raw) // 2] ^= 16
     (tmp_path / "shards" / name).write_bytes({"flip": raw, "cut": raw[:-30], "empty": b""}[how])
@@ -197,14 +196,14 @@ def test_a_damaged_shard_is_computed_again(
 def test_vectors_that_change_while_a_run_reads_them_are_noticed(tmp_path: Path) -> None:
     store = ShardStore(tmp_path)
     store.write(0, Shard(np.arange(2), np.ones((3, 2, 1, 4), np.float32), {}))
-    file = tmp_path / "000000.pooled.npy"
+    file = tmp_path / "000000.safetensors"
     raw = bytearray(file.read_bytes())
-    raw[128 + 40] ^= 1  # in the vectors of the second site
+    raw[raw.index(np.ones(8, np.float32).tobytes()) + 40] ^= 1  # in those of the second site
     file.write_bytes(raw)
     vectors = store.vectors(0)
     assert vectors[0].sum() == 8
     with pytest.raises(
-        RunFolderError, match=r"pooled\.npy is damaged.*Run the command that wrote it again"
+        RunFolderError, match=r"000000\.safetensors is damaged.*Run the command that wrote it again"
     ):
         vectors[1]
 
@@ -233,7 +232,7 @@ job.choose_shard_size = lambda *_: {shard}
 replace = os.replace
 
 def die(source, target):
-    if str(target).endswith("000002.values.npz"):  # its vectors are there, its numbers are not
+    if str(target).endswith("000002.safetensors"):
         os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
 

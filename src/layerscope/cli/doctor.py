@@ -75,9 +75,9 @@ def doctor_command(
 
 def _prune(size: str, output: shared.Listing) -> None:
     """Make room in the store of vectors."""
-    from layerscope.store.embeddings import EmbeddingStore
+    from layerscope.vectors import VectorStore
 
-    store = EmbeddingStore(cache_dir() / "embeddings", None)
+    store = VectorStore(cache_dir() / "embeddings", None)
     freed = sum(space.bytes for space in store.prune(parse_size(size)))
     left = store.size()
     text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"

@@ -19,12 +19,12 @@ from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
 from layerscope.models.settings import pick_device, pick_dtype, quiet
 from layerscope.models.source import Source, files_sha256
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 
 VECTOR = "vector"
 QUERY, DOCUMENT = "query", "document"
@@ -204,20 +204,17 @@ class LayerEncoder(Encoder):
         sites = [site for site in expand_sites(None, model.anatomy) if site.layer in self.layers]
         order = {site.layer: i for i, site in enumerate(sites)}
         self._order = [order[layer] for layer in self.layers]
-        kinds = list(self.readout.kinds)
-        self._encoder = TextEncoder(
-            model,
-            get_template(self.readout.template),
-            sites,
-            kinds,
-            self.max_length,
-            self.batch_size,
+        template = get_template(self.readout.template)
+        request = EncodeRequest(
+            template, tuple(sites), self.readout.kinds, self.max_length, self.batch_size
         )
+        self._encoder = TextEncoder(model, request)
 
     def encode(self, texts: Sequence[str], advance: Advance) -> list[np.ndarray]:
-        vectors, numbers = self._encoder.run(self._encoder.read(texts), advance)
-        self.cut += int(numbers["truncated"].sum())
-        return [vectors[self.readout.kinds[0]][place] for place in self._order]
+        encoded = self._encoder.run(self._encoder.tokenize(texts), advance)
+        self.cut += int(encoded.numbers["truncated"].sum())
+        vectors = encoded.vectors[self.readout.kinds[0]]
+        return [vectors[place] for place in self._order]
 
 
 def open_encoder(

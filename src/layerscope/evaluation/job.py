@@ -37,8 +37,8 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import DTYPES, EmbeddingStore
 from layerscope.store.folder import Session, is_complete
+from layerscope.vectors import DTYPES, VectorStore
 
 __all__ = ["evaluate"]
 
@@ -140,7 +140,7 @@ def evaluate(
             or ("device" if loaded.device.type == "cuda" and _scores_there() else "mteb"),
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
-        vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
+        vectors = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)
         temporary = (
             tempfile.TemporaryDirectory(prefix="layerscope-") if folder is None else nullcontext("")
         )

@@ -21,12 +21,6 @@ from layerscope.core.formatting import count_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
-from layerscope.evaluation.encode import (
-    EncodePass,
-    encode_by_workers,
-    open_passes,
-    space_description,
-)
 from layerscope.evaluation.plan import EvaluationPlan, Texts
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.scorers import Scorer
@@ -37,7 +31,14 @@ from layerscope.evaluation.scoring import (
     reason_of,
 )
 from layerscope.progress import Progress
-from layerscope.store.embeddings import EmbeddingStore, text_key
+from layerscope.vectors import VectorStore, text_key
+from layerscope.vectors.encode import (
+    MissingTexts,
+    encode,
+    find_missing,
+    make_requests,
+    space_description,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Resources:
     """What an evaluation is run with. With a `recipe`, the engine's workers run the model."""
 
     plan: EvaluationPlan
-    store: EmbeddingStore
+    store: VectorStore
     batch_size: int | None
     bar: Progress
     engine: Engine
@@ -122,8 +123,8 @@ class Loop:
         queue = [(names, self._unscored(names)) for names in self.plan.groups(self.texts)]
         if sum(len(jobs) for _, jobs in queue) == 1:
             self.scorers.pool.workers = 0  # not worth a process
-        passes = self._passes(self._distinct(self.texts))
-        self.store.check_room(sum(encode.bytes_of(len(missing)) for encode, missing in passes))
+        missing = self._missing(self._distinct(self.texts))
+        self.store.check_room(sum(part.bytes for part in missing))
         if self.recipe is not None:  # in one go, for which workers load the model once
             self._encode(tuple(self.texts))
         problem: Exception | None = None
@@ -158,36 +159,36 @@ class Loop:
     def _distinct(self, names: Iterable[str]) -> list[str]:
         return list(dict.fromkeys(text for name in names for text in self.texts[name]))
 
-    def _passes(self, texts: Sequence[str]) -> list[tuple[EncodePass, list[str]]]:
+    def _missing(self, texts: Sequence[str]) -> list[MissingTexts]:
         plan = self.plan
-        return open_passes(
-            plan.model, plan.readouts, plan.sites, self.store, plan.max_length, texts,
-            self.batch_size, plan.store_dtype,
-        )  # fmt: skip
+        requests = make_requests(plan.readouts, plan.sites, plan.max_length, self.batch_size)
+        return find_missing(plan.model, self.store, requests, texts, plan.store_dtype)
 
     def _encode(self, names: Sequence[str]) -> None:
         """Encode the texts of some tasks that are not in the store yet."""
         clock = time.perf_counter()
-        every = self._distinct(names)
-        passes = self._passes(every)
-        todo = sum(len(missing) for _, missing in passes)
-        total = len(every) * len(passes)
+        texts = self._distinct(names)
+        missing = self._missing(texts)
+        todo = sum(len(part.texts) for part in missing)
+        total = len(texts) * len(missing)
         self.bar.begin(f"{self.plan.model.name}|texts", total, total - todo)
         try:
-            if todo and self.recipe is not None:
-                encode_by_workers(self.engine, self.recipe, passes, self.bar.advance)
-            else:
-                for encode, missing in passes:
-                    encode.run(missing, self.bar.advance)
+            encode(
+                self.plan.model,
+                missing,
+                engine=self.engine,
+                recipe=self.recipe,
+                advance=self.bar.advance,
+            )
         finally:
             self.seconds["encode"] += time.perf_counter() - clock
         self.counts["encoded"] += todo
         self.counts["store_bytes"] = self.store.size()
-        keys = [text_key(text) for text in every if text not in self._counted]
-        self._counted.update(every)
-        for encode, _ in passes:
-            name = encode.template.name
-            cut = int(encode.space.read_numbers(keys, "truncated").sum()) if keys else 0
+        keys = [text_key(text) for text in texts if text not in self._counted]
+        self._counted.update(texts)
+        for part in missing:
+            name = part.request.template.name
+            cut = int(part.space.read_numbers(keys, "truncated").sum()) if keys else 0
             self.counts["truncated"][name] = self.counts["truncated"].get(name, 0) + cut
 
     def _make_context(self) -> ScoringContext:

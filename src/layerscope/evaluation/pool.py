@@ -24,7 +24,7 @@ from layerscope.evaluation.scoring import (
     quiet_mteb,
     run_job,
 )
-from layerscope.store.checked import CheckedArray
+from layerscope.store.checked import ArrayFile
 
 __all__ = ["ScoringPool"]
 
@@ -94,7 +94,7 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
         if self.workers == 0:
             return _score_here(context, jobs)
         largest = (
-            max(CheckedArray.open(texts_file(context.run, job.task.name)).shape[0] for job in jobs)
+            max(ArrayFile(texts_file(context.run, job.task.name)).shape("keys")[0] for job in jobs)
             if jobs
             else 0
         )

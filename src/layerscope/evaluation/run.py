@@ -56,17 +56,18 @@ class ItemScores:
 
     def save(self, file: Path) -> None:
         """Write the items as float32."""
-        arrays = {"values": self.values.astype(np.float32), "rule": np.array(self.rule)}
+        arrays = {"values": self.values.astype(np.float32)}
         if self.gold is not None:
             arrays["gold"] = self.gold.astype(np.float32)
-        checked.write_arrays(file, arrays)
+        checked.write_arrays(file, arrays, {"rule": self.rule})
 
     @classmethod
     def load(cls, file: Path) -> ItemScores:
         """Read items back."""
-        arrays = checked.read_arrays(file)
-        gold = arrays["gold"].astype(np.float64) if "gold" in arrays else None
-        return cls(str(arrays["rule"]), arrays["values"].astype(np.float64), gold)  # type: ignore[arg-type]
+        stored = checked.ArrayFile(file)
+        gold = stored.read("gold").astype(np.float64) if "gold" in stored.names else None
+        values = stored.read("values").astype(np.float64)
+        return cls(stored.facts["rule"], values, gold)  # type: ignore[arg-type]
 
 
 def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) -> np.ndarray:
@@ -334,7 +335,7 @@ class Evaluation(StoredRun):
 
 def texts_file(run: str | Path, task: str) -> Path:
     """Where the keys of a task's texts are kept: what centering averages over."""
-    return Path(run) / "texts" / f"{task}.npy"
+    return Path(run) / "texts" / f"{task}{checked.ARRAYS}"
 
 
 def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
@@ -359,7 +360,7 @@ def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
                 or not math.isclose(score, entry["score"], abs_tol=1e-9)
             ):
                 continue
-            arrays = file.with_name(f"{file.stem}.{part[1]}.{part[2]}.npz")
+            arrays = file.with_name(f"{file.stem}.{part[1]}.{part[2]}{checked.ARRAYS}")
             if arrays.is_file():
                 table.setdefault(part, {})[readout, int(result["layer"])] = ItemScores.load(arrays)
     return table

@@ -27,7 +27,6 @@ import numpy as np
 
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.run import ItemScores, items_of, texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
@@ -35,7 +34,8 @@ from layerscope.evaluation.tasks.facts import refuse_constant
 from layerscope.models.source import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked
-from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+from layerscope.vectors import VectorSpace, VectorStore, text_key
+from layerscope.vectors.encode import read_readout
 
 __all__ = [
     "ScoreJob",
@@ -48,7 +48,6 @@ __all__ = [
     "quiet_mteb",
     "read_result",
     "require_mteb",
-    "see_new",
     "task_keys",
     "task_rows",
     "undefined",
@@ -128,13 +127,13 @@ def _fingerprint(spec: TaskSpec) -> str:
 
 
 @lru_cache(maxsize=8)
-def _space(store: str, description: str, dtype: str) -> Space:
-    return EmbeddingStore(Path(store), size_limit=None).space(json.loads(description), dtype=dtype)
+def _space(store: str, description: str, dtype: str) -> VectorSpace:
+    return VectorStore(Path(store), size_limit=None).space(json.loads(description), dtype=dtype)
 
 
 @lru_cache(maxsize=2)
 def _task_keys(file: Path) -> list[bytes]:
-    return [bytes(row) for row in checked.read_array(file)]
+    return [bytes(row) for row in checked.read_arrays(file)["keys"]]
 
 
 def clear_caches() -> None:
@@ -148,12 +147,6 @@ class Undefined(Exception):
     """A readout that gives every text the same vector: there is nothing to score."""
 
 
-def see_new(context: ScoringContext) -> None:
-    """Look for vectors that have come since: texts are encoded while others are scored."""
-    for _, description, dtype in context.spaces:
-        _space(context.store, description, dtype).refresh()
-
-
 def task_keys(context: ScoringContext, task: TaskSpec) -> list[bytes]:
     """The keys of a task's texts, in the order of its vectors."""
     return _task_keys(texts_file(context.run, task.name))
@@ -165,7 +158,7 @@ def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
     description, dtype = next(
         (d, t) for template, d, t in context.spaces if template == job.readout.template
     )
-    vectors = readout_vectors(
+    vectors = read_readout(
         _space(context.store, description, dtype),
         task_keys(context, job.task),
         job.readout,
@@ -201,7 +194,6 @@ def task_rows(context: ScoringContext, task: TaskSpec) -> Callable[[Sequence[str
 
 def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.ndarray]:
     """The vectors of texts for a job."""
-    see_new(context)
     vectors, rows = job_vectors(context, job), task_rows(context, job.task)
     return lambda texts: vectors[rows(texts)]
 
@@ -277,7 +269,7 @@ def collect(
         keys = np.frombuffer(
             b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8
         ).reshape(-1, 32)
-        checked.write_array(texts_file(run, spec.name), keys)
+        checked.write_arrays(texts_file(run, spec.name), {"keys": keys})
     if not texts:
         raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
     return texts, facts, failed
@@ -382,7 +374,7 @@ def undefined(task: Any, reason: str) -> dict[str, Any]:
 
 def items_file(result: Path, split: str, subset: str) -> Path:
     """Where the per-item contributions are that belong to a job's result."""
-    return result.with_name(f"{result.stem}.{split}.{subset}.npz")
+    return result.with_name(f"{result.stem}.{split}.{subset}{checked.ARRAYS}")
 
 
 def read_items(

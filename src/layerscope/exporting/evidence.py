@@ -20,15 +20,15 @@ from layerscope.core.runs import load_run
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, RunFolderError
-from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Profile
 from layerscope.selection import Choice, select
 from layerscope.selection.labels.read import read_labels
-from layerscope.store.checked import read_array
-from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
+from layerscope.store.checked import read_arrays
+from layerscope.vectors import MissingVectorsError, VectorStore
+from layerscope.vectors.encode import open_space, read_readout
 
 
 @dataclass(frozen=True)
@@ -223,15 +223,17 @@ class ExportEvidence:
             raise ExportError(
                 "this evaluation is in memory only: give center_on=, or evaluate with a folder (out)."
             )
-        digests = np.concatenate([read_array(texts_file(self.run.path, task)) for task in tasks])
+        digests = np.concatenate(
+            [read_arrays(texts_file(self.run.path, task))["keys"] for task in tasks]
+        )
         keys = [bytes(row) for row in np.unique(digests, axis=0)]
-        opened = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
+        opened = VectorStore(Path(store) if store else cache_dir() / "embeddings", None)
         conventions = self.run.manifest["conventions"]
         length, dtype = conventions["max_length"], conventions.get("store_dtype", "float32")
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
         try:
             space = open_space(opened, model, get_template(readout.template), length, dtype)
-            vectors = readout_vectors(space, keys, readout, site.name)
+            vectors = read_readout(space, keys, readout, site.name)
         except MissingVectorsError as error:
             raise ExportError(
                 f"the vectors that {self.run.path} centered on are no longer in the store. Run the same evaluation again with "

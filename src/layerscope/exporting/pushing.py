@@ -21,10 +21,10 @@ from layerscope.store import atomic, checked
 from layerscope.store.records import FILES, check_files
 
 PRIVATE = (
-    "The tables and `map.npz` here hold texts of that sample. If they are private, publish this folder with "
+    "The tables and `map.safetensors` here hold texts of that sample. If they are private, publish this folder with "
     "`layerscope export FOLDER --push`, which leaves them out, or improve with `--no-texts`."
 )
-_TABLES = (".csv", ".parquet", ".npz")
+_TABLES = (".csv", ".parquet", "map.safetensors")
 _CARD, _PLACE = "README.md", "path/to/this/folder"
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from layerscope.core.templates import SLOT, Template
 from layerscope.errors import ExportError
-from layerscope.evaluation.encode import encode_template
 from layerscope.models import LoadedModel
+from layerscope.vectors.tokenize import tokenize_texts
 
 __all__ = ["special_tokens"]
 
@@ -90,7 +90,7 @@ def _with_template(
         )
     fits = [
         text
-        for text, e in zip(texts, encode_template(model, template, texts, max_length), strict=True)
+        for text, e in zip(texts, tokenize_texts(model, template, texts, max_length), strict=True)
         if text and not e.truncated
     ]
     wrong: list[str] = []
@@ -136,7 +136,7 @@ def _differing(
     max_length: int,
 ) -> list[str]:
     """Texts whose token ids are not those of the evaluation."""
-    wanted = encode_template(model, template, texts, max_length)
+    wanted = tokenize_texts(model, template, texts, max_length)
     return (
         [
             text

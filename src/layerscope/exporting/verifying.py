@@ -21,13 +21,13 @@ from layerscope.capture.pooling import Pooler
 from layerscope.core.heads import Head
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError
-from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import reload_child
 from layerscope.exporting.cutting import capture_states
 from layerscope.exporting.draft import Draft
 from layerscope.extras import missing
 from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
+from layerscope.vectors.tokenize import tokenize_texts
 
 __all__ = ["cosine_distances", "pooled_vectors"]
 
@@ -138,7 +138,7 @@ def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, st
         raise ExportError(
             f"the exported folder's vectors have another length: {lengths.min():.4f} to {lengths.max():.4f} times."
         )
-    evaluated = encode_template(model, draft.template, draft.texts, draft.max_length)
+    evaluated = tokenize_texts(model, draft.template, draft.texts, draft.max_length)
     cut = [i for i, e in enumerate(evaluated) if e.truncated]
     return Verification(
         texts=len(draft.texts),

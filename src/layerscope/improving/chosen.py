@@ -12,17 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from layerscope.core.readout import Readout
-from layerscope.core.templates import get_template
-from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.draft import Side
 from layerscope.exporting.job import Inside, export
 from layerscope.improving.fitting import Fitted
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
+from layerscope.vectors.encoder import TextEncoder
 
 CENTERING, COUNT = (
-    "centering.npz",
+    "centering.safetensors",
     "texts.json",
 )  # what a stopped run goes on from: sums, and its number of texts
 
@@ -53,11 +52,9 @@ class Chosen:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors (texts, D) by the model that is in memory; not scaled."""
-        site = [one for one in self.reader.sites if one.layer == self.layer]
-        template, kinds = get_template(self.readout.template), list(self.readout.kinds)
-        encoder = TextEncoder(self.model, template, site, kinds, self.reader.max_length)
-        vectors, _ = encoder.run(encoder.read(list(texts)), lambda n: None)
-        return self.finished(vectors[kinds[0]][0])
+        request = self.reader.request(self.readout.template, self.readout.kinds, self.layer)
+        encoded = TextEncoder(self.model, request).encode(texts)
+        return self.finished(encoded.vectors[self.readout.kinds[0]][0])
 
     def finished(self, pooled: np.ndarray) -> np.ndarray:
         """The vectors from the pooled ones: centered, or through the head."""

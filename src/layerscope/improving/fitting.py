@@ -14,15 +14,14 @@ import numpy as np
 
 from layerscope.core.heads import Head, Ridge, make_target, with_classes
 from layerscope.core.readout import Readout
-from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
-from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Teacher
 from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
+from layerscope.vectors.encode import encode_chunks
 
 CENTER_ON = ("auto", "all", "sample")
 SHARE = 0.25
@@ -89,35 +88,6 @@ class Fitted:
         return cls(replace(head, fitted_on=f"{words} of {sample.name}"), texts, every)
 
 
-class _SumPass(EncodePass):
-    """A pass whose vectors are added up instead of stored."""
-
-    def __init__(self, reader: Reader, template: str, kind: str, layer: int) -> None:
-        sites = [site for site in reader.sites if site.layer == layer]
-        self.encoder = TextEncoder(
-            reader.model,
-            get_template(template),
-            sites,
-            [kind],
-            reader.max_length,
-            reader.batch_size,
-        )
-        self.template, self.sites, self.kinds, self.chunk = (
-            self.encoder.template,
-            sites,
-            [kind],
-            512,
-        )
-        self.total = np.zeros(reader.model.width)
-
-    def check_room(self, count: int) -> None:
-        """Allow any number of texts, since nothing is stored."""
-
-    def add(self, texts: Sequence[str], encoded: Vectors) -> None:
-        """Add the vectors of texts to the sum."""
-        self.total += encoded[0][self.kinds[0]][0].sum(0, dtype=np.float64)
-
-
 def center(
     reader: Reader, candidates: StoredCandidates, readout: Readout, layer: int, sample: Sample, count: int,
     bar: Progress, scratch: Path | None = None, asked: str | None = None,
@@ -132,22 +102,23 @@ def center(
     mean = candidates.mean(readout, layer)
     if count <= judged:
         return Fitted.of(sample, judged, Head(mean))
-    one = _SumPass(reader, readout.template, readout.kinds[0], layer)
-    saved = _Saved(
-        scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{asked or count}|{judged}", count
-    )
-    done = saved.load(one)
+    about = f"{sample.facts['fingerprint']}|{readout}|{layer}|{asked or count}|{judged}"
+    saved = _Saved(scratch, about, count, reader.model.width)
+    done = saved.load()
     count = saved.count
+    reading = readout.kinds[0]
+    request = reader.request(readout.template, [reading], layer)
     bar.begin("centering|texts", count - judged, done)
     texts = islice(sample.rest(count), done, count - judged)
     for block in _blocks(texts, _BLOCK if reader.recipe is None else _REMOTE_BLOCK):
-        if reader.recipe is not None and reader.engine is not None:
-            encode_by_workers(reader.engine, reader.recipe, [(one, block)], bar.advance)
-        else:
-            one.run(block, bar.advance)
+        chunks = encode_chunks(
+            reader.model, [(request, block)], reader.engine, reader.recipe, bar.advance
+        )
+        for _, _, encoded in chunks:
+            saved.total += encoded.vectors[reading][0].sum(0, dtype=np.float64)
         done += len(block)
-        saved.save(one, done)
-    return Fitted.of(sample, judged + done, Head((one.total + judged * mean) / (judged + done)))
+        saved.save(done)
+    return Fitted.of(sample, judged + done, Head((saved.total + judged * mean) / (judged + done)))
 
 
 @dataclass(frozen=True)
@@ -214,33 +185,28 @@ def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
 class _Saved:
     """Sums on the disk, for a run that is stopped."""
 
-    def __init__(self, path: Path | None, what: str, count: int) -> None:
+    def __init__(self, path: Path | None, about: str, count: int, width: int) -> None:
+        self.path = path
+        self.key = np.frombuffer(hashlib.sha256(about.encode()).digest(), dtype=np.uint8)
         self.count = count
-        self.path, self.key = (
-            path,
-            np.frombuffer(hashlib.sha256(what.encode()).digest(), dtype=np.uint8),
-        )
+        self.total = np.zeros(width)
         self.last = time.monotonic()
 
-    def load(self, one: _SumPass) -> int:
-        """Put the saved sum into the pass; returns how many texts it is over. `count` is then what
-        the stopped run wanted."""
-        found = (
-            None if self.path is None else checked.read_or_discard(self.path, checked.read_arrays)
-        )
-        if found is None or not np.array_equal(found["key"], self.key):
+    def load(self) -> int:
+        """Take up the saved sum, if there is one; return how many texts it is over. `count` is then
+        what the stopped run aimed for."""
+        if self.path is None:
             return 0
-        self.count, one.total = int(found["count"]), found["total"]
-        return int(found["done"])
+        saved = checked.read_or_discard(self.path, checked.read_arrays)
+        if saved is None or not np.array_equal(saved["key"], self.key):
+            return 0
+        self.count = int(saved["count"])
+        self.total = saved["total"]
+        return int(saved["done"])
 
-    def save(self, one: _SumPass, done: int) -> None:
+    def save(self, done: int) -> None:
         """Save the sum, unless that was done a moment ago."""
         if self.path is not None and time.monotonic() - self.last >= _SAVE_EVERY:
-            sums: dict[str, np.ndarray] = {
-                "key": self.key,
-                "total": one.total,
-                "done": np.array(done),
-                "count": np.array(self.count),
-            }
-            checked.write_arrays(self.path, sums)
+            numbers = {"key": self.key, "total": self.total, "done": done, "count": self.count}
+            checked.write_arrays(self.path, numbers)
             self.last = time.monotonic()

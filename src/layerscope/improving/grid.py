@@ -12,10 +12,10 @@ from layerscope.core.readout import HEAD, Readout, kinds_of
 from layerscope.core.sites import site_of
 from layerscope.core.templates import get_template, names_of
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.encode import readout_vectors
 from layerscope.improving.heads import Heads
 from layerscope.selection.judges.base import TEXTS
-from layerscope.store.embeddings import Space, text_key
+from layerscope.vectors import VectorSpace, text_key
+from layerscope.vectors.encode import read_readout
 
 
 def offered(templates: Sequence[str] | None, labels: bool = False) -> list[str]:
@@ -84,7 +84,7 @@ class StoredCandidates:
     fitted on them.
     """
 
-    spaces: Mapping[str, Space]
+    spaces: Mapping[str, VectorSpace]
     readouts: Sequence[Readout]
     layers: Sequence[int]
     views: Mapping[str, Sequence[str]]
@@ -152,6 +152,6 @@ class StoredCandidates:
                 del self._last[next(iter(self._last))]
             space, keys = self.spaces[readout.template], self._keys[view]
             self._last[key] = np.stack(
-                [readout_vectors(space, keys, readout, site_of(layer)) for layer in self.layers]
+                [read_readout(space, keys, readout, site_of(layer)) for layer in self.layers]
             )
         return self._last[key]

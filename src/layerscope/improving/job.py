@@ -94,8 +94,8 @@ from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import EmbeddingStore
 from layerscope.store.folder import config_key
+from layerscope.vectors import VectorStore
 from layerscope.version import VERSION
 
 
@@ -263,7 +263,7 @@ def improve(
                 f"keep= is for sentence encoders given by name, and {loaded.name} is none. Give "
                 "budget= for a lighter model."
             )
-        held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
+        held = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)
         running: dict[str, Any] = {"engine": command.engine, "recipe": command.recipe}
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         judged_by = judge if isinstance(judge, str) else judge.name

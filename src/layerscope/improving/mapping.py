@@ -16,7 +16,7 @@ from layerscope.improving.sample import Sample
 from layerscope.maps import MOST, LayerMap, make_map
 from layerscope.maps.layer_map import Vectors
 from layerscope.models import LoadedModel
-from layerscope.store.embeddings import text_key
+from layerscope.vectors import text_key
 
 TODAY, BETTER = "today", "better"
 

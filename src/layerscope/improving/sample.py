@@ -21,16 +21,11 @@ from layerscope.data.sampling import distinct_texts, draw_texts
 from layerscope.engines import Engine
 from layerscope.engines.base import ModelRecipe
 from layerscope.errors import DataError, LayerscopeError, NonFiniteStatesError
-from layerscope.evaluation.encode import (
-    EncodePass,
-    TextEncoder,
-    encode_by_workers,
-    open_space,
-    readout_vectors,
-)
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+from layerscope.vectors import VectorSpace, VectorStore, text_key
+from layerscope.vectors.encode import encode, find_missing, read_readout
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 
 LEAST_TEXTS = 20
 MORE = 5
@@ -112,133 +107,152 @@ class Reader:
     there are not read again."""
 
     def __init__(
-        self, model: LoadedModel, store: EmbeddingStore, max_length: int, *, batch_size: int | None = None,
-        engine: Engine | None = None, recipe: ModelRecipe | None = None,
-    ) -> None:  # fmt: skip
-        self.model, self.store, self.batch_size = model, store, batch_size
-        self.max_length = (
-            max_length if model.max_length is None else min(max_length, model.max_length)
-        )
-        self.engine, self.recipe = engine, recipe
+        self,
+        model: LoadedModel,
+        store: VectorStore,
+        max_length: int,
+        *,
+        batch_size: int | None = None,
+        engine: Engine | None = None,
+        recipe: ModelRecipe | None = None,
+    ) -> None:
+        self.model = model
+        self.store = store
+        self.batch_size = batch_size
+        self.max_length = min(max_length, model.max_length or max_length)
+        self.engine = engine
+        self.recipe = recipe
         self.sites: list[Site] = expand_sites(None, model.anatomy)
-        self.spaces: dict[str, Space] = {}
+        self.spaces: dict[str, VectorSpace] = {}
 
     @property
     def layers(self) -> list[int]:
         """All layers, the embeddings (0) first."""
         return [int(site.layer) for site in self.sites if site.layer is not None]
 
+    def request(
+        self, template: str, readings: Sequence[str], layer: int | None = None
+    ) -> EncodeRequest:
+        """Return the request for readings under a template, at one layer or all."""
+        sites = tuple(site for site in self.sites if layer is None or site.layer == layer)
+        return EncodeRequest(
+            get_template(template), sites, tuple(readings), self.max_length, self.batch_size
+        )
+
     def read(
         self, wanted: Mapping[str, Sequence[str]], texts: Sequence[str], bar: Progress, label: str
     ) -> int:
-        """Read texts under templates, storing the kinds named for each; returns how many were not
-        there yet."""
-        passes = [self._pass(name, kinds) for name, kinds in wanted.items()]
-        todo = [(one, one.missing(texts)) for one in passes]
-        return self._run(todo, len(set(texts)) * len(passes), bar, f"{label}|readings")
+        """Encode texts under templates, for the readings named for each; return how many were
+        missing."""
+        requests = [self.request(name, readings) for name, readings in wanted.items()]
+        return self._encode(requests, texts, bar, f"{label}|readings")
 
-    def _run(
-        self, todo: Sequence[tuple[EncodePass, list[str]]], total: int, bar: Progress, label: str
+    def _encode(
+        self, requests: Sequence[EncodeRequest], texts: Sequence[str], bar: Progress, label: str
     ) -> int:
-        missing = sum(len(some) for _, some in todo)
-        bar.begin(label, total, total - missing)
-        if self.recipe is not None and self.engine is not None:
-            encode_by_workers(self.engine, self.recipe, list(todo), bar.advance)
-        else:
-            for one, some in todo:
-                one.run(some, bar.advance)
-        return missing
+        missing = find_missing(self.model, self.store, requests, texts)
+        for part in missing:
+            self.spaces[part.request.template.name] = part.space
+        count = sum(len(part.texts) for part in missing)
+        total = len(set(texts)) * len(requests)
+        bar.begin(label, total, total - count)
+        encode(self.model, missing, engine=self.engine, recipe=self.recipe, advance=bar.advance)
+        return count
 
     def vectors_at(
         self, readout: Readout, layer: int, texts: Sequence[str], bar: Progress, label: str
     ) -> np.ndarray:
-        """The vectors (texts, D) of one layer, not centered; only the blocks below it are run."""
-        one = self._pass(readout.template, readout.kinds, layer)
-        self._run([(one, one.missing(texts))], len(set(texts)), bar, f"{label}|texts")
-        return readout_vectors(
-            one.space,
+        """Return the vectors (texts, D) of one layer, not centered; only the blocks below it are
+        run."""
+        request = self.request(readout.template, readout.kinds, layer)
+        self._encode([request], texts, bar, f"{label}|texts")
+        return read_readout(
+            self.spaces[readout.template],
             [text_key(text) for text in texts],
             replace(readout, centering="none"),
             site_of(layer),
         )
 
-    def _pass(self, name: str, kinds: Sequence[str], layer: int | None = None) -> EncodePass:
-        template = get_template(name)
-        self.spaces[name] = open_space(self.store, self.model, template, self.max_length)
-        sites = [site for site in self.sites if layer is None or site.layer == layer]
-        encoder = TextEncoder(self.model, template, sites, kinds, self.max_length, self.batch_size)
-        return EncodePass(encoder, self.spaces[name])
+    def encoder(self, template: str, readings: Sequence[str] = ()) -> TextEncoder:
+        """Return what encodes texts under a template without the store."""
+        return TextEncoder(self.model, self.request(template, readings))
 
     def tokens(self, names: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """The mean tokens per text under each template."""
+        """Return the mean tokens per text under each template."""
         return {
-            name: float(np.mean([len(e.ids) for e in self._encoder(name, []).read(texts)]))
+            name: float(np.mean([len(text.ids) for text in self.encoder(name).tokenize(texts)]))
             for name in names
         }
 
     def computed_tokens(
         self, wanted: Mapping[str, Sequence[str]], texts: Sequence[str]
     ) -> dict[str, float]:
-        """The same less those that all texts begin with, which are read once; `wanted` names the
-        kinds to store."""
-        encoders = {name: self._encoder(name, kinds) for name, kinds in wanted.items()}
-        return {name: one.computed(one.read(texts)) / len(texts) for name, one in encoders.items()}
-
-    def _encoder(self, name: str, kinds: Sequence[str]) -> TextEncoder:
-        return TextEncoder(
-            self.model, get_template(name), self.sites, kinds, self.max_length, self.batch_size
-        )
+        """Return the same less those that all texts begin with, which are read once; `wanted`
+        names the readings to store."""
+        encoders = {name: self.encoder(name, readings) for name, readings in wanted.items()}
+        return {
+            name: encoder.computed_tokens(encoder.tokenize(texts)) / len(texts)
+            for name, encoder in encoders.items()
+        }
 
     def check_differ(self, texts: Sequence[str]) -> None:
         """Refuse texts that are the same once they are cut: no readout could tell them apart."""
-        encoder = self._encoder("plain", [])
-        distinct = len({tuple(one.ids) for one in encoder.read(texts)})
+        tokenized = self.encoder("plain").tokenize(texts)
+        distinct = len({tuple(text.ids) for text in tokenized})
         if distinct < LEAST_TEXTS:
             raise DataError(
-                f"of {len(texts)} texts only {distinct} differ once they are cut to {self.max_length} tokens; at least "
-                f"{LEAST_TEXTS} are needed to see which are neighbors. Raise max_length=, or give texts that begin differently."
+                f"of {len(texts)} texts only {distinct} differ once they are cut to "
+                f"{self.max_length} tokens; at least {LEAST_TEXTS} are needed to see which are "
+                "neighbors. Raise max_length=, or give texts that begin differently."
             )
 
     def seconds_per_token(self, name: str, texts: Sequence[str]) -> float:
-        """How fast the model reads under a template, here and now, from a short trial."""
-        encoder = self._encoder(name, ["last/raw"])
-        encoded = encoder.read(sorted(texts, key=len)[len(texts) // 2 :][:_TRIAL])
-        encoder.run(encoded[:1], lambda n: None)  # the first batch pays for what is done once
+        """Return how fast the model reads under a template, here and now, from a short trial."""
+        encoder = self.encoder(name, ["last/raw"])
+        tokenized = encoder.tokenize(sorted(texts, key=len)[len(texts) // 2 :][:_TRIAL])
+        encoder.run(tokenized[:1])  # the first batch pays for what is done once
         start = time.perf_counter()
-        encoder.run(encoded, lambda n: None)
-        return (time.perf_counter() - start) / encoder.computed(encoded)
+        encoder.run(tokenized)
+        return (time.perf_counter() - start) / encoder.computed_tokens(tokenized)
 
     def truncated(self, name: str, texts: Sequence[str]) -> int:
-        """How many texts were cut under a template."""
-        return int(
-            self.spaces[name].read_numbers([text_key(text) for text in texts], "truncated").sum()
-        )
+        """Return how many texts were cut under a template."""
+        keys = [text_key(text) for text in texts]
+        return int(self.spaces[name].read_numbers(keys, "truncated").sum())
 
 
 def encoder_vectors(
-    judge: LoadedModel, store: EmbeddingStore, texts: Sequence[str], readout: Readout, bar: Progress
+    judge: LoadedModel, store: VectorStore, texts: Sequence[str], readout: Readout, bar: Progress
 ) -> np.ndarray:
-    """The vectors (texts, D) of an encoder at its last layer."""
-    last = [site for site in expand_sites(None, judge.anatomy) if site.layer == judge.n_blocks]
-    template, length = get_template(readout.template), min(256, judge.max_length or 256)
-    space = open_space(store, judge, template, length)
-    one = EncodePass(TextEncoder(judge, template, last, readout.kinds, length), space)
-    missing = one.missing(texts)
-    bar.begin(f"{judge.name}, the judge|texts", len(set(texts)), len(set(texts)) - len(missing))
-    other = "Give another sentence encoder (judge=), or judge without one: judge='none'."
+    """Return the vectors (texts, D) of an encoder at its last layer."""
+    request = last_layer(judge, readout)
+    [missing] = find_missing(judge, store, [request], texts)
+    total = len(set(texts))
+    bar.begin(f"{judge.name}, the judge|texts", total, total - len(missing.texts))
+    advice = "Give another sentence encoder (judge=), or judge without one: judge='none'."
     try:
-        one.run(missing, bar.advance)
+        encode(judge, [missing], advance=bar.advance)
     except NonFiniteStatesError as error:
-        told = str(error).partition(" for ")[0]
+        problem = str(error).partition(" for ")[0]
         raise LayerscopeError(
-            f"the judge {judge.name} cannot be asked: {told}. Its weights may be damaged. {other}"
+            f"the judge {judge.name} cannot be asked: {problem}. Its weights may be damaged. "
+            f"{advice}"
         ) from error
-    vectors = readout_vectors(space, [text_key(text) for text in texts], readout, last[0].name)
+    keys = [text_key(text) for text in texts]
+    vectors = read_readout(missing.space, keys, readout, request.site_names[0])
     if np.ptp(vectors, axis=0).max() <= 1e-6 * np.abs(vectors).max():
         raise LayerscopeError(
-            f"the judge {judge.name} cannot be asked: it gives all texts the same vector. {other}"
+            f"the judge {judge.name} cannot be asked: it gives all texts the same vector. {advice}"
         )
     return vectors
+
+
+def last_layer(model: LoadedModel, readout: Readout) -> EncodeRequest:
+    """Return the request for a model's own last layer, of at most 256 tokens."""
+    sites = expand_sites(None, model.anatomy)
+    last = tuple(site for site in sites if site.layer == model.n_blocks)
+    template = get_template(readout.template)
+    return EncodeRequest(template, last, readout.kinds, min(256, model.max_length or 256))
 
 
 def unknown_share(judge: LoadedModel, texts: Sequence[str]) -> float:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from layerscope.capture import expand_sites
 from layerscope.core.readout import Readout
-from layerscope.core.templates import get_template
-from layerscope.evaluation.encode import TextEncoder
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.judging import Panel
+from layerscope.improving.sample import last_layer
 from layerscope.models import LoadedModel
+from layerscope.vectors.encoder import TextEncoder
 
 _ROUNDS = 2
 _TIMED = 12  # texts on which speeds are compared
@@ -61,8 +60,5 @@ def encoder_seconds(panel: Panel, texts: Sequence[str]) -> float:
 
 
 def encoder_of(model: LoadedModel, readout: Readout) -> Callable[[Sequence[str]], Any]:
-    """A model's own last layer as something that encodes."""
-    last = [site for site in expand_sites(None, model.anatomy) if site.layer == model.n_blocks]
-    template, length = get_template(readout.template), min(256, model.max_length or 256)
-    encoder = TextEncoder(model, template, last, readout.kinds, length)
-    return lambda texts: encoder.run(encoder.read(texts), lambda n: None)
+    """Return a function that encodes texts by a model's own last layer."""
+    return TextEncoder(model, last_layer(model, readout)).encode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from layerscope.maps.groups import clusters, group_names
 from layerscope.maps.layout import LEAST, MOST, Layout, lay_out
 from layerscope.store import RunFolder, checked
 
-FILE = "map.npz"
+FILE = f"map{checked.ARRAYS}"
 STEPS = 4095
 """Points are kept on a grid of so many steps a side."""
 _MOST_LETTERS = 2000  # of a text that are kept
@@ -149,11 +148,8 @@ class LayerMap:
             arrays |= {
                 f"{name}{i}": getattr(r.layout, name) for name in ("trust", "kept", "changed")
             }
-        packed = io.BytesIO()
-        np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
-        folder.write_file(
-            FILE, lambda stream: stream.write(checked.with_trailer(packed.getvalue()))
-        )
+        content = checked.array_bytes(arrays)
+        folder.write_file(FILE, lambda stream: stream.write(content))
 
 
 def on_grid(points: np.ndarray) -> tuple[np.ndarray, float]:

@@ -234,7 +234,7 @@ class ProbeJob:
             labels = torch.from_numpy(self.examples.labels[self.used]).to(self.model.device)
             answers: dict[str, Predictions] = {}
             for kind in self.kinds:
-                done = None if scratch is None else scratch / f"{kind}.answers.npz"
+                done = None if scratch is None else scratch / f"{kind}.answers{checked.ARRAYS}"
                 answers[kind] = _finished(done) or self._fit(
                     kind, states[pooling_of(kind)], labels, split, bar, scratch
                 )
@@ -271,7 +271,7 @@ class ProbeJob:
             range(len(self.sites)),
             len(self.examples.classes),
             self.recipe,
-            None if scratch is None else scratch / f"{kind}.training.npz",
+            None if scratch is None else scratch / f"{kind}.training{checked.ARRAYS}",
             lambda phase: bar.advance(1),
         )
 

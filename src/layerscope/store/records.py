@@ -66,7 +66,8 @@ def check_files(folder: Path) -> Iterator[tuple[Path, str]]:
             yield path, "it is missing"
         else:
             yield path, "" if sha256_of(path) == digest else "its checksum does not match"
-    for path in sorted({*folder.rglob("*.json"), *folder.rglob("*.np[yz]")} - {*recorded}):
+    checkable = {*folder.rglob("*.json"), *folder.rglob(f"*{checked.ARRAYS}")}
+    for path in sorted(checkable - {*recorded}):
         if path.name in (MANIFEST, MARKER) or (path.is_file() and checked.has_checksum(path)):
             try:
                 checked.check(path)

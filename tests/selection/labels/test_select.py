@@ -9,13 +9,13 @@ import pytest
 from layerscope.core.readout import Readout, all_readouts
 from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
-from layerscope.evaluation.encode import open_space
 from layerscope.models import LoadedModel
 from layerscope.profiling import profile
 from layerscope.selection.choice import KEYS, Choice
 from layerscope.selection.labels import select_with_labels
 from layerscope.selection.labels.source import prepare
-from layerscope.store.embeddings import EmbeddingStore, text_key
+from layerscope.vectors import Shard, VectorStore, text_key
+from layerscope.vectors.encode import open_space
 from tests.evaluation.support import watch
 from tests.selection.labels.support import write_csv
 from tests.tiny import tiny_model
@@ -48,13 +48,9 @@ def plant(model: LoadedModel, store: Path, texts: list[str], labels: list[int], 
         kind: rng.normal(size=(4, len(texts), model.width)).astype(np.float32) for kind in kinds
     }
     vectors["mean/raw"][sites.index(site), np.arange(len(texts)), labels] += 6
-    space = open_space(EmbeddingStore(store, None), model, get_template("plain"), 128)
-    space.add(
-        [text_key(text) for text in texts],
-        vectors,
-        sites,
-        {"truncated": np.zeros(len(texts), dtype=bool)},
-    )
+    space = open_space(VectorStore(store, None), model, get_template("plain"), 128)
+    keys = [text_key(text) for text in texts]
+    space.add(Shard(keys, sites, vectors, {"truncated": np.zeros(len(texts), dtype=bool)}))
 
 
 @pytest.fixture(scope="module")

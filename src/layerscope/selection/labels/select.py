@@ -24,7 +24,7 @@ from layerscope.selection.labels.source import (
     encode_texts,
     open_source,
 )
-from layerscope.store.embeddings import EmbeddingStore
+from layerscope.vectors import VectorStore
 
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
 _SCORES = {
@@ -144,7 +144,7 @@ def select_with_labels(
     labeled = read_labels(labels)
     opened = open_source(model, max_length, offline)
     chosen_layers, texts = opened.layers(layers), labeled.texts
-    embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
+    embeddings = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)
     grid = opened.readouts(readouts)
     sites = [
         site for site in expand_sites(None, opened.model.anatomy) if site.layer in chosen_layers

@@ -17,12 +17,12 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout, all_readouts, parse_readouts
 from layerscope.core.sites import pick_layers
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
-from layerscope.evaluation.encode import open_passes, readout_vectors
 from layerscope.models import LoadedModel, load
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 from layerscope.store.folder import MANIFEST
+from layerscope.vectors import VectorSpace, VectorStore, text_key
+from layerscope.vectors.encode import encode, find_missing, make_requests, read_readout
 
 
 def encode_texts(
@@ -30,23 +30,24 @@ def encode_texts(
     texts: Sequence[str],
     readouts: Sequence[Readout],
     sites: Sequence[Site],
-    store: EmbeddingStore,
+    store: VectorStore,
     max_length: int,
     bar: Progress,
     batch_size: int | None = None,
-) -> tuple[dict[str, Space], dict[str, Any]]:
+) -> tuple[dict[str, VectorSpace], dict[str, Any]]:
     """One pass per template over the texts that the store lacks; the spaces by template, and what
     was done."""
-    passes = open_passes(model, readouts, sites, store, max_length, texts, batch_size)
-    todo = sum(len(missing) for _, missing in passes)
-    bar.begin(f"{model.name}|texts", len(texts) * len(passes), len(texts) * len(passes) - todo)
-    for one, missing in passes:
-        one.run(missing, bar.advance)
-    spaces = {one.template.name: one.space for one, _ in passes}
+    requests = make_requests(readouts, sites, max_length, batch_size)
+    missing = find_missing(model, store, requests, texts)
+    todo = sum(len(part.texts) for part in missing)
+    total = len(texts) * len(missing)
+    bar.begin(f"{model.name}|texts", total, total - todo)
+    encode(model, missing, advance=bar.advance)
+    spaces = {part.request.template.name: part.space for part in missing}
     return spaces, {"texts": len(texts), "encoded": todo, "truncated": truncated(spaces, texts)}
 
 
-def truncated(spaces: dict[str, Space], texts: Sequence[str]) -> dict[str, int]:
+def truncated(spaces: dict[str, VectorSpace], texts: Sequence[str]) -> dict[str, int]:
     """How many texts were cut, by template."""
     keys = [text_key(text) for text in texts]
     return {
@@ -59,7 +60,7 @@ class LabeledVectors:
     """Vectors of texts under any readout: centered on these very texts where the readout says so,
     of length 1 where asked."""
 
-    spaces: dict[str, Space]
+    spaces: dict[str, VectorSpace]
     texts: Sequence[str]
     sites: Sequence[str]
     unit: bool = False
@@ -70,7 +71,7 @@ class LabeledVectors:
     def __call__(self, readout: Readout) -> np.ndarray:
         """(sites, texts, D); NaN at a site where every text has the same vector."""
         space = self.spaces[readout.template]
-        whole = np.stack([readout_vectors(space, self._keys, readout, site) for site in self.sites])
+        whole = np.stack([read_readout(space, self._keys, readout, site) for site in self.sites])
         return prepare(whole, readout.centering == "corpus", self.unit)
 
 

@@ -31,7 +31,6 @@ from layerscope.evaluation.scoring import (
     job_vectors,
     quiet_mteb,
     read_result,
-    see_new,
     task_keys,
     task_rows,
     undefined,
@@ -127,7 +126,6 @@ class DeviceScoring:
         rows = len(task_keys(self.context, spec))
         size = 4 * self.context.width * rows
         step = max(1, self.room() // size)
-        see_new(self.context)
         # a result is synced to disk: one after the other they would wait
         with (
             ThreadPoolExecutor(self.readers(size)) as readers,

@@ -281,7 +281,7 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
     for (condition, level), ids in passes.items():
         measure = partial(measure_prompts, model, sites, ids, request.final_norm, special, bar)
         values[condition, level] = kept_arrays(
-            request.work / f"{condition}-{level:g}.npz", measure, bar, len(prompts)
+            request.work / f"{condition}-{level:g}.safetensors", measure, bar, len(prompts)
         )
     return MeasuredPrompts(
         sites, {key: values[name] for key, name in names_of.items()}, values[PLAIN], warnings

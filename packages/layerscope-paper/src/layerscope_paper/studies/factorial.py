@@ -32,12 +32,12 @@ from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target
 from layerscope.core.statistics import Interval
 from layerscope.core.templates import get_template
 from layerscope.errors import DataError, InvalidValueError
-from layerscope.evaluation.encode import TextEncoder
 from layerscope.evaluation.scoring import encoded_texts, quiet_mteb, require_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, escape_math
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, legend_below
 from layerscope_paper.studies.shared.models import (
@@ -113,7 +113,7 @@ class Factorial(Study):
             identities[spec.label] = model.identity
             bar.begin(f"{spec.label}: every layer, {len(READOUTS)} readouts|tasks", len(tasks))
             for name, task, texts, fit in tasks:
-                file = request.work / f"{folder_name(spec.label)}-{folder_name(name)}.npz"
+                file = request.work / f"{folder_name(spec.label)}-{folder_name(name)}.safetensors"
                 found = kept_arrays(file, partial(_measure, request, model, task, texts, fit))[
                     "scores"
                 ]
@@ -265,8 +265,8 @@ def read_vectors(
     sites = expand_sites(None, model.anatomy)
     found: dict[str, np.ndarray] = {}
     for name, kinds in {**_KINDS, template: ("last/applied",)}.items():
-        encoder = TextEncoder(model, get_template(name), sites, kinds, max_length, batch_size)
-        rows, _ = encoder.run(encoder.read(texts), lambda n: None)
+        request = EncodeRequest(get_template(name), tuple(sites), kinds, max_length, batch_size)
+        rows = TextEncoder(model, request).encode(texts).vectors
         called = {"plain": ("mean", "weighted", "last"), "echo": ("echo",)}.get(name, ("prompt",))
         found |= {readout: rows[kind] for readout, kind in zip(called, kinds, strict=True)}
     return found

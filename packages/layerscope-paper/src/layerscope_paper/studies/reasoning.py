@@ -51,6 +51,7 @@ from layerscope_paper.studies.shared.models import (
     Request,
     Spec,
     folder_name,
+    kept_arrays,
     read_prompts,
     read_specs,
 )
@@ -213,11 +214,13 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     bar.begin(f"{spec.label}|prompts", len(prompts))
     for i, ids in enumerate(prompts):
         if len(ids) >= _FEWEST_TOKENS:
-            file = folder / f"{i:06d}.npy"
-            block = checked.read_or_discard(file, checked.read_array)
-            if block is None:
-                block = _prompt(model, sites, ids, positions[positions <= len(ids)], request)
-                checked.write_array(file, block)
+            file = folder / f"{i:06d}{checked.ARRAYS}"
+            shown = positions[positions <= len(ids)]
+
+            def measure(ids: list[int] = ids, shown: np.ndarray = shown) -> dict[str, np.ndarray]:
+                return {"block": _prompt(model, sites, ids, shown, request)}
+
+            block = kept_arrays(file, measure)["block"]
             for k, sink in enumerate(SINKS):
                 values[sink][i, :, : block.shape[2]] = block[k]
         bar.advance(1)
@@ -248,11 +251,13 @@ def _with_traces(
     bar.begin(f"{model.name} writes|prompts", len(prompts))
     out = []
     for i, ids in enumerate(prompts):
-        file = folder / f"{i:06d}.trace.npy"
-        trace = checked.read_or_discard(file, checked.read_array)
-        if trace is None:
-            trace = np.array(write_on(model, head, ids, count) if ids else [], dtype=np.int64)
-            checked.write_array(file, trace)
+        file = folder / f"{i:06d}.trace{checked.ARRAYS}"
+
+        def measure(ids: list[int] = ids) -> dict[str, np.ndarray]:
+            written = write_on(model, head, ids, count) if ids else []
+            return {"trace": np.array(written, dtype=np.int64)}
+
+        trace = kept_arrays(file, measure)["trace"]
         out.append([*ids, *trace.tolist()])
         bar.advance(1)
     return out

@@ -129,7 +129,7 @@ class Sublayers(Study):
             if len(row)
         ]
         ranks = kept_arrays(
-            request.work / "prompt-ranks.npz",
+            request.work / "prompt-ranks.safetensors",
             lambda: prompt_ranks(model, sites, ids, request.final_norm, bar),
         )
         values |= {("prompt_effective_rank", sink): ranks[sink] for sink in SINKS}

@@ -25,7 +25,7 @@ def vectors_of(
         ids = model.tokenize(list(texts), most_tokens(request, model)).ids
         return reduce_prompts(model, ids, request.final_norm, bar, "vectors", *more)
 
-    return kept_arrays(request.work / f"{name}.npz", measure, bar, len(texts))
+    return kept_arrays(request.work / f"{name}.safetensors", measure, bar, len(texts))
 
 
 def reciprocal_ranks(changed: np.ndarray, whole: np.ndarray, texts: Sequence[str]) -> np.ndarray:

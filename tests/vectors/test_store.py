@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.store.chunks import DATA, INDEX
-from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
-from layerscope.store.space import space_key
+from layerscope.store.checked import ARRAYS
+from layerscope.vectors import MissingVectorsError, Shard, VectorSpace, VectorStore, text_key
+from layerscope.vectors.store import DESCRIPTION, space_key
 from tests.forking import run_python
 
 SITES = ["embeddings", "block.0", "block.1"]
@@ -51,10 +51,20 @@ def vectors_of(
     return out
 
 
+def stored(
+    space: VectorSpace,
+    keys: Sequence[bytes],
+    kinds: Sequence[str],
+    sites: Sequence[str],
+    numbers: Sequence[str] = (),
+) -> np.ndarray:
+    return ~space.missing(keys, kinds, sites, numbers)
+
+
 def fill(
-    space: Space, texts: Sequence[object], sites: Sequence[str] = SITES, kind: str = KIND
+    space: VectorSpace, texts: Sequence[object], sites: Sequence[str] = SITES, kind: str = KIND
 ) -> None:
-    space.add(keys_of(texts), {kind: vectors_of(texts, sites, kind=kind)}, sites)
+    space.add(Shard(keys_of(texts), sites, {kind: vectors_of(texts, sites, kind=kind)}))
 
 
 def files_size(folder: Path) -> int:
@@ -62,17 +72,19 @@ def files_size(folder: Path) -> int:
 
 
 def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     texts = ["a", "b", "", "naïve 🙂", "lone \ud800 surrogate"]
     last = vectors_of(texts, kind="last", width=7)
     tokens, sink = np.arange(5), np.arange(15, dtype=np.int16).reshape(3, 5)
     space.add(
-        keys_of(texts),
-        {KIND: vectors_of(texts), "last/raw": last},
-        SITES,
-        {"tokens": tokens, "sink": sink},
+        Shard(
+            keys_of(texts),
+            SITES,
+            {KIND: vectors_of(texts), "last/raw": last},
+            {"tokens": tokens, "sink": sink},
+        )
     )
-    for held in (space, EmbeddingStore(tmp_path).space(HERE)):
+    for held in (space, VectorStore(tmp_path).space(HERE)):
         assert held.texts == 5
         for i, site in enumerate(SITES):
             assert np.array_equal(held.read(keys_of(texts), KIND, site), vectors_of(texts)[i])
@@ -80,24 +92,23 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
             assert np.array_equal(held.read_numbers(keys_of(texts), "sink", site), sink[i])
         assert np.array_equal(held.read_numbers(keys_of(texts), "tokens"), tokens)
         assert held.read_numbers(keys_of(texts), "sink", SITES[0]).dtype == np.int16
-        assert held.has(keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens"]).tolist() == [
-            True
-        ] * 5 + [False]
-        assert not held.has(keys_of(texts), [KIND], SITES, ["other"]).any()
+        assert stored(
+            held, keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens"]
+        ).tolist() == [True] * 5 + [False]
+        assert not stored(held, keys_of(texts), [KIND], SITES, ["other"]).any()
         assert held.read([], KIND, SITES[0]).shape[0] == 0
-        assert held.has([], [KIND], SITES).shape == (0,)
+        assert stored(held, [], [KIND], SITES).shape == (0,)
 
 
-def test_in_a_chunk_one_sites_rows_lie_together(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
-    transposed = np.asfortranarray(vectors_of("abc"))
-    space.add(keys_of("abc"), {KIND: transposed}, SITES)
-    (file,) = space.folder.glob(f"*{DATA}")
-    assert file.read_bytes() == transposed.tobytes("C")
+def test_vectors_in_another_layout_are_the_same(tmp_path: Path) -> None:
+    space = VectorStore(tmp_path).space(HERE)
+    space.add(Shard(keys_of("abc"), SITES, {KIND: np.asfortranarray(vectors_of("abc"))}))
+    for i, site in enumerate(SITES):
+        assert np.array_equal(space.read(keys_of("abc"), KIND, site), vectors_of("abc")[i])
 
 
 def test_any_order_repeats_and_many_chunks(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     for start in range(0, 60, 4):
         fill(space, range(start, start + 4))
     fill(space, range(10, 20))  # again: harmless
@@ -105,34 +116,34 @@ def test_any_order_repeats_and_many_chunks(tmp_path: Path) -> None:
     asked = np.random.default_rng(0).integers(0, 60, 200).tolist()
     assert np.array_equal(space.read(keys_of(asked), KIND, "block.1"), vectors_of(asked)[2])
     assert np.array_equal(
-        EmbeddingStore(tmp_path).space(HERE).read(keys_of(asked), KIND, "block.0"),
+        VectorStore(tmp_path).space(HERE).read(keys_of(asked), KIND, "block.0"),
         vectors_of(asked)[1],
     )
 
 
 def test_what_is_missing_is_known_per_kind_and_site(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     fill(space, "ab", SITES[:2])
     fill(space, "bc", SITES[2:])
     fill(space, "b", SITES, kind="last")
     asked = keys_of("abcd")
-    assert space.has(asked, [KIND], SITES[:1]).tolist() == [True, True, False, False]
-    assert space.has(asked, [KIND], SITES[2:]).tolist() == [False, True, True, False]
-    assert space.has(asked, [KIND], SITES).tolist() == [
+    assert stored(space, asked, [KIND], SITES[:1]).tolist() == [True, True, False, False]
+    assert stored(space, asked, [KIND], SITES[2:]).tolist() == [False, True, True, False]
+    assert stored(space, asked, [KIND], SITES).tolist() == [
         False,
         True,
         False,
         False,
     ]  # b: from two chunks together
-    assert space.has(asked, [KIND, "last"], SITES).tolist() == [False, True, False, False]
-    assert space.has(asked, ["max"], SITES).tolist() == [False] * 4
+    assert stored(space, asked, [KIND, "last"], SITES).tolist() == [False, True, False, False]
+    assert stored(space, asked, ["max"], SITES).tolist() == [False] * 4
     assert np.array_equal(space.read(keys_of("b"), KIND, SITES[2]), vectors_of("b")[2])
     with pytest.raises(
-        MissingVectorsError, match=r"no vector 'mean/applied/keep' at 'block.1' for 2 of 4 texts"
+        MissingVectorsError, match=r"no 'vectors/mean/applied/keep' at 'block.1' for 2 of 4 texts"
     ) as caught:
         space.read(asked, KIND, SITES[2])
     assert isinstance(caught.value, LayerscopeError)
-    with pytest.raises(MissingVectorsError, match="number 'tokens'"):
+    with pytest.raises(MissingVectorsError, match="'numbers/tokens'"):
         space.read_numbers(asked, "tokens")
 
 
@@ -168,7 +179,7 @@ def _json(value: object) -> str:
 
 
 def test_descriptions_that_json_would_confuse_are_told_apart(tmp_path: Path) -> None:
-    store = EmbeddingStore(tmp_path)
+    store = VectorStore(tmp_path)
     for a, b in [
         ({"x": 1}, {"x": True}),
         ({"x": 1}, {"x": 1.0}),
@@ -178,7 +189,7 @@ def test_descriptions_that_json_would_confuse_are_told_apart(tmp_path: Path) -> 
         assert store.space(a).key != store.space(b).key
     assert space_key({"x": "\ud83d\ude42"}) != space_key({"x": "🙂"})
     odd = store.space({"x": "\ud83d"})
-    assert EmbeddingStore(tmp_path).space({"x": "\ud83d"}).key == odd.key
+    assert VectorStore(tmp_path).space({"x": "\ud83d"}).key == odd.key
     assert store.space(HERE).key != store.space(HERE, dtype="float16").key
 
 
@@ -186,13 +197,14 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from layerscope.store.embeddings import EmbeddingStore, text_key
-space = EmbeddingStore(Path(sys.argv[1])).space({"model": "m"})
+from layerscope.vectors import Shard, VectorStore, text_key
+space = VectorStore(Path(sys.argv[1])).space({"model": "m"})
 first, count, size, width = map(int, sys.argv[2:])
 for start in range(first, first + count, size):
     ids = np.arange(start, start + size)
     rows = np.repeat(ids[None, :, None] + 1000 * np.arange(2)[:, None, None], width, axis=2).astype(np.float32)
-    space.add([text_key(str(i)) for i in ids], {"mean": rows, "last": -rows}, ["s0", "s1"], {"tokens": ids})
+    keys = [text_key(str(i)) for i in ids]
+    space.add(Shard(keys, ["s0", "s1"], {"mean": rows, "last": -rows}, {"tokens": ids}))
     print(start, flush=True)
 """
 
@@ -214,11 +226,13 @@ def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         confirmed = [int(line) for line in process.stdout.read().split()]
         process.wait()
-        space = EmbeddingStore(tmp_path).space({"model": "m"})
-        there = space.has(keys_of(range(seen + 1000)), ["mean", "last"], ["s0", "s1"], ["tokens"])
-        count = int(there.sum())
+        space = VectorStore(tmp_path).space({"model": "m"})
+        held = stored(
+            space, keys_of(range(seen + 1000)), ["mean", "last"], ["s0", "s1"], ["tokens"]
+        )
+        count = int(held.sum())
         assert count % size == 0
-        assert there[
+        assert held[
             :count
         ].all()  # whole chunks, in the order they were written, and the rest is missing
         assert count >= max([seen + (2 + attempt) * size, *(c + size for c in confirmed)])
@@ -235,15 +249,13 @@ def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
         seen = count
 
 
-@pytest.mark.parametrize("step", range(2))
-def test_a_writer_killed_at_any_step_of_a_chunk(tmp_path: Path, step: int) -> None:
-    """Two files make a chunk, and the kill comes when the next one is about to appear."""
-    script = f"""
+def test_a_writer_killed_before_a_shard_appears(tmp_path: Path) -> None:
+    script = """
 import os, signal
 real, calls = os.replace, []
 def replace(*arguments):
     calls.append(1)
-    if len(calls) == 1 + 2 + 1 + {step}:  # space.json, a whole chunk, then this
+    if len(calls) == 3:  # space.json, a whole shard, then this
         os.kill(os.getpid(), signal.SIGKILL)
     real(*arguments)
 os.replace = replace
@@ -253,48 +265,39 @@ os.replace = replace
         == -signal.SIGKILL
     )
     assert len(list(tmp_path.rglob(".*.part"))) == 1
-    space = EmbeddingStore(tmp_path).space({"model": "m"})
-    assert len(list(space.folder.glob(f"*{DATA}"))) == 1 + step
-    there = space.has(keys_of(range(30)), ["mean", "last"], ["s0", "s1"], ["tokens"])
-    assert there.tolist() == [True] * 10 + [False] * 20
+    space = VectorStore(tmp_path).space({"model": "m"})
+    assert len(list(space.folder.glob(f"*{ARRAYS}"))) == 1
+    held = stored(space, keys_of(range(30)), ["mean", "last"], ["s0", "s1"], ["tokens"])
+    assert held.tolist() == [True] * 10 + [False] * 20
     assert np.array_equal(space.read(keys_of(range(10)), "mean", "s1")[:, 0], np.arange(10) + 1000)
 
 
 def test_leftovers_of_a_killed_writer_go_once_they_are_old(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     fill(space, "ab")
-    leftovers = [
-        space.folder / name
-        for name in (
-            "9-000000-ff.chunk",
-            ".9-000000-fe.chunk.9-0a1b2c3d.part",
-        )
-    ]
-    for path in leftovers:
-        path.write_bytes(b"half a chunk")
+    leftover = space.folder / ".9-fe.safetensors.9-0a1b2c3d.part"
+    leftover.write_bytes(b"half a shard")
     (space.folder / "notes.txt").write_text("somebody's")
-    assert EmbeddingStore(tmp_path).space(HERE).texts == 2
-    assert all(path.exists() for path in leftovers)  # young: may be a chunk in the making
+    assert VectorStore(tmp_path).space(HERE).texts == 2
+    assert leftover.exists()  # young: may be a shard in the making
     for path in space.folder.iterdir():
         os.utime(path, (time.time() - 4000,) * 2)
-    again = EmbeddingStore(tmp_path).space(HERE)
-    assert not any(path.exists() for path in leftovers)
+    again = VectorStore(tmp_path).space(HERE)
+    assert not leftover.exists()
     assert (space.folder / "notes.txt").exists()
     assert np.array_equal(again.read(keys_of("ba"), KIND, SITES[0]), vectors_of("ba")[0])
 
 
 def test_two_processes_write_one_space_and_a_third_sees_it(tmp_path: Path) -> None:
-    reader = EmbeddingStore(tmp_path).space({"model": "m"})
+    reader = VectorStore(tmp_path).space({"model": "m"})
     both = [
         writer(tmp_path, first, 200, 10, 8) for first in (0, 150)
     ]  # 150 to 199 are written twice
     for process in both:
         process.communicate()
         assert process.returncode == 0
-    assert not reader.has(keys_of([0]), ["mean"], ["s0"]).any()
-    reader.refresh()
+    assert stored(reader, keys_of(range(350)), ["mean", "last"], ["s0", "s1"]).all()
     assert reader.texts == 350
-    assert reader.has(keys_of(range(350)), ["mean", "last"], ["s0", "s1"]).all()
     assert np.array_equal(
         reader.read(keys_of(range(350)), "mean", "s1")[:, 3], np.arange(350) + 1000
     )
@@ -305,10 +308,10 @@ def test_float16_is_half_the_size_within_its_error_bound(tmp_path: Path) -> None
         np.random.default_rng(0).standard_normal((3, 50, 64))
         * 10.0 ** np.arange(-8, 4).repeat(6)[:64]
     ).astype(np.float32)
-    store = EmbeddingStore(tmp_path)
+    store = VectorStore(tmp_path)
     small, large = store.space(HERE, dtype="float16"), store.space(HERE)
     for space in (small, large):
-        space.add(keys_of(range(50)), {KIND: rows}, SITES)
+        space.add(Shard(keys_of(range(50)), SITES, {KIND: rows}))
     assert files_size(small.folder) < 0.6 * files_size(large.folder)
     read = small.read(keys_of(range(50)), KIND, SITES[1])
     assert read.dtype == np.float32
@@ -321,9 +324,9 @@ def test_float16_is_rounded_as_numpy_rounds(tmp_path: Path) -> None:
     given = np.concatenate(
         [[0.0, -0.0, 2**-24, 2**-25, 65504.0, np.inf], bits[np.abs(bits) < 65504]]
     ).astype(np.float32)
-    space = EmbeddingStore(tmp_path).space(HERE, dtype="float16")
+    space = VectorStore(tmp_path).space(HERE, dtype="float16")
     given.flags.writeable = False
-    space.add([text_key("a")], {"mean": given[None, None]}, ["block.0"])
+    space.add(Shard([text_key("a")], ["block.0"], {"mean": given[None, None]}))
     np.testing.assert_array_equal(
         space.read([text_key("a")], "mean", "block.0")[0],
         given.astype(np.float16).astype(np.float32),
@@ -331,142 +334,141 @@ def test_float16_is_rounded_as_numpy_rounds(tmp_path: Path) -> None:
 
 
 def test_float16_refuses_values_that_would_become_infinite(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE, dtype="float16")
+    space = VectorStore(tmp_path).space(HERE, dtype="float16")
     rows = vectors_of("ab")
     rows[1, 1, 2] = 65504.0
-    space.add(keys_of("ab"), {KIND: rows}, SITES)
+    space.add(Shard(keys_of("ab"), SITES, {KIND: rows}))
     rows[1, 1, 2] = -70000.0
     before = sorted(space.folder.iterdir())
     with pytest.raises(
         RunFolderError, match=r"'mean/applied/keep' at 'block.0' hold values up to 70000.*float32"
     ):
-        space.add(keys_of("cd"), {"fine": vectors_of("cd"), KIND: rows}, SITES)
+        space.add(Shard(keys_of("cd"), SITES, {"fine": vectors_of("cd"), KIND: rows}))
     assert sorted(space.folder.iterdir()) == before
-    assert not space.has(keys_of("cd"), ["fine"], SITES).any()
+    assert not stored(space, keys_of("cd"), ["fine"], SITES).any()
 
 
 def test_a_full_disk_is_explained_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     fill(space, "a")
     before = sorted(space.folder.iterdir())
     real, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
         calls.append(descriptor)
-        if len(calls) == 3:  # of the second file; that of the first folder is no error
+        if len(calls) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunFolderError, match="no space left"):
-        space.add(keys_of("b"), {"one": vectors_of("b"), "two": vectors_of("b")}, SITES)
+        space.add(Shard(keys_of("b"), SITES, {"one": vectors_of("b"), "two": vectors_of("b")}))
     assert sorted(space.folder.iterdir()) == before
     fill(space, "b")
     assert space.texts == 2
 
 
 def test_size_is_that_of_the_files(tmp_path: Path) -> None:
-    store = EmbeddingStore(tmp_path / "store")
+    store = VectorStore(tmp_path / "store")
     assert store.size() == 0
     assert store.spaces() == []
     for revision in ("one", "two"):
         space = store.space({**HERE, "revision": revision})
         for start in range(0, 20, 5):
             texts = range(start, start + 5)
-            space.add(keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(5)})
+            vectors = {KIND: vectors_of(texts)}
+            space.add(Shard(keys_of(texts), SITES, vectors, {"tokens": np.arange(5)}))
     assert store.size() == files_size(tmp_path)
     infos = store.spaces()
     assert sum(info.bytes for info in infos) == store.size()
 
 
-def filled(store: EmbeddingStore, names: str, age: float = 0.0) -> dict[str, Space]:
+def filled(store: VectorStore, names: str, age: float = 0.0) -> dict[str, VectorSpace]:
     """Spaces used one after the other, the last one `age` seconds ago, each about 30 KB."""
     spaces = {}
     for i, name in enumerate(names):
         spaces[name] = store.space({"name": name})
-        spaces[name].add(keys_of(range(10)), {KIND: vectors_of(range(10), width=256)}, SITES)
+        vectors = {KIND: vectors_of(range(10), width=256)}
+        spaces[name].add(Shard(keys_of(range(10)), SITES, vectors))
         when = time.time() - age - 10 * (len(names) - i)
-        os.utime(spaces[name].folder / "used", (when, when))
+        os.utime(spaces[name].folder / DESCRIPTION, (when, when))
     return spaces
 
 
-def names(spaces: dict[str, Space], infos: Sequence[Any]) -> str:
+def names(spaces: dict[str, VectorSpace], infos: Sequence[Any]) -> str:
     by_key = {space.key: name for name, space in spaces.items()}
     return "".join(by_key[info.key] for info in infos)
 
 
 def test_prune_removes_the_least_recently_used_first(tmp_path: Path) -> None:
-    store = EmbeddingStore(tmp_path)
+    store = VectorStore(tmp_path)
     spaces = filled(store, "abcd")
     each = files_size(spaces["a"].folder)
-    spaces["a"].read(keys_of([0]), KIND, SITES[0])  # a use
+    VectorStore(tmp_path).space({"name": "a"})  # a use
     assert names(spaces, store.spaces()) == "bcda"
     assert names(spaces, store.prune(keep_bytes=int(2.5 * each))) == "bc"
     assert store.size() == files_size(tmp_path)
-    assert spaces["a"].has(keys_of([0]), [KIND], SITES).all()
-    assert not store.space({"name": "b"}).has(keys_of([0]), [KIND], SITES).any()
+    assert stored(spaces["a"], keys_of([0]), [KIND], SITES).all()
+    assert not stored(store.space({"name": "b"}), keys_of([0]), [KIND], SITES).any()
     assert names(spaces, store.prune(keep_bytes=int(1.2 * each))) == "d"
-    assert names(spaces, store.prune(keep_bytes=0)) == "a"
+    assert names(spaces, store.prune(keep_bytes=0)) == "ab"
     assert store.size() == 0
     assert store.space({"name": "a"}).texts == 0
 
 
 def test_what_does_not_fit_the_limit_is_refused(tmp_path: Path) -> None:
-    filled(EmbeddingStore(tmp_path), "abc")
-    each = EmbeddingStore(tmp_path).spaces()[0].bytes
-    store = EmbeddingStore(tmp_path, size_limit=int(4.5 * each))
+    filled(VectorStore(tmp_path), "abc")
+    each = VectorStore(tmp_path).spaces()[0].bytes
+    store = VectorStore(tmp_path, size_limit=int(4.5 * each))
     space = store.space({"name": "new"})
     wide = {KIND: vectors_of(range(10), width=256)}
-    space.check_room(texts=10, kinds=1, sites=len(SITES), width=256)
-    space.add(keys_of(range(10)), wide, SITES)
+    store.check_room(4 * 10 * len(SITES) * 256)
+    space.add(Shard(keys_of(range(10)), SITES, wide))
     with pytest.raises(RunFolderError, match=r"limit is 1\d\d.* KB.*store_size=.*float16.*prune"):
-        space.check_room(texts=10, kinds=1, sites=len(SITES), width=256)
-    assert space.has(keys_of(range(10)), [KIND], SITES).all()
+        store.check_room(4 * 10 * len(SITES) * 256)
+    assert stored(space, keys_of(range(10)), [KIND], SITES).all()
     assert len(store.spaces()) == 4  # nothing was removed for it
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "no json", "data cut", "data gone"])
-def test_a_damaged_chunk_is_ignored_with_a_warning(
+@pytest.mark.parametrize("damage", ["empty", "cut", "header", "no header", "site"])
+def test_a_damaged_shard_is_discarded_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     fill(space, "ab")
-    (index,) = space.folder.glob(f"*{INDEX}")
-    (data,) = space.folder.glob(f"*{DATA}")
+    (file,) = space.folder.glob(f"*{ARRAYS}")
     fill(space, "cd")
-    raw = index.read_bytes()
-    if damage == "data gone":
-        data.unlink()
-    elif damage == "data cut":
-        data.write_bytes(data.read_bytes()[:-1])
-    else:
-        flipped = raw.replace(b"block.0", b"block.3")
-        index.write_bytes(
-            {"empty": b"", "cut": raw[: len(raw) // 2], "flipped": flipped, "no json": b"[1]"}[
-                damage
-            ]
-        )
+    raw = file.read_bytes()
+    damaged = {
+        "empty": b"",
+        "cut": raw[: len(raw) // 2],
+        "header": raw[:8] + b"[" + raw[9:],
+        "no header": b"\xff" * 8 + raw[8:],
+        "site": raw.replace(b"block.0", b"block.3"),
+    }
+    file.write_bytes(damaged[damage])
     with caplog.at_level(logging.WARNING, logger="layerscope"):
-        store = EmbeddingStore(tmp_path)
+        store = VectorStore(tmp_path)
         again = store.space(HERE)
         again.refresh()
     assert len(caplog.records) == 1
-    assert index.name in caplog.text
-    assert again.has(keys_of("abcd"), [KIND], SITES).tolist() == [False, False, True, True]
+    assert file.name in caplog.text
+    assert not file.exists()
+    assert stored(again, keys_of("abcd"), [KIND], SITES).tolist() == [False, False, True, True]
     assert again.texts == 2
     fill(again, "ab")
     assert np.array_equal(again.read(keys_of("abcd"), KIND, SITES[0]), vectors_of("abcd")[0])
 
 
 def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
-    fill(EmbeddingStore(tmp_path).space(HERE), "ab")
-    folder = EmbeddingStore(tmp_path).space(HERE).folder
+    fill(VectorStore(tmp_path).space(HERE), "ab")
+    folder = VectorStore(tmp_path).space(HERE).folder
     folder.chmod(0o555)
-    (folder / "used").chmod(0o444)
+    (folder / DESCRIPTION).chmod(0o444)
     try:
-        space = EmbeddingStore(tmp_path).space(HERE)
+        space = VectorStore(tmp_path).space(HERE)
         assert np.array_equal(space.read(keys_of("ab"), KIND, SITES[0]), vectors_of("ab")[0])
         if os.geteuid() != 0:
             with pytest.raises(RunFolderError, match="cannot write"):
@@ -476,7 +478,7 @@ def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
 
 
 def test_keys_that_share_bytes_or_hold_zeros_are_told_apart(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     keys = [
         b"\0" * 32,
         b"\0" * 31 + b"\1",
@@ -487,23 +489,24 @@ def test_keys_that_share_bytes_or_hold_zeros_are_told_apart(tmp_path: Path) -> N
     ]
     rows = np.arange(18, dtype=np.float32).reshape(3, 6, 1)
     for half in (slice(0, 6, 2), slice(1, 6, 2)):
-        space.add(keys[half], {KIND: rows[:, half]}, SITES)
+        space.add(Shard(keys[half], SITES, {KIND: rows[:, half]}))
     assert np.array_equal(space.read(keys, KIND, SITES[1]), rows[1])
     near = [key[:-1] + b"\7" for key in keys] + [b"\0" * 8 + b"\xfe" * 24]
-    assert not space.has(near, [KIND], SITES).any()
+    assert not stored(space, near, [KIND], SITES).any()
     assert space.texts == 6
 
 
 def test_the_index_of_many_texts(tmp_path: Path) -> None:
-    space = EmbeddingStore(tmp_path).space(HERE)
+    space = VectorStore(tmp_path).space(HERE)
     rng = np.random.default_rng(0)
     keys = [rng.bytes(32) for _ in range(40_000)]
     for start in range(0, len(keys), 2_000):
         ids = np.arange(start, start + 2_000, dtype=np.float32)
-        space.add(keys[start : start + 2_000], {KIND: np.stack([ids, -ids])[:, :, None]}, SITES[:2])
-    again = EmbeddingStore(tmp_path).space(HERE)
+        vectors = {KIND: np.stack([ids, -ids])[:, :, None]}
+        space.add(Shard(keys[start : start + 2_000], SITES[:2], vectors))
+    again = VectorStore(tmp_path).space(HERE)
     assert again.texts == 40_000
-    assert again.has(keys, [KIND], SITES[:2]).all()
+    assert stored(again, keys, [KIND], SITES[:2]).all()
     picked = rng.integers(0, len(keys), 3_000)
     assert np.array_equal(
         again.read([keys[i] for i in picked], KIND, SITES[1])[:, 0], -picked.astype(np.float32)
@@ -514,18 +517,18 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = ["a", "b", "c"], ["d", "e"]
-    for place in (0, -1):  # a vector, a number
-        root = tmp_path / str(place)
-        space = EmbeddingStore(root).space(HERE)
+    vector, number = vectors_of(first)[0].tobytes(), np.arange(3).tobytes()
+    for name, content in (("vector", vector), ("number", number)):
+        root = tmp_path / name
+        space = VectorStore(root).space(HERE)
         for texts in (first, second):
-            space.add(
-                keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(len(texts))}
-            )
-        file = min(space.folder.glob(f"*{DATA}"))  # of the first three texts
+            numbers = {"tokens": np.arange(len(texts))}
+            space.add(Shard(keys_of(texts), SITES, {KIND: vectors_of(texts)}, numbers))
+        (file,) = (f for f in space.folder.glob(f"*{ARRAYS}") if content in f.read_bytes())
         raw = bytearray(file.read_bytes())
-        raw[place] ^= 2
+        raw[raw.index(content)] ^= 2
         file.write_bytes(raw)
-        reader = EmbeddingStore(root).space(HERE)
+        reader = VectorStore(root).space(HERE)
         with pytest.raises(
             MissingVectorsError,
             match=r"was damaged.*has been discarded\. Run the same command again",
@@ -536,7 +539,8 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
             )
         assert np.array_equal(reader.read(keys_of(second), KIND, SITES[0]), vectors_of(second)[0])
         assert (
-            reader.has(keys_of(first + second), [KIND], SITES).tolist() == [False] * 3 + [True] * 2
+            stored(reader, keys_of(first + second), [KIND], SITES).tolist()
+            == [False] * 3 + [True] * 2
         )
         assert "is damaged" in caplog.text
         fill(reader, first)
@@ -544,14 +548,14 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
 
 
 def test_what_is_asked_for_is_checked_before_it_counts_as_there(tmp_path: Path) -> None:
-    fill(EmbeddingStore(tmp_path).space(HERE), ["a", "b"])
-    file = next(tmp_path.rglob(f"*{DATA}"))
+    fill(VectorStore(tmp_path).space(HERE), ["a", "b"])
+    file = next(tmp_path.rglob(f"*{ARRAYS}"))
     raw = bytearray(file.read_bytes())
-    raw[-1] ^= 2  # at the last site
+    raw[raw.index(vectors_of("ab")[-1].tobytes())] ^= 2
     file.write_bytes(raw)
-    space = EmbeddingStore(tmp_path).space(HERE)
-    assert space.has(keys_of("ab"), [KIND], SITES[:2]).all()  # those sites are whole
-    assert not space.has(keys_of("ab"), [KIND], SITES).any()
+    space = VectorStore(tmp_path).space(HERE)
+    assert stored(space, keys_of("ab"), [KIND], SITES[:2]).all()  # those sites are whole
+    assert not stored(space, keys_of("ab"), [KIND], SITES).any()
     assert not file.exists()
 
 
@@ -559,18 +563,32 @@ def test_what_is_asked_for_is_checked_before_it_counts_as_there(tmp_path: Path) 
 def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
     import resource
 
-    space = EmbeddingStore(tmp_path).space({"model": "m"})
+    space = VectorStore(tmp_path).space({"model": "m"})
     keys = [text_key(str(i)) for i in range(120)]
     for i, key in enumerate(keys):
-        space.add(
-            [key], {"mean": np.full((1, 1, 2), i, np.float32)}, ["a"], {"tokens": np.array([i])}
-        )
+        vectors = {"mean": np.full((1, 1, 2), i, np.float32)}
+        space.add(Shard([key], ["a"], vectors, {"tokens": np.array([i])}))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
     try:
-        opened = EmbeddingStore(tmp_path).space({"model": "m"})
-        assert opened.has(keys, ["mean"], ["a"], ["tokens"]).all()
+        opened = VectorStore(tmp_path).space({"model": "m"})
+        assert stored(opened, keys, ["mean"], ["a"], ["tokens"]).all()
         assert opened.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
         assert opened.read_numbers(keys, "tokens").tolist() == list(range(120))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_nothing_is_written_through_a_link_out_of_the_store(tmp_path: Path) -> None:
+    key = space_key({**HERE, "storage_dtype": "float32"})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / key[:2]).symlink_to(elsewhere)
+    with pytest.raises(RunFolderError, match="leads out of the embedding store"):
+        VectorStore(tmp_path / "store").space(HERE)
+    assert not list(elsewhere.iterdir())
+    (tmp_path / "linked").symlink_to(tmp_path / "whole")  # the user's own link to the store is fine
+    (tmp_path / "whole").mkdir()
+    fill(VectorStore(tmp_path / "linked").space(HERE), "ab")
+    assert VectorStore(tmp_path / "whole").space(HERE).texts == 2

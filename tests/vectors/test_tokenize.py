@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from layerscope.core.templates import TEMPLATES, get_template
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
-from layerscope.evaluation.encode import encode_template
 from layerscope.models import LoadedModel, load
+from layerscope.vectors.tokenize import tokenize_texts
 from tests.evaluation.support import PATTERNS, fill_by_hand
 from tests.tiny import tiny_model
 
@@ -21,7 +21,7 @@ TEXTS = ["a dog", "naïve café", "日本語", "🙂 and 👩‍👩‍👧", " 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_spans_by_hand(model: LoadedModel, name: str) -> None:
     for text, encoded in zip(
-        TEXTS, encode_template(model, get_template(name), TEXTS, 128), strict=True
+        TEXTS, tokenize_texts(model, get_template(name), TEXTS, 128), strict=True
     ):
         ids, span = fill_by_hand(model.tokenizer, name, text, model is ENCODER)
         assert encoded.ids == ids
@@ -32,7 +32,7 @@ def test_spans_by_hand(model: LoadedModel, name: str) -> None:
 
 
 def test_one_word_ends_with_its_question() -> None:
-    (encoded,) = encode_template(DECODER, get_template("one-word"), ["a dog"], 128)
+    (encoded,) = tokenize_texts(DECODER, get_template("one-word"), ["a dog"], 128)
     assert encoded.span[1] == len(encoded.ids)
     assert (
         DECODER.tokenizer.decode(encoded.ids[1:]) == 'This sentence: "a dog" means in one word: "'
@@ -52,7 +52,7 @@ def test_the_text_is_cut_never_the_template(name: str, text: str, room: int) -> 
         len(template.pattern.replace("{text}", "").encode()) + 1
     )  # and the beginning-of-text token
     limit = frame + template.copies * room
-    (encoded,) = encode_template(DECODER, template, [text], limit)
+    (encoded,) = tokenize_texts(DECODER, template, [text], limit)
     assert len(encoded.ids) <= limit
     filled = DECODER.tokenizer.decode(encoded.ids[1:])
     size = (len(filled) - len(template.pattern.replace("{text}", ""))) // template.copies
@@ -71,7 +71,7 @@ def test_the_text_is_cut_never_the_template(name: str, text: str, room: int) -> 
 @given(text=st.text(max_size=60), limit=st.integers(3, 40))
 def test_plain_texts_are_cut_to_the_length(text: str, limit: int) -> None:
     for model, special in ((DECODER, 1), (ENCODER, 2)):
-        (encoded,) = encode_template(model, get_template("plain"), [text], limit)
+        (encoded,) = tokenize_texts(model, get_template("plain"), [text], limit)
         assert len(encoded.ids) == min(limit, len(text.encode()) + special)
         assert encoded.span == (0, len(encoded.ids))
         assert encoded.truncated == (len(text.encode()) + special > limit)
@@ -84,8 +84,8 @@ def test_no_room_for_a_text(name: str) -> None:
     with pytest.raises(
         LayerscopeError, match=rf"{name}.*takes {frame} of max_length={frame}.*Raise max_length="
     ):
-        encode_template(DECODER, template, ["a"], frame)
-    (encoded,) = encode_template(DECODER, template, ["abc"], frame + 2 * template.copies)
+        tokenize_texts(DECODER, template, ["a"], frame)
+    (encoded,) = tokenize_texts(DECODER, template, ["abc"], frame + 2 * template.copies)
     assert len(encoded.ids) == frame + template.copies
 
 
@@ -104,7 +104,7 @@ def test_a_slow_tokenizer_is_refused_with_the_reason() -> None:
     model = tiny_model("llama")
     model._tokenizer = object()
     with pytest.raises(ModelError, match="no fast tokenizer"):
-        encode_template(model, get_template("echo"), ["a"], 128)
+        tokenize_texts(model, get_template("echo"), ["a"], 128)
 
 
 @pytest.mark.real
@@ -120,7 +120,7 @@ def test_spans_of_a_real_tokenizer() -> None:
         "A" + " long text" * 200,
     ]
     for text, encoded in zip(
-        texts, encode_template(model, get_template("echo"), texts, 128), strict=True
+        texts, tokenize_texts(model, get_template("echo"), texts, 128), strict=True
     ):
         assert len(encoded.ids) <= 128
         assert encoded.truncated == (len(text) > 200)
@@ -135,7 +135,7 @@ def test_spans_of_a_real_tokenizer() -> None:
         ]
         assert encoded.ids == before + model.tokenizer(f" {kept}")["input_ids"]
         assert encoded.span == (len(before), len(encoded.ids))
-    for encoded in encode_template(model, get_template("one-word"), texts, 128):
+    for encoded in tokenize_texts(model, get_template("one-word"), texts, 128):
         assert len(encoded.ids) <= 128
         assert model.tokenizer.decode(encoded.ids).endswith('" means in one word: "')
         assert encoded.span[1] == len(encoded.ids)

@@ -1,0 +1,251 @@
+"""The one function that fills the vector store, and the one that reads a readout from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from layerscope.capture import Site
+from layerscope.capture.pooling import drop_sink
+from layerscope.core.identity import model_key
+from layerscope.core.readout import Readout, kinds_of
+from layerscope.core.templates import Template, get_template
+from layerscope.data.items import PackedTexts
+from layerscope.engines import Advance, Engine, LocalEngine, ModelRecipe, Work
+from layerscope.engines.base import ignore_progress
+from layerscope.models import LoadedModel
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder, TextVectors
+from layerscope.vectors.shard import Shard, text_key
+from layerscope.vectors.store import VectorSpace, VectorStore
+from layerscope.vectors.tokenize import TokenizedText
+
+__all__ = [
+    "MissingTexts",
+    "encode",
+    "encode_chunks",
+    "find_missing",
+    "make_requests",
+    "open_space",
+    "read_readout",
+    "space_description",
+]
+
+_CHUNK_BYTES = 128 * 2**20
+# A run that is stopped repeats at most two of this many parts, or two chunks on a GPU: less than a
+# second each.
+_PARTS = 25
+
+
+def space_description(
+    identity: Mapping[str, Any], template: Template, max_length: int
+) -> dict[str, Any]:
+    """Return what tells the vectors of a model, given by its identity, from all others, apart from
+    site and reading."""
+    # Code of a model's own comes with the commit.
+    model = {**model_key(identity), "revision": identity.get("revision")}
+    return {"model": model, "template": template.pattern, "max_length": max_length}
+
+
+def open_space(
+    store: VectorStore,
+    model: LoadedModel,
+    template: Template,
+    max_length: int,
+    dtype: str = "float32",
+) -> VectorSpace:
+    """Return the space of a store that holds this model's vectors under this template, length and
+    precision."""
+    return store.space(space_description(model.identity, template, max_length), dtype=dtype)
+
+
+def make_requests(
+    readouts: Sequence[Readout],
+    sites: Sequence[Site],
+    max_length: int,
+    batch_size: int | None = None,
+) -> list[EncodeRequest]:
+    """Return a request for each template of the readouts."""
+    requests = []
+    for name in dict.fromkeys(readout.template for readout in readouts):
+        readings = kinds_of(readout for readout in readouts if readout.template == name)
+        template = get_template(name)
+        requests.append(
+            EncodeRequest(template, tuple(sites), tuple(readings), max_length, batch_size)
+        )
+    return requests
+
+
+@dataclass(frozen=True)
+class MissingTexts:
+    """The distinct texts whose vectors a space lacks, in the order in which they are encoded."""
+
+    request: EncodeRequest
+    space: VectorSpace
+    texts: list[str]
+    width: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that the vectors will take in the store."""
+        request = self.request
+        count = len(self.texts) * len(request.readings) * len(request.sites) * self.width
+        return count * np.dtype(self.space.dtype).itemsize
+
+
+def find_missing(
+    model: LoadedModel,
+    store: VectorStore,
+    requests: Sequence[EncodeRequest],
+    texts: Sequence[str],
+    dtype: str = "float32",
+) -> list[MissingTexts]:
+    """Return, for each request, the texts that the store lacks: longest first, so that batches hold
+    little padding."""
+    distinct = sorted(set(texts), key=lambda text: (-len(text), text))
+    keys = [text_key(text) for text in distinct]
+    parts = []
+    for request in requests:
+        space = open_space(store, model, request.template, request.max_length, dtype)
+        lacking = space.missing(keys, request.readings, request.site_names)
+        missing = [text for text, is_missing in zip(distinct, lacking, strict=True) if is_missing]
+        parts.append(MissingTexts(request, space, missing, model.width))
+    return parts
+
+
+def encode(
+    model: LoadedModel,
+    missing: Sequence[MissingTexts],
+    *,
+    engine: Engine | None = None,
+    recipe: ModelRecipe | None = None,
+    advance: Advance = ignore_progress,
+) -> None:
+    """Encode the texts that spaces lack, and add them.
+
+    With a `recipe` the engine's workers run the model. A shard is added while the next is encoded:
+    what was added survives whatever comes next.
+    """
+    if not any(part.texts for part in missing):
+        return
+    missing[0].space.store.check_room(sum(part.bytes for part in missing))
+    work = [(part.request, part.texts) for part in missing]
+    with ThreadPoolExecutor(1) as writer:
+        added = writer.submit(lambda: None)
+        for i, texts, encoded in encode_chunks(model, work, engine, recipe, advance):
+            keys = [text_key(text) for text in texts]
+            names = missing[i].request.site_names
+            shard = Shard(keys, names, encoded.vectors, encoded.numbers)
+            added.result()  # so that memory holds two chunks at most; and its error, if any
+            added = writer.submit(missing[i].space.add, shard)
+        added.result()
+
+
+def encode_chunks(
+    model: LoadedModel,
+    work: Sequence[tuple[EncodeRequest, Sequence[str]]],
+    engine: Engine | None = None,
+    recipe: ModelRecipe | None = None,
+    advance: Advance = ignore_progress,
+) -> Iterator[tuple[int, Sequence[str], TextVectors]]:
+    """Encode texts under requests, a chunk at a time, here or by the workers of an engine.
+
+    Yield the number of the request, the texts of a chunk, and their vectors.
+    """
+    chunks = [
+        Chunk(i, start, min(start + size, len(texts)))
+        for i, (request, texts) in enumerate(work)
+        for size in [_chunk_size(request, len(texts), model)]
+        for start in range(0, len(texts), size)
+    ]
+    runner = LocalEngine() if recipe is None or engine is None else engine
+    chunk_work = ChunkWork(model if recipe is None else None, recipe, work)
+    for number, encoded in runner.run(chunk_work, chunks, advance):
+        chunk = chunks[number]
+        yield chunk.request, work[chunk.request][1][chunk.start : chunk.stop], encoded
+
+
+def _chunk_size(request: EncodeRequest, count: int, model: LoadedModel) -> int:
+    """Return how many texts are encoded and stored at a time."""
+    on_gpu = model.device.type == "cuda"
+    per_text = len(request.sites) * max(1, len(request.readings)) * model.width * 4
+    size = max(8, min(4096 if on_gpu else 512, _CHUNK_BYTES // per_text))
+    return size if on_gpu else max(8, min(size, count // _PARTS))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some of the texts of a request, by its number and their numbers."""
+
+    request: int
+    start: int
+    stop: int
+
+
+class ChunkWork(Work[Chunk, TextVectors]):
+    """A chunk of texts in, their vectors out. Without a model, each worker opens the recipe."""
+
+    under_way = 2
+
+    def __init__(
+        self,
+        model: LoadedModel | None,
+        recipe: ModelRecipe | None,
+        work: Sequence[tuple[EncodeRequest, Sequence[str]]],
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.memory = 0 if recipe is None else recipe.memory
+        self.requests = [request for request, _ in work]
+        self.texts = [texts if model is not None else PackedTexts(texts) for _, texts in work]
+        self._encoders: list[TextEncoder] = []
+
+    def open(self) -> int:
+        """Load the model. Return the tokens per batch, so that batches are the same on every
+        worker."""
+        model = self.model
+        if model is None:
+            assert self.recipe is not None
+            model = self.recipe.open()
+        self.device = model.device.type
+        alike: dict[EncodeRequest, TextEncoder] = {}  # of tasks that follow one another
+        for request in self.requests:
+            encoder = alike.setdefault(request, TextEncoder(model, request))
+            self._encoders.append(encoder)
+        return self._encoders[0].runner.tokens
+
+    def prepare(self, item: Chunk) -> list[TokenizedText]:
+        """Return the token ids of the chunk's texts."""
+        texts = self.texts[item.request][item.start : item.stop]
+        return self._encoders[item.request].tokenize(texts)
+
+    def run(
+        self, item: Chunk, prepared: list[TokenizedText], advance: Advance, common: Any
+    ) -> TextVectors:
+        """Return the vectors of the chunk's texts."""
+        encoder = self._encoders[item.request]
+        encoder.runner.tokens = min(encoder.runner.tokens, common)
+        return encoder.run(prepared, advance)
+
+    def name(self, item: Chunk) -> str:
+        """Return in words which texts the chunk holds."""
+        template = self.requests[item.request].template.name
+        return f"texts {item.start} to {item.stop - 1} (longest first) under template {template!r}"
+
+
+def read_readout(
+    space: VectorSpace, keys: Sequence[bytes], readout: Readout, site: str
+) -> np.ndarray:
+    """Return the vectors (texts, width) of texts at one site under a readout. The caller, who knows
+    the corpus, centers them."""
+    pooled = space.read(keys, readout.kinds[0], site)
+    if len(readout.kinds) == 1:
+        return pooled
+    sink_states = space.read(keys, readout.kinds[1], site)
+    positions = space.read_numbers(keys, "sink", site)
+    tokens = space.read_numbers(keys, "tokens")
+    rest = drop_sink(readout.pooling, pooled, sink_states, tokens, positions)
+    return rest.astype(np.float32)
