@@ -63,7 +63,7 @@ def mteb_score(folder: Path, data: Path, limit: int | None) -> float:
     """Return mteb's score × 100 of a folder."""
     import mteb
 
-    task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load()
+    task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load().task
     options: dict[str, Any] = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
     result = mteb.evaluate(open_folder(folder), task, **options).task_results[0]
     return 100 * float(next(iter(result.scores.values()))[0]["main_score"])

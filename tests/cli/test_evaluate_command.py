@@ -75,14 +75,13 @@ def test_readouts_and_the_default_folder(
 ) -> None:
     told = cli(
         "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--scoring-workers", "0",
-        "--sample", "12", "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
+        "--sample", "12", "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--quiet",
     )  # fmt: skip
     assert told == (0, "", ""), told
     folder = tmp_path / "runs" / "tiny-llama--Pairs--n12"
     scores = pd.read_csv(folder / "scores.csv", keep_default_na=False)
     assert scores["template"].tolist() == ["echo", "one-word"]
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["conventions"]["store_dtype"] == "float16"
     assert manifest["conventions"]["max_length"] == 110
     assert manifest["tasks"]["Pairs"]["items"] == 12
 
@@ -138,25 +137,16 @@ def test_mistakes_that_need_no_model(cli: Cli, model_folder: Path, tasks: Path) 
     )
 
 
-@pytest.mark.usefixtures("no_model")
-def test_offline_names_what_is_missing_before_the_model_is_loaded(
-    cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_offline_names_what_is_missing(
+    cli: Cli, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "none"))
-    told = cli(
-        "evaluate",
-        model_folder,
-        "--data-dir",
-        tasks,
-        "-t",
-        "Pairs,STS12,STS13,SmsSpam",
-        "--offline",
-    )
+    told = cli("evaluate", model_folder, "-t", "STS12,STS13,SmsSpam", "--offline")
     assert told.code == 1
     assert told.out == ""
-    assert "3 of 4 tasks have no data" in told.err
+    assert "no task could be read" in told.err
     for name in ("STS12", "STS13", "SmsSpam"):
         assert f"\n  {name}: " in told.err
     assert "layerscope-zoo fetch SmsSpam" in told.err

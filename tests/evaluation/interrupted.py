@@ -35,8 +35,8 @@ def noted_forward(self: LoadedModel, input_ids: Any, *rest: Any, **named: Any) -
     return _forward(self, input_ids, *rest, **named)
 
 
-def noted_score(context: Any, job: Any) -> Any:
-    result = _score(context, job)
+def noted_score(context: Any, task: Any, job: Any) -> Any:
+    result = _score(context, task, job)
     note("job")
     return result
 

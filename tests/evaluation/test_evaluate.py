@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from layerscope import Evaluation, evaluate, select
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation import scoring
-from layerscope.evaluation.run import ItemScores
+from layerscope.evaluation.items import ItemScores
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models.prefix import common_tokens
 from tests.evaluation.support import (
@@ -86,7 +86,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     texts = {}
     for spec in resolve_tasks(TASKS, data_dir=data):
         listener = Listener()
-        mteb_score(spec.load(), listener)
+        mteb_score(spec.load().task, listener)
         texts[spec.name] = listener.texts
     with pytest.MonkeyPatch.context() as patched:
         seen = watch(patched)
@@ -127,7 +127,7 @@ def test_scores_are_those_of_a_plain_encoder_per_layer(
 ) -> None:
     rows = whole.run.scores[whole.run.scores["task"] == name]
     assert len(rows) == 9
-    task = resolve_tasks(name, data_dir=whole.data)[0].load()
+    task = resolve_tasks(name, data_dir=whole.data)[0].load().task
     spread = set()
     for row in rows.to_dict(orient="records"):
         if math.isnan(row["score"]):
@@ -279,7 +279,7 @@ def test_manifest(whole: Whole) -> None:
         manifest["conventions"]["max_length"] == 128
     )  # what the model takes, not the 256 asked for
     assert manifest["conventions"]["readouts"] == READOUTS
-    assert {facts["source"] for facts in manifest["tasks"].values()} == {"local"}
+    assert {facts["source"] for facts in manifest["tasks"].values()} == {"mteb files"}
     assert all(len(facts["fingerprint"]) == 64 for facts in manifest["tasks"].values())
     assert any(
         "TwitterSemEval2015 is not MTEB's own split" in line for line in manifest["warnings"]
@@ -312,7 +312,7 @@ def test_another_configuration_is_refused(whole: Whole, tmp_path: Path) -> None:
         "scoring_workers": 0,
     }
     for change in (
-        {"readouts": READOUTS[:2]}, {"layers": [0]}, {"max_length": 100}, {"sample": 20}, {"seed": 1}, {"store_dtype": "float16"},
+        {"readouts": READOUTS[:2]}, {"layers": [0]}, {"max_length": 100}, {"sample": 20}, {"seed": 1},
     ):  # fmt: skip
         with pytest.raises(RunFolderError, match="holds another run"):
             evaluate(tiny_model(), TASKS, out=whole.run.path, **{**given, **change})
@@ -360,18 +360,6 @@ def test_a_later_run_reuses_the_store(
     )  # the raw state under one template is new, nothing else
 
 
-def test_float16_changes_scores_by_less_than_a_hundredth(whole: Whole, tmp_path: Path) -> None:
-    run = evaluate(
-        tiny_model(), ["Pairs", "Ranking"], out=tmp_path / "run", data_dir=whole.data, store=whole.store, layers=[0, 2, -1],
-        readouts=READOUTS[:2], scoring_workers=0, store_dtype="float16",
-    )  # fmt: skip
-    assert run.manifest["counts"]["encoded"] > 0
-    keys = ["task", *KEYS, "layer"]
-    difference = run.scores.set_index(keys)["score"] - whole.run.scores.set_index(keys)["score"]
-    assert difference.dropna().abs().max() < 0.01
-    assert len(difference.dropna()) == 12
-
-
 def test_an_encoder_with_cls(tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
     readouts = ["plain/cls/raw/keep/none", "plain/max/raw/drop/none"]
@@ -382,7 +370,7 @@ def test_an_encoder_with_cls(tmp_path: Path) -> None:
     scores = run.scores.set_index(["pooling", "layer"])["score"]
     assert math.isnan(scores["cls", 0])
     assert len(run.manifest["undefined"]) == 1
-    task = resolve_tasks("Pairs", data_dir=data)[0].load()
+    task = resolve_tasks("Pairs", data_dir=data)[0].load().task
     plain = PlainEncoder(tiny_model("bert"), "bert", 0, readouts[0])
     for pooling, readout, layers in (("cls", readouts[0], [3]), ("max", readouts[1], [0, 3])):
         for layer in layers:
@@ -433,7 +421,7 @@ def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> 
     assert [failure["task"] for failure in run.failed] == ["Topics"]
     assert "line 2 is not valid JSON" in run.failed[0]["reason"]
     assert run.scores["task"].tolist() == ["Pairs"]
-    with pytest.raises(LayerscopeError, match="no task could be read: Topics"):
+    with pytest.raises(LayerscopeError, match=r"no task could be read:\n  Topics: "):
         evaluate(tiny_model(), ["Topics"], out=tmp_path / "other", **given)
     write_tasks(tmp_path / "data")  # mended: the same command now does the rest
     run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
@@ -452,15 +440,15 @@ def test_a_layer_that_fails_is_told_and_tried_again(
         "layers": [1, 2],
         "scoring_workers": 0,
     }
-    lookup = scoring._lookup
+    vectors = scoring.OpenTask.vectors
 
-    def broken(scene: Any, job: Any) -> Any:
+    def broken(task: Any, job: Any) -> Any:
         if job.layer == 2 and job.task.name == "Pairs":
             raise MemoryError("no room")
-        return lookup(scene, job)
+        return vectors(task, job)
 
     with monkeypatch.context() as patched:
-        patched.setattr(scoring, "_lookup", broken)
+        patched.setattr(scoring.OpenTask, "vectors", broken)
         run = evaluate(tiny_model(), ["Pairs", "Ranking"], **given)
     assert run.failed == [{"task": "Pairs", "reason": "MemoryError: no room"}]
     assert run.scores[["task", "layer"]].to_numpy().tolist() == [

@@ -13,7 +13,7 @@ import pytest
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta
 
-from layerscope.evaluation.run import items_of
+from layerscope.evaluation.items import items_of
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, write_tasks
 from tests.evaluation.tasks.support import WordHashEncoder, write_rows
@@ -40,7 +40,7 @@ def scored(
     """The items of a task, mteb's scores, and mteb's predictions."""
     import mteb
 
-    task = resolve_tasks(name, data_dir=data)[0].load()
+    task = resolve_tasks(name, data_dir=data)[0].load().task
     options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
     entry = (
         mteb.evaluate(model, task, prediction_folder=folder, **options)
@@ -91,10 +91,10 @@ def test_the_best_of_several_measures(tmp_path: Path) -> None:
 
 def test_scores_that_are_not_made_of_items_have_none(tmp_path: Path) -> None:
     data = write_tasks(tmp_path)
-    task = resolve_tasks("Topics", data_dir=data)[0].load()
+    task = resolve_tasks("Topics", data_dir=data)[0].load().task
     entry = {"hf_subset": "default", "main_score": 0.5}
     assert items_of(task, "test", entry, None) is None
-    sets = resolve_tasks("Sets", data_dir=data)[0].load()
+    sets = resolve_tasks("Sets", data_dir=data)[0].load().task
     assert items_of(sets, "test", {**entry, "v_measures": [0.5]}, None) is None
     levels = items_of(sets, "test", {**entry, "v_measures": {"Level 0": [0.2, 0.4]}}, None)
     assert levels is not None

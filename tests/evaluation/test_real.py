@@ -95,7 +95,7 @@ def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
         model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", layers=layers, sample=40,
         readouts=["plain/mean/applied", "plain/mean/raw"], scoring_workers=0,
     )  # fmt: skip
-    task = resolve_tasks("STSBenchmark", data_dir=data, sample=40)[0].load()
+    task = resolve_tasks("STSBenchmark", data_dir=data, sample=40)[0].load().task
     listener = Listener()
     mteb_score(task, listener)
     assert run.manifest["counts"]["texts"] == len(listener.texts) > 70

@@ -75,7 +75,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
         out=tmp_path / "x",
     )
     model = st.SentenceTransformer(str(done.path), device="cpu")
-    task = resolve_tasks("Pairs", data_dir=whole.data)[0].load()
+    task = resolve_tasks("Pairs", data_dir=whole.data)[0].load().task
     assert mteb_score(task, model) == pytest.approx(score_of(whole.run, 2, readout), abs=1e-4)
     assert done.facts["evaluated_max_length"] == 100
     assert done.facts["max_length"] == (

@@ -79,7 +79,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
         model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", sample=limit, scoring_workers=0,
         layers=[layer, -1], readouts=[readout], max_length=96,
     )  # fmt: skip
-    task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load()
+    task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load().task
     monkeypatch.setattr(verifying, "reload", reload_here)
     monkeypatch.setattr(job, "verification_texts", lambda brief: verification_texts(brief=True))
     # without a length the folder reads as much as the model can, and is verified on that much: a

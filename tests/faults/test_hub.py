@@ -16,7 +16,7 @@ import layerscope
 from layerscope import evaluate, load, profile
 from layerscope.data import load_corpus
 from layerscope.errors import LayerscopeError, ModelError, OfflineError
-from layerscope.evaluation.tasks.info import text_tasks
+from layerscope.evaluation.tasks.mteb_tasks import text_tasks
 from layerscope.models.source import resolve
 from layerscope_paper.sweeps.run import sweep
 from tests.cli.support import Cli, assert_refused, run_main

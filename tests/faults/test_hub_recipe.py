@@ -27,7 +27,7 @@ from tiny_images import SIDE, build
 
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.tasks.info import text_tasks
+from layerscope.evaluation.tasks.mteb_tasks import text_tasks
 from layerscope.profiling import Profile
 from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.queries import metric_values, select_scores

@@ -107,7 +107,7 @@ EXTRAS = {
         "import onnxruntime; onnxruntime.InferenceSession('graph/onnx/model.onnx')"
     ),
     "gpu": "import torch, layerscope_gpu; assert layerscope_gpu.eigvalsh(torch.eye(2)).tolist() == [1.0, 1.0]",
-    "mteb": "from layerscope.evaluation.tasks.info import text_tasks; assert len(text_tasks()) > 100",
+    "mteb": "from layerscope.evaluation.tasks.mteb_tasks import text_tasks; assert len(text_tasks()) > 100",
     "hub": "import datasets",
     "peft": "from layerscope.extras import require; require('adapters')",
     "device-map": _PROFILE + "metrics='prompt_entropy', device_map='cpu')",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from layerscope.core.picking import pick
-from layerscope.evaluation.run import ItemScores
+from layerscope.evaluation.items import ItemScores
 from layerscope.selection import select
 from layerscope.selection.measured import measure
 from layerscope.store import checked

@@ -23,7 +23,7 @@ from layerscope.evaluation import scoring
 from layerscope.evaluation.mteb_models import LayerView, model_meta
 from layerscope.evaluation.scoring import encoded_texts
 from layerscope.evaluation.tasks import reseed, resolve_tasks
-from layerscope.evaluation.tasks.info import task_class
+from layerscope.evaluation.tasks.mteb_tasks import make_task
 from layerscope_gpu.mteb_tasks import scorer as device_scoring
 from layerscope_gpu.mteb_tasks.problems import NotDescribed, parts_of
 from layerscope_gpu.mteb_tasks.scorer import DeviceScoring, score_problem
@@ -114,9 +114,7 @@ def ranked_task(joined: bool, listed: bool, score: str = "map_at_1000") -> Any:
     )
     if joined:
         relevant = {query: relevant[query[:3] + "1"] for query in relevant}
-    task = task_class(
-        "Search", "Reranking", lambda _: None, description="made up", origin="tests", version="1"
-    )()
+    task = make_task("Search", "Reranking", description="made up", origin="tests", version="1")
     task.metadata = task.metadata.model_copy(update={"main_score": score})
     data = {"queries": Dataset.from_list(queries), "corpus": Dataset.from_list(documents)}
     task.dataset = {"default": {"test": {**data, "relevant_docs": relevant, "top_ranked": ranked}}}
@@ -229,7 +227,7 @@ def test_a_task_that_fails_does_not_end_the_run_and_a_resumed_one_knows_who_scor
 def test_texts_by_description_are_those_that_mteb_encodes_in_its_order(tmp_path: Path) -> None:
     for spec in resolve_tasks(TASKS, data_dir=write_tasks(tmp_path, pairs=40, texts=36)):
         by_mteb, ours = spec.load(), spec.load()
-        assert DeviceScoring.texts_of(ours) == encoded_texts(by_mteb)
+        assert DeviceScoring.texts_of(ours.task) == encoded_texts(by_mteb.task)
         assert spec.facts(ours) == spec.facts(by_mteb)
 
     class Own(AbsTaskRetrieval):
@@ -245,18 +243,20 @@ def test_texts_by_description_are_those_that_mteb_encodes_in_its_order(tmp_path:
 
 def test_a_readout_that_is_the_same_for_all_texts_is_told_from_one_that_differs_late() -> None:
     vectors = np.full((1000, 4), 3.0, np.float32)
-    assert scoring._alike(vectors)
-    assert scoring._alike(vectors * (1 + 1e-7 * np.arange(1000)[:, None] / 1000).astype(np.float32))
-    assert scoring._alike(np.zeros((3, 4), np.float32))
+    assert scoring.is_constant(vectors)
+    assert scoring.is_constant(
+        vectors * (1 + 1e-7 * np.arange(1000)[:, None] / 1000).astype(np.float32)
+    )
+    assert scoring.is_constant(np.zeros((3, 4), np.float32))
     vectors[-1, 2] += 1e-4
-    assert not scoring._alike(vectors)
+    assert not scoring.is_constant(vectors)
 
 
 def test_readers_are_bounded_by_the_largest_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_scoring.os, "cpu_count", lambda: 16)
-    scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
+    scorer = device_scoring.DeviceScoring(torch.device("cpu"))
     assert [scorer.readers(size) for size in (2**20, 2**30, 2**33)] == [4, 2, 1]
 
 
@@ -265,5 +265,5 @@ def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:
         {"task": "a", "status": "scored", "scoring": "device", "converged": share}
         for share in (0.0, 0.0, 0.0, 1.0)
     ]
-    scorer = device_scoring.DeviceScoring(torch.device("cpu"), 0)
+    scorer = device_scoring.DeviceScoring(torch.device("cpu"))
     assert scorer.facts(made)["fits_converged"] == {"a": 0.25}

@@ -34,7 +34,7 @@ EXACT = [
 def test_each_type_loads_and_is_scored(name: str, items: int) -> None:
     folder = shared_data()
     assert resolve_tasks(name, data_dir=folder, offline=True)[0].facts()["items"] == items
-    task = resolve_tasks(name, data_dir=folder, offline=True, sample=20)[0].load()
+    task = resolve_tasks(name, data_dir=folder, offline=True, sample=20)[0].load().task
     if hasattr(task, "n_experiments"):
         task.n_experiments = 2
     assert -1 <= score(task)["main_score"] <= 1
@@ -57,6 +57,8 @@ def test_rows_are_the_files() -> None:
         folder / "Banking77Classification" / "train.jsonl.gz", "rt", encoding="utf-8"
     ) as lines:
         rows = [json.loads(line) for line in lines]
-    train = resolve_tasks("Banking77Classification", data_dir=folder)[0].load().dataset["train"]
+    train = (
+        resolve_tasks("Banking77Classification", data_dir=folder)[0].load().task.dataset["train"]
+    )
     assert train["text"] == [row["text"] for row in rows]
     assert train["label"] == [row["label"] for row in rows]

@@ -39,12 +39,13 @@ def test_each_type_is_scored(
     made_up: Path, name: str, task_type: str, items: int, floor: float
 ) -> None:
     spec = only(name, made_up)
-    task = spec.load()
+    loaded = spec.load()
+    task = loaded.task
     assert task.data_loaded
     found = score(task)
     assert found["main_score"] == found[task.metadata.main_score]
     assert floor < found["main_score"] <= 1
-    facts = spec.facts(task)
+    facts = spec.facts(loaded)
     assert (facts["task_type"], facts["items"]) == (task_type, items)
     assert facts["splits"] == ["test"]
     assert facts["exact"] is (None if name == "MyRanking" else False)
@@ -56,10 +57,10 @@ def test_rows_keep_their_order_and_labels(made_up: Path) -> None:
         json.loads(line)
         for line in (made_up / "MassiveScenarioClassification/en/train.jsonl").open()
     ]
-    task = only("MassiveScenarioClassification", made_up).load()
+    task = only("MassiveScenarioClassification", made_up).load().task
     assert list(task.dataset["en"]["train"]) == expected
     assert task.hf_subsets == ["en"]
-    numbered = only("Banking77Classification", made_up).load().dataset["train"]
+    numbered = only("Banking77Classification", made_up).load().task.dataset["train"]
     assert numbered["label"] == [i % 3 for i in range(60)]
     # The rows that train a classifier are those that mteb draws from the same rows given in the
     # same order.
@@ -71,7 +72,7 @@ def test_rows_keep_their_order_and_labels(made_up: Path) -> None:
 
 def test_faster_columns_do_not_change_the_scores(made_up: Path) -> None:
     for name in ("Banking77Classification", "MassiveScenarioClassification"):
-        task = only(name, made_up, sample=20).load()
+        task = only(name, made_up, sample=20).load().task
         splits = task.dataset.get("en", task.dataset)
         assert isinstance(splits["train"]["label"], list)
         fast = score(task)
@@ -90,12 +91,12 @@ def test_clustering_reads_whole_columns_to_the_same_scores(
     write_rows(made_up / "TwentyNewsgroupsClustering.v2" / "test.jsonl", rows)
     with monkeypatch.context() as patch:
         patch.setattr("layerscope.evaluation.tasks.columns.list_columns", lambda task: None)
-        expected = score(only(name, made_up).load())
+        expected = score(only(name, made_up).load().task)
 
     def one_by_one(column: Column, *_: Any) -> None:
         raise AssertionError(f"{column.column_name} is read one by one")
 
-    task = only(name, made_up).load()
+    task = only(name, made_up).load().task
     monkeypatch.setattr(Column, "__iter__", one_by_one)
     assert score(task) == expected
 
@@ -108,8 +109,9 @@ def test_two_labels_become_0_and_1(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_rows(tmp_path / "Mine" / f"{split}.jsonl", rows)
     spec = only("Mine", tmp_path)
-    task = spec.load()
-    assert spec.facts(task)["label_codes"] == {"no": 0, "yes": 1}
+    loaded = spec.load()
+    task = loaded.task
+    assert spec.facts(loaded)["label_codes"] == {"no": 0, "yes": 1}
     assert score(task)["ap"] > 0.5
 
 
@@ -120,9 +122,9 @@ def test_clustering_takes_sets_or_single_texts_for_both_of_mtebs_classes(tmp_pat
     for number, rows in enumerate((single, sets)):
         for name in ("RedditClustering", "RedditClustering.v2"):
             write_rows(tmp_path / str(number) / name / "test.jsonl", rows)
-    legacy = [only("RedditClustering", tmp_path / n).load().dataset["test"] for n in "01"]
+    legacy = [only("RedditClustering", tmp_path / n).load().task.dataset["test"] for n in "01"]
     assert [len(data) for data in legacy] == [1, 2]
-    fast = [only("RedditClustering.v2", tmp_path / n).load() for n in "01"]
+    fast = [only("RedditClustering.v2", tmp_path / n).load().task for n in "01"]
     assert [len(task.dataset["test"]) for task in fast] == [60, 60]
     fast[0].max_fraction_of_documents_to_embed, fast[0].max_document_to_embed = None, 30
     fast[0].max_documents_per_cluster = 40
@@ -133,13 +135,13 @@ def test_clustering_takes_sets_or_single_texts_for_both_of_mtebs_classes(tmp_pat
 
 
 def test_pairs_in_one_row_of_lists(tmp_path: Path, made_up: Path) -> None:
-    rows = [dict(row) for row in only("TwitterSemEval2015", made_up).load().dataset["test"]]
+    rows = [dict(row) for row in only("TwitterSemEval2015", made_up).load().task.dataset["test"]]
     columns = {"sent1": [r["sentence1"] for r in rows], "sent2": [r["sentence2"] for r in rows]}
     write_rows(
         tmp_path / "TwitterURLCorpus" / "test.jsonl",
         [columns | {"labels": [r["labels"] for r in rows]}],
     )
-    assert list(only("TwitterURLCorpus", tmp_path).load().dataset["test"]) == rows
+    assert list(only("TwitterURLCorpus", tmp_path).load().task.dataset["test"]) == rows
 
 
 def test_reranking_leaves_out_queries_with_nothing_to_rank(tmp_path: Path) -> None:
@@ -150,7 +152,8 @@ def test_reranking_leaves_out_queries_with_nothing_to_rank(tmp_path: Path) -> No
     ]
     write_rows(tmp_path / "MindSmallReranking" / "test.jsonl", rows)
     spec = only("MindSmallReranking", tmp_path)
-    task = spec.load()
+    loaded = spec.load()
+    task = loaded.task
     data = task.dataset["default"]["test"]
     assert data["queries"]["id"] == ["test-000000_0", "test-000000_1", "test-000002_0"]
     assert data["relevant_docs"]["test-000002_0"] == {
@@ -159,7 +162,7 @@ def test_reranking_leaves_out_queries_with_nothing_to_rank(tmp_path: Path) -> No
         "n000002-00000": 0,
     }
     assert set(data["top_ranked"]["test-000000_1"]) == set(data["relevant_docs"]["test-000000_0"])
-    assert spec.facts(task)["dropped_queries"] == {"test": 1}
+    assert spec.facts(loaded)["dropped_queries"] == {"test": 1}
     assert 0 < score(task)["max_over_subqueries_map_at_1000"] <= 1
 
 

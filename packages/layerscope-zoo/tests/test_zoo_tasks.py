@@ -72,8 +72,9 @@ def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -
     TASKS.fetch(name)
     assert TASKS.is_cached(name)
     spec = resolve_tasks(name, offline=True)[0]
-    task = spec.load()
-    facts = spec.facts(task)
+    loaded = spec.load()
+    task = loaded.task
+    facts = spec.facts(loaded)
     assert (facts["items"], facts["source"], facts["exact"]) == (items, "package", None)
     assert facts["license"] == TASKS.get(name).license
     if labels is None:
@@ -98,7 +99,7 @@ def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -
 def test_lees_texts_and_judgements_belong_together() -> None:
     """Texts that share rare words are the ones people find similar; shifted by a few pairs, the
     relation is gone."""
-    data = resolve_tasks("LeeSimilarity")[0].load().dataset["test"]
+    data = resolve_tasks("LeeSimilarity")[0].load().task.dataset["test"]
     vectors = TfidfVectorizer(stop_words="english").fit(list(dict.fromkeys(data["sentence1"])))
     overlap = np.asarray(
         vectors.transform(data["sentence1"]).multiply(vectors.transform(data["sentence2"])).sum(1)

@@ -27,12 +27,6 @@ class EvaluateSettings(shared.CommandOptions):
     sample: int | None = shared.size_option("Score N random items of each task.")
     max_length: int = shared.length_option(256)
     seed: int = shared.seed_option("Seed of --sample and of the intervals.", DATA)
-    normalize: bool | None = option(
-        None,
-        "--normalize/--no-normalize",
-        panel=DATA,
-        help="Scale vectors to length 1. (default: as in the model's own pipeline)",
-    )
     scoring: str | None = option(
         None,
         panel=ENGINES,
@@ -45,9 +39,6 @@ class EvaluateSettings(shared.CommandOptions):
     )
     store_size: str = option(
         "10GB", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size
-    )
-    store_dtype: str = option(
-        "float32", panel=ENGINES, help="float32, or float16 for half the disk space."
     )
 
 

@@ -1,36 +1,46 @@
-"""The loop of an evaluation over its tasks: encode the missing texts, then score every layer and
-readout. Where scores are computed elsewhere than the model runs, a task is encoded while the one
-before it is scored."""
+"""The loop of an evaluation over its tasks: encode the missing texts of a task, then score every
+layer and readout of it.
+
+Where the model is on a GPU, a task is encoded while the one before it is scored.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from itertools import product, takewhile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from layerscope.core.formatting import count_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
-from layerscope.evaluation.plan import EvaluationPlan, Texts
 from layerscope.evaluation.pool import ScoringPool
-from layerscope.evaluation.scorers import Scorer
+from layerscope.evaluation.request import EvaluationRequest
+from layerscope.evaluation.run import texts_file
+from layerscope.evaluation.scorers import LeftToMteb, Scorer
 from layerscope.evaluation.scoring import (
     ScoreJob,
     ScoringContext,
+    encoded_texts,
+    open_task,
+    quiet_mteb,
     read_result,
     reason_of,
 )
+from layerscope.evaluation.tasks.facts import refuse_constant
+from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.store import checked
 from layerscope.vectors import VectorStore, text_key
 from layerscope.vectors.encode import (
     MissingTexts,
@@ -40,205 +50,266 @@ from layerscope.vectors.encode import (
     space_description,
 )
 
-log = logging.getLogger(__name__)
-
-Results = Iterator[dict[str, Any]]
-
-
-class Scorers(AbstractContextManager["Scorers"]):
-    """Processes or a device that score the jobs of a task.
-
-    With `apart` they go on while this process does other things.
-    """
-
-    def __init__(self, workers: int, device: Scorer | None, apart: bool) -> None:
-        self.pool, self.device = ScoringPool(workers if device is None else 0), device
-        self.apart = apart and (device is not None or workers > 0)
-        self._thread = ThreadPoolExecutor(1)
-        self._started: list[Future[list[dict[str, Any]]]] = []
-
-    def __exit__(self, *error: object) -> None:
-        if self.device is not None:
-            self.device.stopped.set()
-        if not all(future.done() for future in self._started):
-            log.warning("finishing what is being scored.")
-        self._thread.shutdown(cancel_futures=True)
-        self.pool.__exit__(*error)
-
-    def start(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Results:
-        """Results of jobs, as they are done."""
-        if self.device is None:
-            return self.pool.score(context, jobs)
-        if not self.apart:
-            return self.device.run(context, jobs)
-        names = dict.fromkeys(job.task.name for job in jobs)
-        futures = [
-            self._thread.submit(self._run, context, [job for job in jobs if job.task.name == name])
-            for name in names
-        ]
-        self._started += futures
-        return (result for future in futures for result in future.result())
-
-    def _run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
-        device = self.device
-        assert device is not None
-        # a new thread begins on the first GPU
-        with torch.cuda.device(device.device) if device.device.type == "cuda" else nullcontext():
-            return list(
-                takewhile(lambda result: not device.stopped.is_set(), device.run(context, jobs))
-            )
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What an evaluation is run with. With a `recipe`, the engine's workers run the model."""
+    """The store, engine and processes that an evaluation is run with.
 
-    plan: EvaluationPlan
+    With a `recipe`, the engine's workers run the model. Without a `scorer`, mteb's code scores in
+    `workers` processes.
+    """
+
     store: VectorStore
+    engine: Engine
+    recipe: ModelRecipe | None
+    scorer: Scorer | None
+    workers: int
     batch_size: int | None
     bar: Progress
-    engine: Engine
-    recipe: ModelRecipe | None = None
 
 
-class Loop:
-    """The tasks of an evaluation, and what they leave: counts, jobs, results, and the tasks that
-    could not be encoded."""
+@dataclass(frozen=True)
+class CollectedTasks:
+    """The texts and facts of each task that could be read, and the reasons why others could not."""
 
-    def __init__(self, job: Resources, run: Path, texts: Texts, scorers: Scorers) -> None:
-        self.plan, self.store, self.bar = job.plan, job.store, job.bar
-        self.batch_size, self.engine, self.recipe = job.batch_size, job.engine, job.recipe
-        self.run, self.texts, self.scorers = run, texts, scorers
-        self.counts: dict[str, Any] = {"encoded": 0, "truncated": {}}
-        self.jobs: list[ScoreJob] = []
-        self.results: list[dict[str, Any]] = []
-        self.failed: dict[str, str] = {}
-        self.seconds = {"encode": 0.0, "score": 0.0}
-        self._counted: set[str] = set()
-        self.context = self._make_context()
+    texts: dict[str, list[str]]
+    facts: dict[str, dict[str, Any]]
+    failed: dict[str, str]
 
-    def go(self) -> None:
-        """Encode and score every task. The seconds are this process's: of scoring, what it waits
-        for."""
-        queue = [(names, self._unscored(names)) for names in self.plan.groups(self.texts)]
-        if sum(len(jobs) for _, jobs in queue) == 1:
-            self.scorers.pool.workers = 0  # not worth a process
-        missing = self._missing(self._distinct(self.texts))
-        self.store.check_room(sum(part.bytes for part in missing))
-        if self.recipe is not None:  # in one go, for which workers load the model once
-            self._encode(tuple(self.texts))
-        problem: Exception | None = None
-        started: tuple[Results, int] | None = None
-        while queue:
-            names, jobs = queue.pop(0)
-            try:
-                self._encode(names)
-            except Exception as error:
-                if self.recipe is not None or _ends_all(error):
-                    raise
-                if len(names) > 1:  # each alone: what is encoded stays, and the others go on
-                    queue[:0] = [
-                        ((name,), [job for job in jobs if job.task.name == name]) for name in names
-                    ]
-                else:
-                    problem = error
-                    self.failed[names[0]] = reason_of(error)
-                continue
-            results = self.scorers.start(self.context, jobs)
-            if started is not None:
-                self._finish(*started)
-            started = (results, len(jobs))
-            if not self.scorers.apart:
-                self._finish(*started)
-                started = None
-        if started is not None:
-            self._finish(*started)
-        if problem is not None and not self.results:
-            raise problem
 
-    def _distinct(self, names: Iterable[str]) -> list[str]:
-        return list(dict.fromkeys(text for name in names for text in self.texts[name]))
+@dataclass(frozen=True)
+class ScoredTasks:
+    """The jobs and results of all tasks, the tasks that could not be encoded, and what it took.
 
-    def _missing(self, texts: Sequence[str]) -> list[MissingTexts]:
-        plan = self.plan
-        requests = make_requests(plan.readouts, plan.sites, plan.max_length, self.batch_size)
-        return find_missing(plan.model, self.store, requests, texts, plan.store_dtype)
+    The seconds are this process's: of scoring, what it waits for.
+    """
 
-    def _encode(self, names: Sequence[str]) -> None:
-        """Encode the texts of some tasks that are not in the store yet."""
-        clock = time.perf_counter()
-        texts = self._distinct(names)
-        missing = self._missing(texts)
-        todo = sum(len(part.texts) for part in missing)
-        total = len(texts) * len(missing)
-        self.bar.begin(f"{self.plan.model.name}|texts", total, total - todo)
+    context: ScoringContext
+    jobs: list[ScoreJob]
+    results: list[Result]
+    failed: dict[str, str]
+    counts: dict[str, Any]
+    seconds: dict[str, float]
+
+
+def collect_tasks(request: EvaluationRequest, resources: Resources, folder: Path) -> CollectedTasks:
+    """Read the tasks, and write down the keys of the texts that each encodes."""
+    quiet_mteb()
+    texts_of = encoded_texts if resources.scorer is None else resources.scorer.texts_of
+    tasks = CollectedTasks({}, {}, {})
+    resources.bar.begin("reading tasks|tasks", len(request.specs))
+    for spec in request.specs:
         try:
-            encode(
-                self.plan.model,
-                missing,
-                engine=self.engine,
-                recipe=self.recipe,
-                advance=self.bar.advance,
-            )
+            loaded = spec.load()
+            refuse_constant(loaded.task)
+            texts = texts_of(loaded.task)
+            tasks.facts[spec.name] = spec.facts(loaded)
+        except Exception as error:
+            tasks.failed[spec.name] = reason_of(error)
+            continue
         finally:
-            self.seconds["encode"] += time.perf_counter() - clock
-        self.counts["encoded"] += todo
-        self.counts["store_bytes"] = self.store.size()
-        keys = [text_key(text) for text in texts if text not in self._counted]
-        self._counted.update(texts)
-        for part in missing:
-            name = part.request.template.name
-            cut = int(part.space.read_numbers(keys, "truncated").sum()) if keys else 0
-            self.counts["truncated"][name] = self.counts["truncated"].get(name, 0) + cut
+            resources.bar.advance(1)
+        tasks.texts[spec.name] = texts
+        keys = np.frombuffer(b"".join(map(text_key, texts)), dtype=np.uint8)
+        checked.write_arrays(texts_file(folder, spec.name), {"keys": keys.reshape(-1, 32)})
+    if not tasks.texts:
+        reasons = "\n".join(f"  {name}: {reason}" for name, reason in tasks.failed.items())
+        raise LayerscopeError(f"no task could be read:\n{reasons}")
+    return tasks
 
-    def _make_context(self) -> ScoringContext:
-        plan, model = self.plan, self.plan.model
-        spaces = tuple(
-            (
-                name,
-                json.dumps(space_description(model.identity, get_template(name), plan.max_length)),
-                plan.store_dtype,
-            )
-            for name in dict.fromkeys(readout.template for readout in plan.readouts)
-        )
-        return ScoringContext(
-            str(self.run),
-            str(self.store.root),
-            model.name,
-            model.identity.get("revision"),
-            model.width,
-            spaces,
-            plan.unit_length,
-            plan.scoring,
-        )
 
-    def _unscored(self, names: Sequence[str]) -> list[ScoreJob]:
-        """The jobs of some tasks that have no result yet; results of the others are taken."""
-        specs = {spec.name: spec for spec in self.plan.specs}
-        jobs = [
-            ScoreJob(specs[name], readout, site.name, site.layer)
-            for name, readout, site in product(names, self.plan.readouts, self.plan.sites)
+def score_tasks(
+    request: EvaluationRequest, resources: Resources, folder: Path, tasks: CollectedTasks
+) -> ScoredTasks:
+    """Encode and score every task. A task that cannot be encoded stops no other."""
+    context = _make_context(request, resources, folder)
+    jobs = _make_jobs(request, tasks)
+    results: list[Result] = []
+    failed: dict[str, str] = {}
+    problem: Exception | None = None
+    seconds = {"encode": 0.0, "score": 0.0}
+    distinct = list(dict.fromkeys(chain.from_iterable(tasks.texts.values())))
+    missing = _find_missing(request, resources, distinct)
+    resources.store.check_room(sum(part.bytes for part in missing))
+    if resources.recipe is not None:  # in one go, for which workers load the model once
+        with _timed(seconds, "encode"):
+            _encode(request, resources, distinct)
+    ahead = _tasks_ahead(request.model)
+    started: deque[tuple[Callable[[], Iterable[Result]], int]] = deque()
+
+    def finish(remaining: int) -> None:
+        """Wait for the results of all tasks but the last `remaining`."""
+        while len(started) > remaining:
+            results_of, count = started.popleft()
+            resources.bar.begin("scoring|scores", count)
+            with _timed(seconds, "score"):
+                for result in results_of():
+                    results.append(result)
+                    resources.bar.advance(1)
+                    count -= 1
+            if count:
+                raise LayerscopeError(
+                    f"{count_of(count, 'scores')} did not come back. What was scored is kept: "
+                    "run the same command again."
+                )
+
+    with (
+        ThreadPoolExecutor(1) as thread,
+        ScoringPool(resources.workers) as pool,
+        ExitStack() as end,
+    ):
+        if resources.scorer is not None:
+            end.callback(resources.scorer.stopped.set)
+        for name, texts in tasks.texts.items():
+            try:
+                with _timed(seconds, "encode"):
+                    _encode(request, resources, texts)
+            except Exception as error:
+                if _ends_all(error):
+                    raise
+                problem = error
+                failed[name] = reason_of(error)
+                continue
+            scores = _score(resources.scorer, pool, context, jobs[name])
+            if ahead:
+                results_of: Callable[[], Iterable[Result]] = thread.submit(list, scores).result
+            else:
+                results_of = partial(iter, scores)
+            started.append((results_of, len(jobs[name])))
+            finish(remaining=ahead)
+        finish(remaining=0)
+    if problem is not None and not results:
+        raise problem
+    texts_of = {name: texts for name, texts in tasks.texts.items() if name not in failed}
+    counts = _count(request, resources, distinct, _count_texts(missing), texts_of)
+    all_jobs = [job for of_task in jobs.values() for job in of_task]
+    return ScoredTasks(context, all_jobs, results, failed, counts, seconds)
+
+
+def _tasks_ahead(model: LoadedModel) -> int:
+    """Return how many tasks are encoded before the first is scored: on one CPU, the model and the
+    scores would only be in each other's way."""
+    return 0 if model.device.type == "cpu" else 1
+
+
+def _make_context(request: EvaluationRequest, resources: Resources, folder: Path) -> ScoringContext:
+    model = request.model
+    spaces = []
+    for name in dict.fromkeys(readout.template for readout in request.readouts):
+        description = space_description(model.identity, get_template(name), request.max_length)
+        spaces.append((name, json.dumps(description)))
+    return ScoringContext(
+        folder,
+        resources.store.root,
+        model.name,
+        model.identity.get("revision"),
+        model.width,
+        tuple(spaces),
+        request.unit_length,
+        request.scoring,
+    )
+
+
+def _make_jobs(request: EvaluationRequest, tasks: CollectedTasks) -> dict[str, list[ScoreJob]]:
+    """Return the jobs of each task that could be read."""
+    places = list(product(request.readouts, request.sites))
+    return {
+        spec.name: [
+            ScoreJob(spec, tasks.facts[spec.name]["fingerprint"], readout, site.name, site.layer)
+            for readout, site in places
         ]
-        self.jobs += jobs
-        stored = {job: read_result(job.file(self.context)) for job in jobs}
-        self.results += [result for result in stored.values() if result is not None]
-        return [job for job, result in stored.items() if result is None]
+        for spec in request.specs
+        if spec.name in tasks.texts
+    }
 
-    def _finish(self, results: Results, count: int) -> None:
-        """Wait for the scores of some tasks."""
-        clock = time.perf_counter()
-        self.bar.begin("scoring|scores", count)
-        for result in results:
-            self.results.append(result)
-            self.bar.advance(1)
-            count -= 1
-        if count:
-            raise LayerscopeError(
-                f"{count_of(count, 'scores')} did not come back. What was scored is kept: run it again."
-            )
-        self.seconds["score"] += time.perf_counter() - clock
+
+def _find_missing(
+    request: EvaluationRequest, resources: Resources, texts: Sequence[str]
+) -> list[MissingTexts]:
+    """Return the texts that the store lacks, by template."""
+    requests = make_requests(
+        request.readouts, request.sites, request.max_length, resources.batch_size
+    )
+    return find_missing(request.model, resources.store, requests, texts)
+
+
+def _encode(request: EvaluationRequest, resources: Resources, texts: Sequence[str]) -> None:
+    """Encode the texts that are not in the store yet."""
+    bar = resources.bar
+    parts = _find_missing(request, resources, texts)
+    total = len(texts) * len(parts)
+    bar.begin(f"{request.model.name}|texts", total, total - _count_texts(parts))
+    encode(
+        request.model,
+        parts,
+        engine=resources.engine,
+        recipe=resources.recipe,
+        advance=bar.advance,
+    )
+
+
+def _count_texts(parts: Sequence[MissingTexts]) -> int:
+    return sum(len(part.texts) for part in parts)
+
+
+def _count(
+    request: EvaluationRequest,
+    resources: Resources,
+    distinct: Sequence[str],
+    missing: int,
+    encoded: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Return the counts for the manifest; `missing` texts were not in the store before."""
+    parts = _find_missing(request, resources, distinct)
+    keys = [text_key(text) for text in dict.fromkeys(chain.from_iterable(encoded.values()))]
+    return {
+        "texts": len(distinct),
+        "encoded": missing - _count_texts(parts),
+        "store_bytes": resources.store.size(),
+        "truncated": {
+            part.request.template.name: int(part.space.read_numbers(keys, "truncated").sum())
+            for part in parts
+        },
+    }
 
 
 def _ends_all(error: Exception) -> bool:
-    """Whether the other tasks would fail alike: of the model, the folder, the disk."""
+    """Return whether the other tasks would fail alike: of the model, the folder, the disk."""
     return isinstance(error, (RunFolderError, ModelError)) or bool(os_advice(error))
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    clock = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[name] += time.perf_counter() - clock
+
+
+def _score(
+    scorer: Scorer | None, pool: ScoringPool, context: ScoringContext, jobs: Sequence[ScoreJob]
+) -> Iterator[Result]:
+    """Yield the results of the jobs of one task; those that an earlier run left are read."""
+    missing = []
+    for job in jobs:
+        result = read_result(job.file(context))
+        if result is None:
+            missing.append(job)
+        else:
+            yield result
+    if not missing:
+        return
+    if scorer is None:
+        yield from pool.score(context, missing)
+        return
+    try:
+        yield from scorer.score(context, open_task(context, missing[0].task), missing)
+    except LeftToMteb as reason:
+        yield from pool.score(replace(context, left=str(reason)), missing)
+    except Exception as error:  # the other tasks go on
+        for job in missing:
+            if read_result(job.file(context)) is None:
+                yield job.failure(error)

@@ -27,8 +27,7 @@ except ImportError:
 def model_meta(
     name: str, revision: str | None, width: int, experiment: dict[str, Any] | None
 ) -> ModelMeta:
-    """What mteb files a result under; the experiment's settings (layer, readout) go into its own
-    slot for them."""
+    """Return what mteb files a result under, with the experiment's settings (layer, readout)."""
     fields = ModelMeta.model_fields.items()
     unknown = dict.fromkeys(field for field, facts in fields if facts.is_required())
     known = {
@@ -45,7 +44,7 @@ def model_meta(
 
 
 def texts_of(inputs: Iterable[dict[str, Any]]) -> list[str]:
-    """The texts that mteb asks to be encoded, in its order."""
+    """Return the texts that mteb asks to be encoded, in its order."""
     return [text for batch in inputs for text in batch["text"]]
 
 
@@ -56,12 +55,12 @@ class LayerView(AbsEncoder):
         self.lookup, self.mteb_model_meta = lookup, meta
 
     def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
-        """The stored vectors of the texts."""
+        """Return the stored vectors of the texts."""
         return self.lookup(texts_of(inputs))
 
 
 class TextCollector(AbsEncoder):
-    """Writes down every text a task encodes. Its vectors are two numbers that depend on the text:
+    """A model that records every text that a task encodes. Its vectors are two numbers that depend on the text:
     enough to be scored."""
 
     def __init__(self) -> None:
@@ -69,7 +68,7 @@ class TextCollector(AbsEncoder):
         self.mteb_model_meta = model_meta("collector", None, 2, None)
 
     def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
-        """Two numbers per text."""
+        """Return two numbers per text."""
         texts = texts_of(inputs)
         self.texts.update(dict.fromkeys(texts))
         digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]

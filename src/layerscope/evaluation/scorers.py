@@ -14,30 +14,36 @@ from layerscope.spectra import faster
 if TYPE_CHECKING:
     import torch
 
-    from layerscope.evaluation.scoring import ScoreJob, ScoringContext
+    from layerscope.evaluation.scoring import OpenTask, ScoreJob, ScoringContext
+
+__all__ = ["LeftToMteb"]
 
 GROUP = "layerscope.scorers"
 
 
+class LeftToMteb(Exception):
+    """A task whose scores only mteb can compute; the message says why."""
+
+
 class Scorer(Protocol):
-    """Scores all layers and readouts of a task together; it is made from a device and a number of
-    processes for what it leaves to mteb."""
+    """Scores all layers and readouts of a task together, on a device."""
 
-    device: torch.device
     stopped: threading.Event
-    """Set by another thread: no more tasks are begun."""
+    """Set by another thread: no more layers are begun."""
 
-    def __init__(self, device: torch.device, workers: int) -> None: ...
+    def __init__(self, device: torch.device) -> None: ...
 
     @staticmethod
     def texts_of(task: Any) -> list[str]:
         """Return every text that a loaded task encodes, in mteb's order."""
 
-    def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
-        """Yield the results of jobs as they are done."""
+    def score(
+        self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
+    ) -> Iterator[dict[str, Any]]:
+        """Write and yield the results of jobs of one task; raise `LeftToMteb` before the first."""
 
     def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what the manifest tells, from all results."""
+        """Return facts about all results, for the manifest."""
 
 
 def find_scorer() -> type[Scorer]:

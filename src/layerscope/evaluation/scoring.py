@@ -1,4 +1,4 @@
-"""Scoring with mteb's own code, from stored vectors: which texts the tasks need, and the score of
+"""Scoring with mteb's own code, from stored vectors: the texts that tasks encode, and the score of
 one layer under one readout.
 
 A `ScoreJob` is small and picklable. A result is one JSON file, written whole, so that a run stopped
@@ -16,9 +16,9 @@ import signal
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,29 +27,22 @@ import numpy as np
 
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.plan import task_config
-from layerscope.evaluation.run import ItemScores, items_of, texts_file
+from layerscope.evaluation.items import ItemScores, items_file, items_of
+from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
-from layerscope.evaluation.tasks.facts import refuse_constant
-from layerscope.models.source import files_sha256
-from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.vectors import VectorSpace, VectorStore, text_key
 from layerscope.vectors.encode import read_readout
 
 __all__ = [
+    "OpenTask",
     "ScoreJob",
     "ScoringContext",
     "Undefined",
-    "clear_caches",
     "encoded_texts",
-    "items_file",
-    "job_vectors",
+    "open_task",
     "quiet_mteb",
-    "read_result",
     "require_mteb",
-    "task_keys",
-    "task_rows",
     "undefined",
 ]
 
@@ -57,56 +50,50 @@ _ROWS = 65536  # of vectors that are changed at a time
 _QUIET: dict[str, Any] = {"show_progress_bar": False, "co2_tracker": False}
 
 
+class Undefined(Exception):
+    """A readout that gives every text the same vector: there is nothing to score."""
+
+
 @dataclass(frozen=True)
 class ScoringContext:
-    """What all jobs of a run share: where vectors and results are, and the model's name."""
+    """The values that all jobs of a run share. It goes to other processes.
 
-    run: str
-    store: str
+    `spaces` are the parts of the store: template and description as JSON. With `unit_length`
+    vectors are scaled after centering. `scoring` names the arithmetic (mteb's or a device's), and
+    `left` says why a device leaves these jobs to mteb.
+    """
+
+    run: Path
+    store: Path
     model: str
     revision: str | None
     width: int
-    spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
-    unit: bool = False  # vectors scaled to length 1, after centering
-    scoring: str = "mteb"  # whose arithmetic makes the scores: mteb's, or ours on a device
-    left: str = ""  # why a run on a device leaves these jobs to mteb
-
-
-@lru_cache(maxsize=256)
-def task_files(spec: TaskSpec) -> str | None:
-    """A fingerprint of a task's local files: scores of other content are other scores. Every job of
-    the task asks for it."""
-    if spec.path is None:
-        return None
-    return files_sha256(file for file in Path(spec.path).rglob("*") if file.is_file())
+    spaces: tuple[tuple[str, str], ...]
+    unit_length: bool = False
+    scoring: str = "mteb"
+    left: str = ""
 
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """One task at one site under one readout."""
+    """One task at one site under one readout. `data` is the fingerprint of the task's data."""
 
     task: TaskSpec
+    data: str
     readout: Readout
     site: str
     layer: int
 
-    @property
-    def key(self) -> str:
-        """A file name for its result."""
-        text = json.dumps(
-            [task_config(self.task), task_files(self.task), self.readout.name, self.site],
-            sort_keys=True,
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
-
     def file(self, context: ScoringContext) -> Path:
-        """Where its result is, once it is done."""
-        own = "" if context.scoring == "mteb" else f"-{context.scoring}"
-        return Path(context.run) / "results" / self.task.name / f"{self.key}{own}.json"
+        """Return the file of its result."""
+        settings = [self.task.config, self.data, self.readout.name, self.site]
+        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
+        ending = "" if context.scoring == "mteb" else f"-{context.scoring}"
+        return context.run / "results" / self.task.name / f"{key}{ending}.json"
 
     @property
     def place(self) -> dict[str, Any]:
-        """What every result begins with."""
+        """Return what every result begins with."""
         return {
             "task": self.task.name,
             "layer": self.layer,
@@ -114,97 +101,71 @@ class ScoreJob:
             **self.readout.columns,
         }
 
+    def failure(self, error: Exception) -> dict[str, Any]:
+        """Return the result of a job that failed.
 
-@lru_cache(maxsize=1)
-def load_task(spec: TaskSpec) -> Any:
-    """A task with its data; cached until another task comes."""
-    return spec.load()
-
-
-@lru_cache(maxsize=1)
-def _fingerprint(spec: TaskSpec) -> str:
-    return str(spec.facts(load_task(spec))["fingerprint"])
+        It is not written: a failure may pass (memory, a file in use), and the next run tries again.
+        """
+        return {**self.place, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
 
 
-@lru_cache(maxsize=8)
-def _space(store: str, description: str, dtype: str) -> VectorSpace:
-    return VectorStore(Path(store), size_limit=None).space(json.loads(description), dtype=dtype)
+@dataclass(frozen=True)
+class OpenTask:
+    """A task with its data, and the vectors of its texts in the store."""
+
+    task: Any
+    row_of: dict[bytes, int]
+    spaces: dict[str, VectorSpace]
+    unit_length: bool
+
+    def rows(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the rows of texts in the task's vectors."""
+        return np.array([self.row_of[text_key(text)] for text in texts], dtype=np.int64)
+
+    def vectors(self, job: ScoreJob) -> np.ndarray:
+        """Return the vectors of all texts, centered if asked; `Undefined` if all are the same."""
+        space = self.spaces[job.readout.template]
+        vectors = read_readout(space, list(self.row_of), job.readout, job.site)
+        if is_constant(vectors):
+            raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
+        if job.readout.centering == "corpus":
+            mean = vectors.mean(0, dtype=np.float64)
+            np.subtract(vectors, mean, out=vectors, casting="same_kind")
+        if self.unit_length:
+            for i in range(0, len(vectors), _ROWS):  # in parts: a task may have a million texts
+                part = vectors[i : i + _ROWS]
+                part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
+        return vectors
 
 
-@lru_cache(maxsize=2)
-def _task_keys(file: Path) -> list[bytes]:
-    return [bytes(row) for row in checked.read_arrays(file)["keys"]]
+def open_task(context: ScoringContext, spec: TaskSpec) -> OpenTask:
+    """Load a task, and open the vectors of its texts."""
+    keys = checked.read_arrays(texts_file(context.run, spec.name))["keys"]
+    store = VectorStore(context.store, size_limit=None)
+    spaces = {template: store.space(json.loads(text)) for template, text in context.spaces}
+    row_of = {bytes(key): i for i, key in enumerate(keys)}
+    return OpenTask(spec.load().task, row_of, spaces, context.unit_length)
 
 
-def clear_caches() -> None:
-    """Drop cached tasks and vectors: another run in this process may have other data under the same
-    names."""
-    for cached in (load_task, _fingerprint, _space, _task_keys, task_files):
-        cached.cache_clear()
-
-
-class Undefined(Exception):
-    """A readout that gives every text the same vector: there is nothing to score."""
-
-
-def task_keys(context: ScoringContext, task: TaskSpec) -> list[bytes]:
-    """The keys of a task's texts, in the order of its vectors."""
-    return _task_keys(texts_file(context.run, task.name))
-
-
-def job_vectors(context: ScoringContext, job: ScoreJob) -> np.ndarray:
-    """The vectors of all texts of a job's task, centered if asked; `Undefined` if they are all the
-    same."""
-    description, dtype = next(
-        (d, t) for template, d, t in context.spaces if template == job.readout.template
-    )
-    vectors = read_readout(
-        _space(context.store, description, dtype),
-        task_keys(context, job.task),
-        job.readout,
-        job.site,
-    )
-    if _alike(vectors):
-        raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
-    if job.readout.centering == "corpus":
-        mean = vectors.mean(0, dtype=np.float64)
-        np.subtract(vectors, mean, out=vectors, casting="same_kind")
-    if context.unit:
-        for i in range(0, len(vectors), _ROWS):  # in parts: a task may have a million texts
-            part = vectors[i : i + _ROWS]
-            part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
-    return vectors
-
-
-def _alike(vectors: np.ndarray) -> bool:
-    """Whether all rows are the first one, up to rounding. Few rows tell where they are not."""
-    first, step = vectors[:1], 256
-    most = 1e-6 * max(1e-30, float(np.abs(first).max()))
+def is_constant(vectors: np.ndarray) -> bool:
+    """Return whether all rows are the first one, up to rounding. A few rows tell where they are
+    not."""
+    first = vectors[:1]
+    step = 256
+    limit = 1e-6 * max(1e-30, float(np.abs(first).max()))
     return all(
-        float(np.abs(vectors[i : i + step] - first).max()) <= most
+        float(np.abs(vectors[i : i + step] - first).max()) <= limit
         for i in range(0, len(vectors), step)
     )
 
 
-def task_rows(context: ScoringContext, task: TaskSpec) -> Callable[[Sequence[str]], np.ndarray]:
-    """From texts of a task to their rows in its vectors."""
-    row = {key: i for i, key in enumerate(task_keys(context, task))}
-    return lambda texts: np.array([row[text_key(text)] for text in texts], dtype=np.int64)
-
-
-def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.ndarray]:
-    """The vectors of texts for a job."""
-    vectors, rows = job_vectors(context, job), task_rows(context, job.task)
-    return lambda texts: vectors[rows(texts)]
-
-
 def require_mteb() -> None:
-    """Say that mteb is missing before anything long begins."""
+    """Raise an error that names the extra where mteb is not installed."""
     import layerscope.evaluation.mteb_models  # noqa: F401 - its import says which extra is missing
 
 
 def quiet_mteb() -> None:
-    """mteb and what it uses talk a lot; a run has its own progress bar."""
+    """Silence mteb and the libraries it uses: a run has its own progress bar."""
     for name in ("mteb", "datasets", "sentence_transformers", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
@@ -212,9 +173,8 @@ def quiet_mteb() -> None:
     from mteb.cache import result_cache
 
     if os.name != "nt":
-        signal.siginterrupt(
-            signal.SIGINT, True
-        )  # with polars, which mteb loads, whoever waits would not hear of Ctrl-C
+        # with polars, which mteb loads, a process that waits would not notice Ctrl-C
+        signal.siginterrupt(signal.SIGINT, True)
     datasets.disable_progress_bars()
     # mteb looks the versions of five packages up for every result that it writes, a sixth of the
     # time of a small task
@@ -224,8 +184,7 @@ def quiet_mteb() -> None:
 
 
 def encoded_texts(task: Any) -> list[str]:
-    """Every text that a task encodes, for which it is scored once with a model that only records
-    them."""
+    """Return every text that a task encodes, by scoring it once with a model that records them."""
     import mteb
 
     from layerscope.evaluation.mteb_models import TextCollector
@@ -237,84 +196,48 @@ def encoded_texts(task: Any) -> list[str]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why something failed: our own errors say it without their kind."""
+    """Return why something failed, with the kind of error where it is not layerscope's own."""
     return str(error) if isinstance(error, LayerscopeError) else f"{type(error).__name__}: {error}"
 
 
-def collect(
-    specs: Sequence[TaskSpec],
-    run: Path,
-    bar: Progress,
-    texts_of: Callable[[Any], list[str]] = encoded_texts,
-) -> tuple[dict[str, list[str]], dict[str, Any], list[dict[str, str]]]:
-    """The texts that each task encodes, and facts of each task.
-
-    Last come the tasks that could not be read, with the reason.
-    """
-    quiet_mteb()
-    bar.begin("reading tasks|tasks", len(specs))
-    texts: dict[str, list[str]] = {}
-    facts: dict[str, Any] = {}
-    failed: list[dict[str, str]] = []
-    for spec in specs:
-        try:
-            task = spec.load()
-            refuse_constant(task)
-            texts[spec.name], facts[spec.name] = texts_of(task), spec.facts(task)
-        except Exception as error:
-            failed.append({"task": spec.name, "reason": reason_of(error)})
-            continue
-        finally:
-            bar.advance(1)
-        keys = np.frombuffer(
-            b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8
-        ).reshape(-1, 32)
-        checked.write_arrays(texts_file(run, spec.name), {"keys": keys})
-    if not texts:
-        raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
-    return texts, facts, failed
-
-
-def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
-    """Score a job, write its result, and return it. A failure is a result too: the others go on."""
-    file = job.file(context)
-    stored = read_result(file)
-    if stored is not None:
-        return stored
-    base, clock = job.place, time.perf_counter()
+def score_jobs(
+    context: ScoringContext,
+    jobs: Sequence[ScoreJob],
+    load: Callable[[ScoringContext, TaskSpec], OpenTask] = open_task,
+) -> Iterator[dict[str, Any]]:
+    """Score jobs of one task, and write and yield their results. A failure is a result too."""
     try:
-        result = {**base, **_score(context, job)}
-        if context.left:
-            result |= {"scoring": "mteb", "left": context.left}
-        result["seconds"] = time.perf_counter() - clock
+        task = load(context, jobs[0].task)
     except Exception as error:
-        # a failure may pass (memory, a file in use): it is reported, not written, so that the next
-        # run tries again
-        return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
-    checked.write_json(file, result)
+        yield from (job.failure(error) for job in jobs)
+        return
+    for job in jobs:
+        yield _score_job(context, task, job)
+
+
+def _score_job(context: ScoringContext, task: OpenTask, job: ScoreJob) -> dict[str, Any]:
+    clock = time.perf_counter()
+    try:
+        result = {**job.place, **_score(context, task, job)}
+    except Exception as error:
+        return job.failure(error)
+    if context.left:
+        result |= {"scoring": "mteb", "left": context.left}
+    result["seconds"] = time.perf_counter() - clock
+    checked.write_json(job.file(context), result)
     return result
 
 
-def read_result(file: Path) -> dict[str, Any] | None:
-    """The result that a job wrote; None where there is none, where it is damaged, or where what
-    belongs to it is gone."""
-    result = checked.read_or_discard(file, checked.read_checked_json)
-    for row in (result or {}).get("scores", ()):
-        items = items_file(file, row["split"], row["subset"])
-        if row.get("items") and checked.read_or_discard(items, ItemScores.load) is None:
-            return None
-    return result
-
-
-def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
+def _score(context: ScoringContext, opened: OpenTask, job: ScoreJob) -> dict[str, Any]:
+    """Return what mteb makes of a job's vectors."""
     import mteb
 
     from layerscope.evaluation.mteb_models import LayerView, model_meta
 
-    task = load_task(job.task)
+    task = opened.task
     facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}
     try:
-        lookup = _lookup(context, job)
+        vectors = opened.vectors(job)
     except Undefined as reason:
         return {**undefined(task, str(reason)), **facts}
     reseed(task)
@@ -323,63 +246,73 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     experiment = {
         "layer": job.layer,
         **job.readout.columns,
-        "unit": context.unit,
-        "data": _fingerprint(job.task)[:12],
+        "unit": context.unit_length,
+        "data": job.data[:12],
     }
-    view = LayerView(lookup, model_meta(context.model, context.revision, context.width, experiment))
-    cache = mteb.ResultCache(Path(context.run) / "mteb")
+    meta = model_meta(context.model, context.revision, context.width, experiment)
+    view = LayerView(lambda texts: vectors[opened.rows(texts)], meta)
     with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:
         results = mteb.evaluate(
             view,
             task,
-            cache=cache,
+            cache=mteb.ResultCache(context.run / "mteb"),
             overwrite_strategy="always",
             prediction_folder=folder,
             encode_kwargs={"batch_size": 4096, "show_progress_bar": False},
             **_QUIET,
         )
-        result = results.task_results[0]
         file = Path(folder) / task.prediction_file_name
         predictions = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    result = results.task_results[0]
     rows = []
     for split, entries in result.scores.items():
         for entry in entries:
+            subset = entry["hf_subset"]
             score = float(entry["main_score"])
-            row = {
-                "split": split,
-                "subset": entry["hf_subset"],
-                "score": score if math.isfinite(score) else None,
-            }
-            items = items_of(task, split, entry, predictions.get(entry["hf_subset"], {}).get(split))
+            items = items_of(task, split, entry, predictions.get(subset, {}).get(split))
             if items is not None:
-                items.save(items_file(job.file(context), split, entry["hf_subset"]))
-            rows.append({**row, "items": items is not None})
+                items.save(items_file(job.file(context), split, subset))
+            rows.append(
+                {
+                    "split": split,
+                    "subset": subset,
+                    "score": score if math.isfinite(score) else None,
+                    "items": items is not None,
+                }
+            )
     if all(row["score"] is None for row in rows):
         why = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
         return {"status": "undefined", "reason": why, **facts, "scores": rows}
-    made = {
+    return {
+        "status": "scored",
+        **facts,
         "dataset_revision": result.dataset_revision,
         "mteb_version": result.mteb_version,
         "scores": rows,
     }
-    return {"status": "scored", **facts, **made}
 
 
 def undefined(task: Any, reason: str) -> dict[str, Any]:
-    """The result of a job that has no score."""
+    """Return the result of a job that has no score."""
     parts = product(task.eval_splits, task.hf_subsets)
     unscored = [{"split": split, "subset": subset, "score": None} for split, subset in parts]
     return {"status": "undefined", "reason": reason, "scores": unscored}
 
 
-def items_file(result: Path, split: str, subset: str) -> Path:
-    """Where the per-item contributions are that belong to a job's result."""
-    return result.with_name(f"{result.stem}.{split}.{subset}{checked.ARRAYS}")
+def read_result(file: Path) -> dict[str, Any] | None:
+    """Return the result that a job wrote; None where there is none, where it is damaged, or where
+    what belongs to it is."""
+    result = checked.read_or_discard(file, checked.read_checked_json)
+    for row in (result or {}).get("scores", ()):
+        items = items_file(file, row["split"], row["subset"])
+        if row.get("items") and checked.read_or_discard(items, ItemScores.load) is None:
+            return None
+    return result
 
 
 def read_items(
     context: ScoringContext, job: ScoreJob, split: str, subset: str
 ) -> ItemScores | None:
-    """The per-item contributions of a job, or None where its task has none."""
+    """Return the per-item contributions of a job, or None where its task has none."""
     file = items_file(job.file(context), split, subset)
     return ItemScores.load(file) if file.exists() else None

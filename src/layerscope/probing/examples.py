@@ -136,7 +136,7 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> LabeledItems:
         raise LayerscopeError(
             f"a probe reads one task; {name!r} stands for {len(specs)}. Name one of them."
         )
-    task = specs[0].load()
+    task = specs[0].load().task
     if task.metadata.type != "Classification":
         raise LayerscopeError(
             f"{name} is a task of type {task.metadata.type}; a probe needs a Classification task."

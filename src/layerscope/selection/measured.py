@@ -23,7 +23,8 @@ from layerscope.core.picking import pick
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names, readouts_of
 from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights, student_quantile
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.run import DEFAULT_GAIN, ItemScores, resampled, same_items
+from layerscope.evaluation.items import ItemScores, resampled, same_items
+from layerscope.evaluation.run import DEFAULT_GAIN
 from layerscope.selection import shallower
 from layerscope.selection.choice import Choice
 

@@ -8,6 +8,7 @@ import pytest
 
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.evaluation.tasks.source import SOURCES
 from layerscope.extras import MissingExtraError
 from tests.evaluation.tasks.conftest import overlap, topic_texts
 from tests.evaluation.tasks.support import score, write_rows
@@ -16,7 +17,8 @@ from tests.evaluation.tasks.support import score, write_rows
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other package reads folders."""
-    monkeypatch.setattr("layerscope.evaluation.tasks.files.entry_points", lambda group: [])
+    SOURCES.load()
+    monkeypatch.delitem(SOURCES._things, "mteb files")
 
 
 def test_each_type_is_scored(tmp_path: Path) -> None:
@@ -34,7 +36,7 @@ def test_each_type_is_scored(tmp_path: Path) -> None:
     assert [told["task_type"] for told in facts] == ["STS", "PairClassification", "Classification"]
     assert [told["items"] for told in facts] == [75, 75, 60]
     assert facts[2]["label_codes"] == {"cat": 0, "no": 1}
-    assert all(score(spec.load())["main_score"] > 0.5 for spec in specs)
+    assert all(score(spec.load().task)["main_score"] > 0.5 for spec in specs)
     write_rows(tmp_path / "Scored" / "test.jsonl", scored[1:])
     assert specs[0].facts()["revision"] != facts[0]["revision"]
     (tmp_path / "Scored" / "test.jsonl").unlink()

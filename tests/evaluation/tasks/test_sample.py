@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.tasks.spec import draw
+from layerscope.evaluation.tasks.sampling import draw
 from tests.evaluation.tasks.support import WordHashEncoder, score, write_rows
 
 
@@ -35,8 +35,9 @@ def test_the_draw_keeps_order_size_and_labels() -> None:
 )
 def test_each_type_is_scored_with_the_smallest_sample(made_up: Path, name: str) -> None:
     spec = resolve_tasks(name, data_dir=made_up, sample=4)[0]
-    task = spec.load()
-    facts = spec.facts(task)
+    loaded = spec.load()
+    task = loaded.task
+    facts = spec.facts(loaded)
     assert facts["items"] == 4
     assert facts["exact"] is False
     assert "sample 4" in facts["exact_reason"]
@@ -49,7 +50,7 @@ def test_every_training_label_remains(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_rows(tmp_path / "EmotionClassification" / f"{split}.jsonl", rows)
     spec = resolve_tasks("EmotionClassification", data_dir=tmp_path, sample=6)[0]
-    task = spec.load()
+    task = spec.load().task
     counts = Counter(task.dataset["train"]["label"])
     assert set(counts) == {0, 1, 2, 3, 4}
     assert counts[0] == 2 * task.samples_per_label
@@ -58,7 +59,7 @@ def test_every_training_label_remains(tmp_path: Path) -> None:
 
 
 def test_only_the_documents_of_the_kept_queries_are_encoded(made_up: Path) -> None:
-    task = resolve_tasks("MyRanking", data_dir=made_up, sample=4)[0].load()
+    task = resolve_tasks("MyRanking", data_dir=made_up, sample=4)[0].load().task
     data = task.dataset["default"]["test"]
     assert len(data["queries"]) == len(data["relevant_docs"]) == len(data["top_ranked"]) == 4
     assert len(data["corpus"]) == 4 * 12

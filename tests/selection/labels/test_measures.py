@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from layerscope.core.statistics import bootstrap_weights
-from layerscope.evaluation.run import ItemScores as Single
+from layerscope.evaluation.items import ItemScores as Single
 from layerscope.selection.labels.measures import Pairs, ScoredPairs, make_measure
 from layerscope.selection.labels.probes import Neighbors, Probe, grams, stratified_folds
 from tests.selection.labels.support import classes, judged_pairs, scored_pairs

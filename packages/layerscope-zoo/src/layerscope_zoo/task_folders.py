@@ -15,22 +15,22 @@ from typing import Any
 
 from layerscope.data.readers import as_label
 from layerscope.errors import DataError
-from layerscope.evaluation.tasks.files import (
-    COLUMNS,
+from layerscope.evaluation.tasks.mteb_tasks import is_mteb_task, mteb_task, needed_splits
+from layerscope.evaluation.tasks.source import LoadedTask, TaskSource
+from layerscope.evaluation.tasks.sources.own_files import (
     LAYOUTS,
-    NOT_MTEB,
     SUFFIXES,
     Columns,
-    Notes,
     Rows,
     as_datasets,
     code_labels,
-    own_class,
+    own_task,
     own_type,
+    read_columns,
     read_rows,
+    task_folder,
     vanished,
 )
-from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_info, text_task
 from layerscope_zoo.published import agrees_with_published
 
 
@@ -62,28 +62,30 @@ def find_split(folder: Path, split: str) -> SplitFile | None:
     return stand_ins[0] if stand_ins else None
 
 
-def find_files(folder: Path, info: TaskInfo) -> dict[str, dict[str, SplitFile]] | None:
-    """The files of every subset and split that a task needs; None where the folder has none of its
-    scored splits."""
+def find_files(folder: Path, task: Any) -> dict[str, dict[str, SplitFile]]:
+    """Return the files of every subset and split that a task needs; none where the folder has none
+    of its scored splits."""
     files: dict[str, dict[str, SplitFile]] = {}
-    for subset in info.subsets:
+    for subset in task.hf_subsets:
         place = folder / subset if (folder / subset).is_dir() else folder
-        if place == folder and len(info.subsets) > 1:
+        if place == folder and len(task.hf_subsets) > 1:
             continue  # a single file does not say which subset it holds
         by_split = {
             split: file
-            for split in info.needed_splits
+            for split in needed_splits(task)
             if (file := find_split(place, split)) is not None
         }
-        if not set(by_split) & set(info.splits):
+        if not set(by_split) & set(task.eval_splits):
             continue
-        if info.train_split and info.train_split not in by_split:
+        absent = [split for split in needed_splits(task) if split not in by_split]
+        if absent and absent[0] not in task.eval_splits:
+            kind, name = task.metadata.type, task.metadata.name
             raise DataError(
-                f"{place} holds {', '.join(file.path.name for file in by_split.values())} but no {info.train_split}.jsonl.gz. "
-                f"The {info.task_type} task {info.name} trains a classifier: add the split {info.train_split!r}."
+                f"{place} holds {', '.join(file.path.name for file in by_split.values())} but no {absent[0]}.jsonl.gz. "
+                f"The {kind} task {name} trains a classifier: add the split {absent[0]!r}."
             )
         files[subset] = by_split
-    return files or None
+    return files
 
 
 _LAYOUTS = {
@@ -95,74 +97,72 @@ _LAYOUTS = {
 }
 
 
-class MtebFolders:
+class MtebFolders(TaskSource):
     """Reads mteb's own tasks, and tasks of one's own of any of the five types."""
 
-    def find(self, name: str, folder: Path) -> bool:
-        """Return whether a folder holds a scored split of a task."""
-        info = _info(name, folder)
-        return info is not None and find_files(folder, info) is not None
+    name = "mteb files"
+    order = 20
 
-    def load(self, name: str, folder: Path) -> tuple[Any, Notes]:
-        """Return mteb's task object with the data, and what was done to the rows on the way."""
-        info = _info(name, folder)
-        files = None if info is None else find_files(folder, info)
-        if info is None or files is None:
+    def find(self, name: str, data_dir: Path | None) -> str | None:
+        folder = task_folder(name, data_dir)
+        if folder is None:
+            return None
+        task = _empty_task(name, folder)
+        return str(folder) if task is not None and find_files(folder, task) else None
+
+    def load(self, name: str, place: str, offline: bool) -> LoadedTask:
+        folder = Path(place)
+        task = _empty_task(name, folder)
+        files = {} if task is None else find_files(folder, task)
+        if not files:
             raise vanished(name, folder)
         # Some tasks have several scored splits or subsets. Not all need be given: what is missing
         # is not scored.
         splits = [
-            split for split in info.splits if all(split in by_split for by_split in files.values())
+            split
+            for split in task.eval_splits
+            if all(split in by_split for by_split in files.values())
         ]
         if not splits:
             raise DataError(
-                f"the subsets in {folder} have no scored split in common. Scored: {', '.join(info.splits)}."
+                f"the subsets in {folder} have no scored split in common. Scored: {', '.join(task.eval_splits)}."
             )
-        if is_mteb_task(name):
-            task = new_task(info).filter_eval_splits(splits)
-            task.hf_subsets = list(files)
-        else:
-            paths = [
-                file.path for by_split in files.values() for _, file in sorted(by_split.items())
-            ]
-            build_own = lambda task: build(task, files)[0]  # noqa: E731
-            task = own_class(name, info.task_type, build_own, folder, paths)()
+        task = task.filter_eval_splits(splits)
+        task.hf_subsets = list(files)
         task.dataset, notes = build(task, files)
         task.data_loaded = True
-        stand_ins = {
+        replaced = {
             split: file
             for by_split in files.values()
             for split, file in by_split.items()
             if file.stand_in
         }
-        if stand_ins:
-            notes["stand_ins"] = {split: file.stand_in for split, file in stand_ins.items()}
-            notes["stand_in_files"] = [file.path.name for file in stand_ins.values()]
-        return task, notes
-
-    def exact(self, task: Any) -> tuple[bool | None, str]:
-        """Return whether a loaded task's data are MTEB's own split (None: not known), and why."""
-        if not is_mteb_task(task.metadata.name):
-            return None, NOT_MTEB
-        notes = task.data_notes
-        if "stand_ins" not in notes:
-            return agrees_with_published(task)
-        replaced = zip(notes["stand_in_files"], notes["stand_ins"], strict=True)
-        return False, "; ".join(f"{name} stands in for {split!r}" for name, split in replaced)
+        if replaced:
+            notes["stand_ins"] = {split: file.stand_in for split, file in replaced.items()}
+        if not is_mteb_task(name):
+            return LoadedTask(task, notes=notes)
+        if not replaced:
+            return LoadedTask(task, *agrees_with_published(task), notes)
+        reasons = [f"{file.path.name} stands in for {split!r}" for split, file in replaced.items()]
+        return LoadedTask(task, False, "; ".join(reasons), notes)
 
 
-def _info(name: str, folder: Path) -> TaskInfo | None:
+SOURCE = MtebFolders()
+
+
+def _empty_task(name: str, folder: Path) -> Any:
+    """Return a task without data; None where the folder has no test split that tells its type."""
     if is_mteb_task(name):
-        return task_info(name)
+        return mteb_task(name)
     task_type = own_type(folder, _LAYOUTS)
-    return None if task_type is None else text_task(name, task_type)
+    return None if task_type is None else own_task(name, task_type, folder)
 
 
 _ALIASES = {"sent1": "sentence1", "sent2": "sentence2"}
 """Names under which some of MTEB's datasets hold their columns before mteb renames them."""
 
 
-def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any, Notes]:
+def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any, dict[str, Any]]:
     """The value for `task.dataset`, and what was done to the rows on the way (empty where nothing
     was)."""
     kind = task.metadata.type
@@ -171,8 +171,7 @@ def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any,
             f"task {task.metadata.name} is of the type {kind}, whose data cannot be read from files here. "
             f"Valid types: {', '.join(sorted(_LAYOUTS))}. Leave it out of the data folder to load it from the hub."
         )
-    columns_of = {**COLUMNS, "Clustering": _clustering}
-    notes: Notes = {}
+    notes: dict[str, Any] = {}
     subsets: dict[str, Any] = {}
     for subset, by_split in files.items():
         splits: dict[str, Any] = {}
@@ -182,10 +181,11 @@ def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any,
                 splits[split], dropped = retrieval_split(rows, file.path, split)
                 if dropped:
                     notes.setdefault("dropped_queries", {})[split] = dropped
+            elif kind == "Clustering":
+                splits[split] = _clustering(task, rows, file.path)
             else:
-                splits[split] = columns_of[kind](task, rows, file.path)
-        if kind == "Classification":
-            notes |= code_labels(splits, task.label_column_name)
+                splits[split] = read_columns(task, rows, file.path)
+        notes |= code_labels(task, splits)
         subsets[subset] = splits if kind == "Reranking" else as_datasets(splits)
     # mteb wants the retrieval layout under the subset's name always, the others only where there
     # are subsets.

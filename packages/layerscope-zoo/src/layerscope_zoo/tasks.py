@@ -181,4 +181,4 @@ LEE = TaskEntry(
 )
 
 ENTRIES = (LEE, SENTIMENT, SMS, TREC)
-FOLDERS = MtebFolders()
+SOURCE = MtebFolders()

@@ -4,8 +4,8 @@ in them."""
 from __future__ import annotations
 
 from layerscope.evaluation.tasks.catalogue import TASKS
-from layerscope.evaluation.tasks.info import PAPER_TASKS, reseed
-from layerscope.evaluation.tasks.resolve import PRESETS, resolve_tasks
+from layerscope.evaluation.tasks.mteb_tasks import reseed
+from layerscope.evaluation.tasks.resolve import PAPER, SMALL, resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
 
-__all__ = ["PAPER_TASKS", "PRESETS", "TASKS", "TaskSpec", "reseed", "resolve_tasks"]
+__all__ = ["PAPER", "SMALL", "TASKS", "TaskSpec", "reseed", "resolve_tasks"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from layerscope.catalogue import Catalogue, Entry
-from layerscope.evaluation.tasks.info import task_class
 
 __all__ = ["Splits", "TaskEntry"]
 
@@ -30,36 +28,8 @@ class TaskEntry(Entry):
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def splits(self, *, offline: bool = False) -> Splits:
-        """Its rows by split; what is missing is fetched."""
+        """Return its rows by split; files that are not on this machine are fetched."""
         return self.read(self.fetch(offline=offline))
 
 
 TASKS = Catalogue(TaskEntry, "layerscope.tasks")
-
-
-def new_task(name: str, *, offline: bool = False) -> Any:
-    """mteb's task object; its `load_data` fetches what is missing."""
-    task = _task_class(name)()
-    task.offline = offline
-    return task
-
-
-@cache
-def _task_class(name: str) -> Any:
-    entry = TASKS.get(name)
-
-    def load(task: Any) -> Any:
-        from datasets import Dataset, DatasetDict
-
-        splits = entry.splits(offline=task.offline)
-        return DatasetDict({split: Dataset.from_list(rows) for split, rows in splits.items()})
-
-    return task_class(
-        name,
-        entry.task_type,
-        load,
-        description=entry.summary,
-        origin=entry.version.rpartition(" ")[0],
-        version=entry.version.rpartition(" ")[2],
-        attributes={"offline": False, **entry.attributes},
-    )

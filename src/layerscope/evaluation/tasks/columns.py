@@ -24,16 +24,15 @@ def _list_columns_class() -> Any:
             return rows[:] if isinstance(key, str) else rows
 
         def select(self, *args: Any, **kwargs: Any) -> ListColumns:
-            """Some of the rows: `datasets` would return its own class."""
-            return with_lists(super().select(*args, **kwargs))
+            """Return some of the rows: `datasets` would return its own class."""
+            return _with_lists(super().select(*args, **kwargs))
 
     return ListColumns
 
 
-def with_lists(data: Any) -> Any:
-    """The same rows, in a dataset that gives columns as lists."""
-    kind = _list_columns_class()
-    return kind(
+def _with_lists(data: Any) -> Any:
+    """Return the same rows, in a dataset that gives columns as lists."""
+    return _list_columns_class()(
         data.data,
         info=data.info,
         split=data.split,
@@ -52,21 +51,20 @@ def list_columns(task: Any) -> None:
         task.dataset = _converted(task.dataset)
     else:
         task.dataset = {subset: _converted(splits) for subset, splits in task.dataset.items()}
-    if task.metadata.type == "Clustering" and hasattr(
-        task, "evaluator"
-    ):  # mteb makes a dataset of every set of texts
+    # mteb makes a dataset of every set of texts
+    if task.metadata.type == "Clustering" and hasattr(task, "evaluator"):
         _list_sets(task)
 
 
 def _converted(splits: Any) -> Any:
-    """The rows in one piece: those that a sample left are not looked up through their numbers."""
+    """Return the rows in one piece: those of a sample are not looked up through their numbers."""
     from datasets import DatasetDict
 
     flat = {
         split: data.flatten_indices() if data._indices is not None else data
         for split, data in splits.items()
     }
-    return DatasetDict({split: with_lists(data) for split, data in flat.items()})
+    return DatasetDict({split: _with_lists(data) for split, data in flat.items()})
 
 
 def _list_sets(task: Any) -> None:
@@ -74,10 +72,10 @@ def _list_sets(task: Any) -> None:
         """mteb's evaluator, given each set's columns as lists."""
 
         def __init__(self, dataset: Any, **settings: Any) -> None:
-            super().__init__(with_lists(dataset), **settings)
+            super().__init__(_with_lists(dataset), **settings)
 
     task.evaluator = ListEvaluator
     if hasattr(task, "_compute_metrics"):
-        task._compute_metrics = lambda labels, *rest, **given: type(task)._compute_metrics(
-            task, labels[:], *rest, **given
+        task._compute_metrics = lambda labels, *rest, **settings: type(task)._compute_metrics(
+            task, labels[:], *rest, **settings
         )

@@ -1,19 +1,21 @@
-"""What exactly a loaded task holds: counts and a fingerprint of its data."""
+"""Counts and a fingerprint of the data of a loaded task."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from layerscope.errors import DataError
 
 _BATCH = 1000
+_COLUMNS = ("input_column_name", "label_column_name", "input1_column_name", "input2_column_name")
 
 
 def used_splits(task: Any) -> Iterator[tuple[str, str, Any]]:
-    """Every (subset, split, data) that scoring reads, the training split included."""
+    """Yield every (subset, split, data) that scoring reads, the training split included."""
     train = getattr(task, "train_split", None) if hasattr(task, "samples_per_label") else None
     for subset in task.hf_subsets:
         splits = task.dataset.get(subset, task.dataset)
@@ -21,52 +23,55 @@ def used_splits(task: Any) -> Iterator[tuple[str, str, Any]]:
             yield subset, split, splits[split]
 
 
+def named_columns(task: Any, data: Any) -> list[str]:
+    """Return the columns of a dataset that a task's attributes name as texts or labels."""
+    names = [getattr(task, attribute, None) for attribute in _COLUMNS]
+    names += getattr(task, "column_names", ())
+    return [name for name in names if isinstance(name, str) and name in data.column_names]
+
+
 def counts(task: Any) -> dict[str, int]:
-    """Scored items (pairs, texts, queries); training rows, documents and sets where there are
-    such."""
-    total: dict[str, int] = {"items": 0}
+    """Return the number of scored items (pairs, texts, queries), and of training rows, documents
+    and sets where there are such."""
+    total = Counter(items=0)
     for _, split, data in used_splits(task):
         if isinstance(data, Mapping):
             total["items"] += len(data["queries"])
-            total["documents"] = total.get("documents", 0) + len(data["corpus"])
+            total["documents"] += len(data["corpus"])
         elif split not in task.eval_splits:
-            total["train_items"] = total.get("train_items", 0) + len(data)
+            total["train_items"] += len(data)
         else:
             column = getattr(task, "label_column_name", None)
-            nested = (
-                column in data.column_names and len(data) > 0 and isinstance(data[0][column], list)
+            has_lists = (
+                column in data.column_names and len(data) and isinstance(data[0][column], list)
             )
-            if nested and task.metadata.type == "Clustering":
-                total["sets"] = total.get("sets", 0) + len(data)
-            nested = nested and (task.metadata.type == "Clustering" or len(data) == 1)
-            total["items"] += sum(map(len, data[column])) if nested else len(data)
-    return total
+            is_clustering = task.metadata.type == "Clustering"
+            if has_lists and is_clustering:
+                total["sets"] += len(data)
+            if has_lists and (is_clustering or len(data) == 1):
+                total["items"] += sum(map(len, data[column]))
+            else:
+                total["items"] += len(data)
+    return dict(total)
 
 
 def fingerprint(task: Any) -> str:
-    """A sha256 over every row that scoring reads, in its order."""
+    """Return a sha256 over every row that scoring reads, in its order.
+
+    Columns that scoring does not read, such as names of labels, do not make data different.
+    """
     digest = hashlib.sha256()
     for subset, split, data in used_splits(task):
         digest.update(json.dumps([subset, split]).encode())
-        parts = [data] if not isinstance(data, Mapping) else [data["queries"], data["corpus"]]
-        for part in parts:
-            for batch in part.select_columns(_read_columns(task, part)).iter(batch_size=_BATCH):
+        is_search = isinstance(data, Mapping)
+        for part in [data["queries"], data["corpus"]] if is_search else [data]:
+            others = {"score", "id", "title", "text"} & set(part.column_names)
+            columns = sorted({*named_columns(task, part), *others}) or sorted(part.column_names)
+            for batch in part.select_columns(columns).iter(batch_size=_BATCH):
                 digest.update(_canonical(batch))
-        if isinstance(data, Mapping):
+        if is_search:
             digest.update(_canonical([data["relevant_docs"], data["top_ranked"]]))
     return digest.hexdigest()
-
-
-def _read_columns(task: Any, part: Any) -> list[str]:
-    """The columns that scoring reads: others, such as names of labels, do not make data
-    different."""
-    named = [getattr(task, name, None) for name in ("input_column_name", "label_column_name")]
-    named += [getattr(task, name, None) for name in ("input1_column_name", "input2_column_name")]
-    named += [*getattr(task, "column_names", ()), "score", "id", "title", "text"]
-    columns = sorted(
-        {name for name in named if isinstance(name, str) and name in part.column_names}
-    )
-    return columns or sorted(part.column_names)
 
 
 def _canonical(value: Any) -> bytes:
@@ -76,21 +81,10 @@ def _canonical(value: Any) -> bytes:
 def refuse_constant(task: Any) -> None:
     """Raise where every item of a scored split has the same gold value: no correlation and no
     ranking is defined then."""
-    kind = task.metadata.type
-    column = (
-        "score"
-        if kind == "STS"
-        else getattr(task, "label_column_name", None)
-        if kind == "PairClassification"
-        else None
-    )
-    for _, split, data in used_splits(task):
-        if (
-            column is None
-            or isinstance(data, Mapping)
-            or column not in data.column_names
-            or len(data) < 2
-        ):
+    kinds = {"STS": "score", "PairClassification": getattr(task, "label_column_name", None)}
+    column = kinds.get(task.metadata.type)
+    for _, split, data in used_splits(task) if column else ():
+        if column not in data.column_names:
             continue
         values = [
             value for row in data[column] for value in (row if isinstance(row, list) else [row])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.evaluation.scorers import LeftToMteb
 from layerscope_gpu.scoring.kmeans import Clustering
 from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
 from layerscope_gpu.scoring.regression import Classification
@@ -36,7 +37,7 @@ class Part:
     items: bool = True
 
 
-class NotDescribed(Exception):
+class NotDescribed(LeftToMteb):
     """A task whose scores only mteb can compute; the message says why."""
 
 

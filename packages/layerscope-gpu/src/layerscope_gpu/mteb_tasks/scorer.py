@@ -12,30 +12,24 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from layerscope.evaluation.pool import ScoringPool
-from layerscope.evaluation.run import ItemScores
+from layerscope.evaluation.items import ItemScores, items_file
 from layerscope.evaluation.scoring import (
+    OpenTask,
     ScoreJob,
     ScoringContext,
     Undefined,
-    clear_caches,
     encoded_texts,
-    items_file,
-    job_vectors,
-    quiet_mteb,
-    read_result,
-    task_keys,
-    task_rows,
     undefined,
 )
-from layerscope.evaluation.tasks import TaskSpec, reseed
+from layerscope.evaluation.tasks import reseed
 from layerscope.store import checked
 from layerscope_gpu.mteb_tasks.problems import NotDescribed, Part, Problem, parts_of
 from layerscope_gpu.scoring.kmeans import Clustering, cluster
@@ -57,11 +51,8 @@ class DeviceScoring:
     converged."""
 
     device: torch.device
-    workers: int
-    context: ScoringContext = field(init=False)
-    stopped: threading.Event = field(
-        default_factory=threading.Event
-    )  # by another thread: no more is begun
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set by another thread: no more layers are begun."""
 
     @staticmethod
     def texts_of(task: Any) -> list[str]:
@@ -80,24 +71,15 @@ class DeviceScoring:
             return encoded_texts(task)
         return list(known)
 
-    def run(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
-        """Results of jobs as they are done."""
-        self.context = context
-        quiet_mteb()
-        clear_caches()
-        by_task: dict[TaskSpec, list[ScoreJob]] = {}
-        for job in jobs:
-            by_task.setdefault(job.task, []).append(job)
-        for spec, same in by_task.items():
-            try:
-                yield from self._task(spec, same)
-            except NotDescribed as reason:
-                with ScoringPool(0 if len(same) == 1 else self.workers) as pool:
-                    yield from pool.score(replace(context, left=str(reason)), same)
-            except Exception as error:  # reported, not written: the other tasks go on, and the next run tries again
-                why = f"{type(error).__name__}: {error}"
-                undone = [job for job in same if read_result(job.file(context)) is None]
-                yield from ({**job.place, "status": "failed", "reason": why} for job in undone)
+    def score(
+        self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
+    ) -> Iterator[dict[str, Any]]:
+        """Write and yield the results of jobs of one task as they are done."""
+        # a new thread begins on the first GPU
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with on_device:
+            reseed(task.task)
+            yield from self._run(context, task, parts_of(task.task, task.rows), jobs)
 
     def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """For the manifest, from all results, those of an earlier run included."""
@@ -113,18 +95,21 @@ class DeviceScoring:
         shares = {task: float(np.mean(some)) for task, some in ended.items()}
         return {"device": str(self.device), "by_mteb": left, "fits_converged": shares}
 
-    def _task(self, spec: TaskSpec, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+    def _run(
+        self,
+        context: ScoringContext,
+        task: OpenTask,
+        parts: Sequence[Part],
+        jobs: Sequence[ScoreJob],
+    ) -> Iterator[dict[str, Any]]:
         clock = time.perf_counter()
-        task = spec.load()
-        reseed(task)
-        parts = parts_of(task, task_rows(self.context, spec))
         facts = {
-            "task_type": task.metadata.type,
-            "metric": task.metadata.main_score,
+            "task_type": task.task.metadata.type,
+            "metric": task.task.metadata.main_score,
             "scoring": "device",
         }
-        rows = len(task_keys(self.context, spec))
-        size = 4 * self.context.width * rows
+        rows = len(task.row_of)
+        size = 4 * context.width * rows
         step = max(1, self.room() // size)
         # a result is synced to disk: one after the other they would wait
         with (
@@ -134,11 +119,11 @@ class DeviceScoring:
             for some in (jobs[i : i + step] for i in range(0, len(jobs), step)):
                 if self.stopped.is_set():
                     return
-                vectors = torch.empty(len(some), rows, self.context.width, device=self.device)
-                reasons = list(readers.map(self._read, some, vectors))
+                vectors = torch.empty(len(some), rows, context.width, device=self.device)
+                reasons = list(readers.map(partial(_read, task), some, vectors))
                 for job, reason in zip(some, reasons, strict=True):
                     if reason is not None:
-                        yield self._written(job, {**undefined(task, reason), **facts})
+                        yield _written(context, job, {**undefined(task.task, reason), **facts})
                 if known := [i for i, reason in enumerate(reasons) if reason is None]:
                     found, converged = self._scored(
                         parts, vectors if len(known) == len(some) else vectors[known]
@@ -150,17 +135,9 @@ class DeviceScoring:
                     }
                     del vectors  # before there are the next ones
                     yield from writers.map(
-                        partial(self._finished, made), [some[i] for i in known], found
+                        partial(_finished, context, made), [some[i] for i in known], found
                     )
                 clock = time.perf_counter()
-
-    def _read(self, job: ScoreJob, out: torch.Tensor) -> str | None:
-        """Put a job's vectors where they are wanted; returns why they cannot be scored, if so."""
-        try:
-            out.copy_(torch.from_numpy(job_vectors(self.context, job)))
-        except Undefined as reason:
-            return str(reason)
-        return None
 
     def readers(self, vectors: int) -> int:
         """How many threads read, by the bytes of a task's vectors at one layer."""
@@ -186,32 +163,42 @@ class DeviceScoring:
                 out[i].append((part, score, items[i] if part.items else None))
         return out, float(np.mean(shares)) if shares else None
 
-    def _finished(
-        self,
-        facts: dict[str, Any],
-        job: ScoreJob,
-        scored: list[tuple[Part, float, ItemScores | None]],
-    ) -> dict[str, Any]:
-        rows = []
-        for part, score, items in scored:
-            kept = items is not None and len(items.values) > 1
-            if kept and items is not None:
-                items.save(items_file(job.file(self.context), part.split, part.subset))
-            finite = score if np.isfinite(score) else None
-            rows.append(
-                {"split": part.split, "subset": part.subset, "score": finite, "items": kept}
-            )
-        if all(row["score"] is None for row in rows):
-            why = f"{job.readout.name} at {job.site}: {facts['metric']} is not a number"
-            return self._written(
-                job, {"status": "undefined", "reason": why, **facts, "scores": rows}
-            )
-        return self._written(job, {"status": "scored", **facts, "scores": rows})
 
-    def _written(self, job: ScoreJob, result: dict[str, Any]) -> dict[str, Any]:
-        whole = {**job.place, **result}
-        checked.write_json(job.file(self.context), whole)
-        return whole
+def _read(task: OpenTask, job: ScoreJob, out: torch.Tensor) -> str | None:
+    """Put a job's vectors into a tensor; return why they cannot be scored, if so."""
+    try:
+        out.copy_(torch.from_numpy(task.vectors(job)))
+    except Undefined as reason:
+        return str(reason)
+    return None
+
+
+def _finished(
+    context: ScoringContext,
+    facts: dict[str, Any],
+    job: ScoreJob,
+    scored: list[tuple[Part, float, ItemScores | None]],
+) -> dict[str, Any]:
+    """Write a job's items and its result."""
+    rows = []
+    for part, score, items in scored:
+        kept = items is not None and len(items.values) > 1
+        if kept and items is not None:
+            items.save(items_file(job.file(context), part.split, part.subset))
+        finite = score if np.isfinite(score) else None
+        rows.append({"split": part.split, "subset": part.subset, "score": finite, "items": kept})
+    if all(row["score"] is None for row in rows):
+        why = f"{job.readout.name} at {job.site}: {facts['metric']} is not a number"
+        return _written(
+            context, job, {"status": "undefined", "reason": why, **facts, "scores": rows}
+        )
+    return _written(context, job, {"status": "scored", **facts, "scores": rows})
+
+
+def _written(context: ScoringContext, job: ScoreJob, result: dict[str, Any]) -> dict[str, Any]:
+    whole = {**job.place, **result}
+    checked.write_json(job.file(context), whole)
+    return whole
 
 
 def score_problem(

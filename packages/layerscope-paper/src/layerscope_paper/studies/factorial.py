@@ -197,12 +197,12 @@ def _read_tasks(request: Request, notes: list[str]) -> Tasks:
 def read_task(spec: TaskSpec, fit: int, seed: int) -> tuple[str, Any, list[str], list[str]]:
     """A task of some of its items, the texts that it encodes, and texts of the others; no text is
     in both, in whatever case."""
-    task = spec.load()
+    task = spec.load().task
     texts = encoded_texts(task)
     own = {_letters(text) for text in texts}
     rest = [
         text
-        for text in encoded_texts(replace(spec, sample=None).load())
+        for text in encoded_texts(replace(spec, sample=None).load().task)
         if text.strip() and _letters(text) not in own
     ]
     drawn = [rest[i] for i in np.random.default_rng([seed, len(rest)]).permutation(len(rest))[:fit]]

@@ -1,0 +1,1 @@
+"""The task sources of the core, one file each."""
