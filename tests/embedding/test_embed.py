@@ -19,7 +19,7 @@ import layerscope
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
-from layerscope.embedding.encoders import Encoder, LayerEncoder
+from layerscope.embedding.encoders import Embedded, Encoder, LayerEncoder
 from layerscope.embedding.writing import Parts, facts_of
 from layerscope.engines import LocalEngine
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, RunFolderError
@@ -75,11 +75,11 @@ def test_a_file_of_vectors_keeps_columns_and_resumes(
     out, read = tmp_path / "vectors.parquet", []
     encode = LayerEncoder.encode
 
-    def stopped(self, texts, advance):
+    def stopped(self, texts, kind, advance):
         read.append(len(texts))
         if len(read) == 3:
             raise KeyboardInterrupt
-        return encode(self, texts, advance)
+        return encode(self, texts, kind, advance)
 
     monkeypatch.setattr(LayerEncoder, "encode", stopped)
     ways = {"column": "doc.text", "layers": [1, 3], "progress": False}
@@ -324,10 +324,10 @@ def test_vectors_that_are_not_finite_are_not_written():
         def open(self) -> None:
             pass
 
-        def encode(self, texts, advance):
-            return [np.array([[1.0, 2.0], [np.nan, 0.0]])]
+        def encode(self, texts, kind, advance):
+            return Embedded([np.array([[1.0, 2.0], [np.nan, 0.0]])], 0)
 
     with pytest.raises(
         LayerscopeError, match=r"1 of 2 vectors \(vector\) are not finite; the first is of 'second'"
     ):
-        Broken().vectors(LocalEngine(), ["first", "second"], lambda n: None)
+        Broken().embed(LocalEngine(), ["first", "second"])

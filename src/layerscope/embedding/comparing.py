@@ -188,7 +188,7 @@ def _open(command: Command, given: Any, texts: Sequence[str], notes: list[str]) 
         notes.append(f"{loaded.name} does not know many words of these texts: another language?")
 
     def encode(some: Sequence[str]) -> np.ndarray:
-        return encoder.vectors(command.engine, some, lambda n: None)[0]
+        return encoder.embed(command.engine, some).vectors[0]
 
     return _Compared(
         loaded.name,

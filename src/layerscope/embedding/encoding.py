@@ -30,7 +30,8 @@ def encode(
     engine: str | Engine = "local",
     **options: Any,
 ) -> np.ndarray:
-    """Vectors of texts: of one layer (texts, D), or of several in one pass (layers, texts, D).
+    """Return the vectors of texts: of one layer (texts, D), or of several in one pass (layers,
+    texts, D).
 
     - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is
       left out.
@@ -53,27 +54,23 @@ def encode(
         progress=progress,
         function=encode,
     )
-    stream = TextStream(
-        [texts] if isinstance(texts, str) and " " in texts else texts,
-        column=column,
-        offline=offline,
-    )
+    if isinstance(texts, str) and " " in texts:
+        texts = [texts]
+    stream = TextStream(texts, column=column, offline=offline)
     words = [str(row.text) for row in stream.rows()]
-    asked = Readout.parse(readout) if isinstance(readout, str) else readout
+    if isinstance(readout, str):
+        readout = Readout.parse(readout)
+    centered = readout is not None and readout.centering == "corpus"
+    if readout is not None and centered:
+        readout = replace(readout, centering="none")
     with command:
-        plain = (
-            None
-            if asked is None
-            else replace(
-                asked, centering="none" if asked.centering == "corpus" else asked.centering
-            )
-        )
         encoder = open_encoder(
-            command, model, tokenizer, layers=layers, readout=plain, max_length=max_length
+            command, model, tokenizer, layers=layers, readout=readout, max_length=max_length
         )
         command.bar.begin(f"{encoder.facts['model']['name']}|texts", len(words))
-        found = encoder.vectors(command.engine, words, command.bar.advance)
-    encoder.say_cuts(encoder.cut, len(words))
-    if asked is not None and asked.centering == "corpus":
-        found = [one - one.mean(0, dtype=np.float64).astype(np.float32) for one in found]
-    return np.stack(found) if isinstance(layers, Iterable) else found[0]
+        embedded = encoder.embed(command.engine, words, command.bar.advance)
+    encoder.warn_of_cuts(embedded.cut, len(words))
+    vectors = embedded.vectors
+    if centered:
+        vectors = [rows - rows.mean(0, dtype=np.float64).astype(np.float32) for rows in vectors]
+    return np.stack(vectors) if isinstance(layers, Iterable) else vectors[0]

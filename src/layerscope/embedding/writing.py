@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,9 @@ def embed(
 
         layerscope.embed("better", "reviews.csv", "vectors.parquet")
     """
-    ways: dict[str, Any] = {
-        "engine": engine,
-        "offline": offline,
-        "progress": progress,
-    }
-    command = Command("embed", options, **ways, function=embed)
+    command = Command(
+        "embed", options, engine=engine, offline=offline, progress=progress, function=embed
+    )
     place = Path(out)
     if place.is_symlink() and place.exists():  # of a link, what it points to is replaced
         place = place.resolve()
@@ -86,69 +84,81 @@ def embed(
         readout = Readout.parse(readout)
     if readout is not None and readout.centering != "none":
         raise InvalidValueError(
-            f"the readout {readout.name} is fitted on texts: let `improve` make a folder, and embed with that."
+            f"the readout {readout.name} is fitted on texts: let `improve` make a folder, and "
+            "embed with that."
         )
     stream = TextStream(data, column=column, offline=offline, encoding=encoding)
-    digest, total, numbers = hashlib.sha256(), 0, Numbers()
-    for row in stream.rows():  # before the model is loaded: a file that cannot be read is found out
-        digest.update(_told(row))
-        numbers.add(row)
+    digest = hashlib.sha256()
+    total = 0
+    exact = ExactNumbers()
+    for row in stream.rows():  # before the model is loaded: a file that cannot be read is noticed
+        digest.update(_row_bytes(row))
+        exact.add(row)
         total += 1
     with lock_beside(place.resolve(), "embedding") as work, command:
         encoder = open_encoder(
             command, model, tokenizer, layers=layers, readout=readout, max_length=max_length
         )
-        texts = {**stream.source, "sha256": digest.hexdigest()}
-        facts = {**encoder.facts, "texts": texts, "layerscope": VERSION}
-        deciding = decisive({name: facts[name] for name in facts if name != "layerscope"})
-        key = config_key(deciding)
-        parts = Parts(work, encoder, key, command.engine.remote, numbers.columns_of_text())
+        facts = {**encoder.facts, "texts": {**stream.source, "sha256": digest.hexdigest()}}
+        key = config_key(decisive(facts))
+        parts = Parts(work, encoder, key, command.engine.remote, exact.columns_of_text())
         atomic.remove_parts(place.parent, of=(f".{place.name}",))
+        if place.exists() and not overwrite:
+            _refuse_other(place, key)
+            log.info("%s is there already: %s rows", place, f"{total:,}")
+            parts.clear()  # of a run that was killed at its very end
+            return place
         if place.exists():
-            there = facts_of(place).get("key")
-            if there is None:  # somebody's own, such as the very texts
-                raise RunFolderError(
-                    f"{place} is not a file that embed wrote, and stays. Choose another out=."
-                )
-            if there != key and not overwrite:
-                raise RunFolderError(
-                    f"{place} exists and holds other vectors or texts. Choose another out=, or overwrite=True."
-                )
-            if not overwrite:
-                log.info("%s is there already: %s rows", place, f"{total:,}")
-                parts.clear()  # of a run that was killed at its very end
-                return place
+            _refuse_other(place)
         command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
-        read_again = hashlib.sha256()
+        second_digest = hashlib.sha256()
         for number, block in enumerate(in_blocks(stream.rows(), parts.size)):
             for row in block:
-                read_again.update(_told(row))
+                second_digest.update(_row_bytes(row))
             parts.add(number, block, command)
-        if read_again.digest() != digest.digest():
+        if second_digest.digest() != digest.digest():
             raise DataError(changed(data if isinstance(data, str | Path) else stream.name))
-        parts.join(place, {**facts, "key": key, "rows": total, "cut": parts.cut})
-    encoder.say_cuts(parts.cut, total)
+        cut = sum(part.cut for part in parts.finished)
+        parts.join(place, {**facts, "layerscope": VERSION, "key": key, "rows": total, "cut": cut})
+    encoder.warn_of_cuts(cut, total)
     if stream.dropped:
-        log.info(
-            "left out: %s", ", ".join(f"{count} {why}" for why, count in stream.dropped.items())
-        )
+        dropped = ", ".join(f"{count} {why}" for why, count in stream.dropped.items())
+        log.info("left out: %s", dropped)
     return place
 
 
+def _refuse_other(file: Path, key: str | None = None) -> None:
+    """Raise where a file is not one that `embed` wrote, or not that of a key."""
+    written_key = facts_of(file).get("key")
+    if written_key is None:  # somebody's own, such as the very texts
+        raise RunFolderError(
+            f"{file} is not a file that embed wrote, and stays. Choose another out=."
+        )
+    if key is not None and written_key != key:
+        raise RunFolderError(
+            f"{file} exists and holds other vectors or texts. Choose another out=, or "
+            "overwrite=True."
+        )
+
+
 def facts_of(file: Path) -> dict[str, Any]:
-    """What a file that `embed` wrote says of itself; nothing for another."""
+    """Return what a file that `embed` wrote says of itself; nothing for another."""
     import pyarrow.parquet as pq
 
     try:
-        told = (pq.read_schema(file).metadata or {}).get(META)
-        found = json.loads(told) if told else {}
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # pyarrow's own errors are of these kinds
+        text = (pq.read_schema(file).metadata or {}).get(META)
+        facts = json.loads(text) if text else {}
+    except (OSError, ValueError, RecursionError) as error:  # pyarrow's own are of these kinds
         raise DataError(f"{file} is not a readable parquet file: {one_line(str(error))}") from error
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block of texts that is finished, and how many of them were too long."""
+
+    file: Path
+    cut: int
 
 
 class Parts:
@@ -162,13 +172,13 @@ class Parts:
         remote: bool,
         columns_of_text: Container[str] = (),
     ) -> None:
-        self.work, self.encoder = work, encoder
+        self.work = work
+        self.encoder = encoder
         self.columns_of_text = columns_of_text
-        fit = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
-        self.size = max(64, min(fit, REMOTE_BLOCK if remote else BLOCK))
+        fitting = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
+        self.size = max(64, min(fitting, REMOTE_BLOCK if remote else BLOCK))
         self.key = f"{key}-{self.size}"
-        self.files: list[Path] = []
-        self.cut = 0  # texts that were too long
+        self.finished: list[Part] = []
         atomic.remove_parts(work)  # of writers that were killed: nobody else writes here
 
     def add(self, number: int, rows: Sequence[Row], command: Command) -> None:
@@ -176,34 +186,31 @@ class Parts:
         import pyarrow.parquet as pq
 
         texts = [str(row.text) for row in rows]
-        mark = hashlib.sha256(b"\n".join([self.key.encode(), *map(_told, rows)])).digest()
+        mark = hashlib.sha256(b"\n".join([self.key.encode(), *map(_row_bytes, rows)])).digest()
         file = self.work / f"part-{number:06d}.parquet"
-        self.files.append(file)
         facts = _facts_of_part(file)
         if facts.get(_MARK) == mark:
             command.bar.advance(len(texts))
-            self.cut += int(facts[_CUT])
+            self.finished.append(Part(file, int(facts[_CUT])))
             return
-        before = self.encoder.cut
-        vectors = self.encoder.vectors(command.engine, texts, command.bar.advance)
-        cut = self.encoder.cut - before
-        self.cut += cut
-        columns = dict(zip(self.encoder.names, vectors, strict=True))
+        embedded = self.encoder.embed(command.engine, texts, command.bar.advance)
+        columns = dict(zip(self.encoder.names, embedded.vectors, strict=True))
         table = _table(rows, columns, self.columns_of_text)
-        table = table.replace_schema_metadata({_MARK: mark, _CUT: str(cut)})
+        table = table.replace_schema_metadata({_MARK: mark, _CUT: str(embedded.cut)})
         atomic.write(file, lambda stream: pq.write_table(table, stream, write_page_checksum=True))
+        self.finished.append(Part(file, embedded.cut))
 
     def join(self, place: Path, facts: Mapping[str, Any]) -> None:
-        """One file of all parts, which then go."""
+        """Write one file of all parts, which then go."""
         import pyarrow.parquet as pq
 
-        schema = _schema([pq.read_schema(file) for file in self.files])
+        schema = _common_schema([pq.read_schema(part.file) for part in self.finished])
         schema = schema.with_metadata({META: json.dumps(atomic.plain(facts))})
 
         def fill(stream: Any) -> None:
             with pq.ParquetWriter(stream, schema) as writer:
-                for file in self.files:
-                    writer.write_table(_as(pq.read_table(file), schema))
+                for part in self.finished:
+                    writer.write_table(_cast(pq.read_table(part.file), schema))
 
         atomic.write(place, fill)
         self.clear()
@@ -230,17 +237,16 @@ def _facts_of_part(file: Path) -> dict[bytes, bytes]:
     return table.schema.metadata or {}
 
 
-def _told(row: Row) -> bytes:
-    """A row as bytes, for a fingerprint."""
-    plain = json.dumps(
-        row,
-        skipkeys=True,
-        default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
-    )
-    return plain.encode()
+def _row_bytes(row: Row) -> bytes:
+    """Return a row as bytes, for a fingerprint."""
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    return json.dumps(row, skipkeys=True, default=plain).encode()
 
 
-class Numbers:
+class ExactNumbers:
     """The columns whose numbers would lose digits if they were written as numbers.
 
     They are those with a decimal of many digits, and those with both decimals and whole numbers
@@ -283,79 +289,66 @@ def _table(
     vectors: Mapping[str, np.ndarray],
     columns_of_text: Container[str] = (),
 ) -> Any:
-    """A table of texts, their other columns and vectors; a column of mixed kinds is written as
-    text, and so are `columns_of_text`.
+    """Return a table of texts, their other columns and vectors. A column of mixed kinds is written
+    as text, and so are `columns_of_text`.
 
     A column with a name that is needed here is called `…_given`.
     """
     import pyarrow as pa
 
-    def as_text(value: Any) -> str:
-        return str(value).encode("utf-8", "replace").decode()  # half of a character is none
-
-    names = dict.fromkeys(name for row in rows for name in row.others)
     taken = {"text", *vectors}
     columns: dict[str, Any] = {"text": pa.array([str(row.text) for row in rows])}
-    for name in names:
+    for name in dict.fromkeys(name for row in rows for name in row.others):
         values = [row.others.get(name) for row in rows]
-        kept = as_text(f"{name}_given" if re.sub("(_given)+$", "", name) in taken else name)
+        is_taken = re.sub("(_given)+$", "", name) in taken
+        column = _encodable(f"{name}_given" if is_taken else name)
         try:
-            kind = pa.string() if name in columns_of_text else None
-            columns[kept] = pa.array(values, kind)
+            columns[column] = pa.array(values, pa.string() if name in columns_of_text else None)
         except (pa.ArrowException, OverflowError, UnicodeError):
-            columns[kept] = pa.array(
-                [None if value is None else as_text(value) for value in values]
-            )
-    for name, found in vectors.items():
-        flat = pa.array(np.ascontiguousarray(found, dtype=np.float32).reshape(-1))
-        columns[name] = pa.FixedSizeListArray.from_arrays(flat, found.shape[1])
+            texts = [None if value is None else _encodable(value) for value in values]
+            columns[column] = pa.array(texts)
+    for name, matrix in vectors.items():
+        flat = pa.array(np.ascontiguousarray(matrix, dtype=np.float32).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1])
     return pa.table(columns)
 
 
-def _vectors(table: Any, name: str) -> np.ndarray:
-    """A column of vectors as an array (rows, D)."""
-    whole = table.column(name).combine_chunks()
-    return whole.flatten().to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+def _encodable(value: Any) -> str:
+    """Return a value as text that can be encoded: half of a character is none."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
-def _schema(schemas: Sequence[Any]) -> Any:
-    """Columns of all parts, vectors last; one that has other types in other parts is told as
-    numbers, or else as text."""
+def _common_schema(schemas: Sequence[Any]) -> Any:
+    """Return the columns of all parts, vectors last. One that has other types in other parts is
+    written as numbers, or else as text."""
     import pyarrow as pa
 
-    def common(found: set[Any]) -> Any:
-        numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in found)
-        return (
-            next(iter(found))
-            if len(found) == 1
-            else pa.float64()
-            if found and numbers
-            else pa.string()
-        )
-
-    kinds: dict[str, set[Any]] = {}
+    types_by_column: dict[str, set[Any]] = {}
     for schema in schemas:
-        for one in schema:
-            kinds.setdefault(one.name, set()).update({one.type} - {pa.null()})
-    fields = [pa.field(name, common(found)) for name, found in kinds.items()]
-    return pa.schema(sorted(fields, key=lambda one: pa.types.is_fixed_size_list(one.type)))
+        for field in schema:
+            types_by_column.setdefault(field.name, set()).update({field.type} - {pa.null()})
+    fields = []
+    for name, types in types_by_column.items():
+        numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in types)
+        kind = pa.float64() if types and numbers else pa.string()
+        fields.append(pa.field(name, next(iter(types)) if len(types) == 1 else kind))
+    return pa.schema(sorted(fields, key=lambda field: pa.types.is_fixed_size_list(field.type)))
 
 
-def _as(table: Any, schema: Any) -> Any:
-    """A part's table with the columns and types of the whole."""
+def _cast(table: Any, schema: Any) -> Any:
+    """Return a part's table with the columns and types of the whole."""
     import pyarrow as pa
 
     columns = []
-    for one in schema:
-        column = (
-            table.column(one.name) if one.name in table.column_names else pa.nulls(table.num_rows)
-        )
-        if pa.types.is_floating(one.type):
-            column = column.cast(one.type, safe=False)
-        elif column.type != one.type:
-            column = pa.array(
-                [None if value is None else str(value) for value in column.to_pylist()], one.type
-            )
+    for field in schema:
+        column = pa.nulls(table.num_rows)
+        if field.name in table.column_names:
+            column = table.column(field.name)
+        if pa.types.is_floating(field.type):
+            column = column.cast(field.type, safe=False)
+        elif column.type != field.type:
+            texts = [None if value is None else str(value) for value in column.to_pylist()]
+            column = pa.array(texts, field.type)
         columns.append(column)
     return pa.table(columns, schema=schema)
 
@@ -363,30 +356,30 @@ def _as(table: Any, schema: Any) -> Any:
 def vectors_in(
     file: Path, name: str, width: int
 ) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
-    """The vectors of a file that `embed` wrote, a group of rows at a time, and the rows' other
-    columns."""
+    """Yield the vectors of a file that `embed` wrote, a group of rows at a time, and the rows'
+    other columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # What a damaged file raises, of many kinds.
+    damage = (OSError, ValueError, LookupError, AttributeError, OverflowError, pa.ArrowException)
     try:
         with pq.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=BLOCK):
-                whole = pa.Table.from_batches([batch])
-                others = [
-                    one.name for one in whole.schema if not pa.types.is_fixed_size_list(one.type)
-                ]
-                vectors = _vectors(whole, name)
+                group = pa.Table.from_batches([batch])
+                column = group.column(name).combine_chunks()
+                flat = column.flatten().to_numpy(zero_copy_only=False)
+                vectors = flat.reshape(len(column), -1)
                 if vectors.shape[1:] != (width,) or not np.isfinite(vectors).all():
                     raise ValueError(f"its vectors are not {width} numbers each")
-                yield vectors, whole.select(others).to_pylist()
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        OverflowError,
-        pa.ArrowException,
-    ) as error:
+                others = [
+                    field.name
+                    for field in group.schema
+                    if not pa.types.is_fixed_size_list(field.type)
+                ]
+                yield vectors, group.select(others).to_pylist()
+    except damage as error:
         raise DataError(
-            f"{file} does not hold the vectors that `embed` writes: {one_line(str(error))}. Embed again."
+            f"{file} does not hold the vectors that `embed` writes: {one_line(str(error))}. "
+            "Embed again."
         ) from error
