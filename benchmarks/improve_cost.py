@@ -76,7 +76,7 @@ def main() -> None:
             progress=stages,
         )
         total = cpu_seconds() - start
-    texts = list((result.sampled or {})["texts"])
+    texts = list(result.sampled.texts)
     screened = list(result.manifest["evidence"]["screened"])
     chosen = {str(name).split("/")[0] for name in result.table["readout"]}
     names = screened or sorted(chosen)

@@ -15,7 +15,7 @@ from layerscope.vectors import VectorSpace
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
-from tests.improving.test_retrieving import some_search
+from tests.improving.test_search import some_search
 from tests.tiny import build_tiny
 
 pytest.importorskip("sentence_transformers")

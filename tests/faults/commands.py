@@ -131,9 +131,9 @@ class Commands:
         """Blocks trained for a few steps, with a look and a state to go on from after each. It is
         too short to help, so that what is handed over is the head whatever was rounded."""
         import layerscope
-        from layerscope.improving import job
+        from layerscope.improving import scoring
 
-        job.find_teacher = _any_prompt
+        scoring.find_teacher = _any_prompt
         few = {
             "max_steps": 4,
             "eval_steps": 1,

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from layerscope.core.candidates import ScoredCandidates
+from layerscope.improving import scoring
 from layerscope.improving.heads import find_teacher
-from layerscope.improving.judging import Panel
 from tests.exporting.conftest import here
 from tests.tiny import tiny_model
 
@@ -40,7 +40,7 @@ def in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def stored(common_cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have read need not be read again: for tests that are not about reading."""
-    monkeypatch.setattr("layerscope.improving.job.cache_dir", lambda: common_cache)
+    monkeypatch.setattr("layerscope.improving.start.cache_dir", lambda: common_cache)
 
 
 @pytest.fixture
@@ -53,15 +53,13 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         lifted = ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None])
         return teacher(lifted, readouts, layers, encoder)
 
-    asked = Panel.judge_heads
+    append_rows = scoring.append_rows
 
-    def prefer(self, *given):
-        found = asked(self, *given)
-        ahead = np.zeros_like(found.score)
+    def prefer(scores, more):
+        total = append_rows(scores, more)
+        ahead = np.zeros_like(total.score)
         ahead[-1, 2] = 5.0
-        return ScoredCandidates(
-            found.score + ahead, found.draws + ahead[..., None], found.readouts, judge=found.judge
-        )
+        return ScoredCandidates(total.score + ahead, total.draws + ahead[..., None])
 
-    monkeypatch.setattr("layerscope.improving.job.find_teacher", teach)
-    monkeypatch.setattr(Panel, "judge_heads", prefer)
+    monkeypatch.setattr(scoring, "find_teacher", teach)
+    monkeypatch.setattr(scoring, "append_rows", prefer)

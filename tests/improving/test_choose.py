@@ -8,9 +8,9 @@ import pytest
 from layerscope.core.readout import Readout
 from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
+from layerscope.improving.candidates import template_names
 from layerscope.improving.choose import decide, front, relative_costs
-from layerscope.improving.grid import offered
-from layerscope.improving.judging import Panel, prefers_plain_text
+from layerscope.improving.judging import Judges, prefers_plain_text
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges import ScoredCandidates
 
@@ -118,14 +118,14 @@ def test_a_judge_that_goes_by_words_likes_the_plain_text_best(plain, prompt, war
     assert prefers_plain_text(judgment, READOUTS) is warned
 
 
-def test_what_is_offered():
-    assert offered(None) == ["plain", "one-word", "step-by-step"]
-    assert offered(None, labels=True) == ["plain", *names_of("with_labels")]
-    assert offered(["topic", "one-word"]) == ["plain", "topic", "one-word"]
+def test_what_is_template_names():
+    assert template_names(None) == ["plain", "one-word", "step-by-step"]
+    assert template_names(None, labels=True) == ["plain", *names_of("with_labels")]
+    assert template_names(["topic", "one-word"]) == ["plain", "topic", "one-word"]
 
 
 def test_without_an_encoder_sentences_are_read_by_prompts_alone():
-    alone = Panel(None, Readout(), None)
+    alone = Judges()
     assert alone.eligible(READOUTS, tokens=20) == [False, True]
     assert alone.eligible(READOUTS, tokens=200) is None  # a document is no sentence
 

@@ -16,7 +16,7 @@ from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving import heads as module
 from layerscope.improving.choose import front
 from layerscope.improving.heads import READOUT, find_teacher, fit_heads
-from layerscope.improving.judging import Panel
+from layerscope.improving.sample import Reader
 from tests.improving.test_improve import some_texts
 
 TEXTS = some_texts(300)
@@ -119,20 +119,20 @@ def _modules(folder: Path) -> list[dict[str, str]]:
 def test_a_fit_that_was_stopped_reads_nothing_twice(
     llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from layerscope.improving import fitting
+    from layerscope.improving import fit
 
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
-    own = fitting.Ridge
+    own = fit.Ridge
 
     def stopped(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fitting, "Ridge", stopped)
+    monkeypatch.setattr(fit, "Ridge", stopped)
     out = tmp_path / "better"
     with pytest.raises(KeyboardInterrupt):
         improve(llama, TEXTS, out=out, center_on="all", store=tmp_path / "store")
     assert not out.exists()
-    monkeypatch.setattr(fitting, "Ridge", own)
+    monkeypatch.setattr(fit, "Ridge", own)
     todo: dict[str, int] = {}
 
     class Counting:
@@ -153,7 +153,7 @@ def test_a_budget_is_kept_or_refused_before_anything_is_read(
     result = improve(llama, TEXTS, budget=0.4)
     row = result.table[result.table["chosen"]].iloc[0]
     assert row["cost"] <= 0.4
-    monkeypatch.setattr(Panel, "judge", lambda *given: pytest.fail("nothing is judged"))
+    monkeypatch.setattr(Reader, "read", lambda *given: pytest.fail("nothing is read"))
     with pytest.raises(InvalidValueError, match=r"nothing costs as little as budget=0.01"):
         improve(llama, TEXTS, budget=0.01)
 
@@ -191,7 +191,7 @@ def test_labels_score_heads_as_heads(
     )
     first = GRID[1]
     monkeypatch.setattr(
-        "layerscope.improving.job.find_teacher", lambda *given: module.Teacher(first, 3)
+        "layerscope.improving.scoring.find_teacher", lambda *given: module.Teacher(first, 3)
     )
     table = improve(llama, TEXTS, labels=file).table
     scores = {

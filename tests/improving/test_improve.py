@@ -116,7 +116,7 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert loaded.kind == "improve"
     assert np.allclose(loaded.encode(texts[:4]), result.encode(texts[:4]), atol=1e-4)
     assert loaded.table.shape == result.table.shape
-    assert loaded.map().texts == list(result.sampled["texts"])
+    assert loaded.map().texts == list(result.sampled.texts)
     assert (loaded.map().keys == result.map().keys).all()
     (
         tmp_path / "better" / "map.safetensors"
@@ -277,7 +277,7 @@ def test_a_judge_that_does_not_know_the_words_is_not_asked(llama, judge, monkeyp
 
 
 def test_templates_are_screened_on_a_part_of_many_texts(llama, judge, monkeypatch):
-    monkeypatch.setattr("layerscope.improving.job.SCREEN", 40)
+    monkeypatch.setattr("layerscope.improving.scoring.SCREEN", 40)
     result = quick(llama, some_texts(90), judge=judge, templates=["one-word", "topic", "feeling"])
     kept = set(result.table["readout"].str.split("/").str[0])
     assert "plain" in kept
@@ -337,7 +337,7 @@ def test_the_map_shows_the_sample_as_it_was_read(llama, judge, tmp_path):
         [] if kept else [("better", result.choice.layer)]
     )
     for reading, vectors in zip(
-        made.readings, (result.sampled["before"], result.sampled["after"]), strict=False
+        made.readings, (result.sampled.before, result.sampled.after), strict=False
     ):
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         cosines = unit @ unit.T

@@ -12,7 +12,7 @@ import pytest
 import layerscope
 from layerscope.core.plugins import PluginError
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.improving.judging import find_judge
+from layerscope.improving.judging import check_judge
 from layerscope.selection.judges import ScoredCandidates
 from tests.tiny import tiny_model
 
@@ -126,18 +126,18 @@ def test_a_view_that_nobody_makes_is_named(quick: Callable[..., layerscope.Impro
 
 
 def test_what_is_no_judge_is_named() -> None:
-    assert find_judge(None) == find_judge("none") == "none"
+    assert check_judge(None) == check_judge("none") == "none"
     made = FirstBlock()
-    assert find_judge(made) is made
+    assert check_judge(made) is made
     for other in (7, FirstBlock):
         with pytest.raises(
             LayerscopeError, match="an object with name, summary, views and a method `judge`, not"
         ):
-            find_judge(other)  # type: ignore[arg-type]
+            check_judge(other)  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_lists_models() -> None:
     with pytest.raises(
         UnknownNameError, match=r"unknown judge 'minilm-16'. Did you mean 'minilm-l6'\?.*none"
     ):
-        find_judge("minilm-16")
+        check_judge("minilm-16")

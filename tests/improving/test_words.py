@@ -76,12 +76,12 @@ def test_what_it_costs(cost: float, ends: str) -> None:
 
 def test_only_what_was_measured_is_claimed() -> None:
     readout = "one-word/last/raw/keep/corpus"
-    for found in (
+    for shares in (
         None,
-        {"by": "minilm-l6", "before": 0.3, "after": 0.3},
-        {"by": "minilm-l6", "before": 0.0, "after": 0.3},
+        {"judge": "minilm-l6", "before": 0.3, "after": 0.3},
+        {"judge": "minilm-l6", "before": 0.0, "after": 0.3},
     ):
-        said = told(readout, found=found, score_name="score on your labels")
+        said = told(readout, neighbors=shares, score_name="score on your labels")
         assert "raises the score on your labels from 0.200 to 0.400" in said
         assert "neighbors" not in said
 

@@ -15,7 +15,7 @@ from layerscope import Evaluation, ProbeRun, Profile
 from layerscope.blocks import FasterEncoder
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
-from layerscope.improving.grid import make_grid
+from layerscope.improving.candidates import make_grid
 from layerscope.maps import LayerMap, make_map
 from layerscope.maps.layer_map import Vectors
 from layerscope.metrics import metrics
@@ -303,8 +303,8 @@ def synthetic_improvement(
     evidence = {
         "judge": "agreement with minilm-l6", "score_name": "agreement with minilm-l6", "before": 0.2, "after": 0.4,
         "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05, "today": f"layer {blocks} under {READOUTS[0]}",
-        "cost": "1 pass per text", "candidates": 14, "tied": 1, "kept_default": False, "relative_cost": 1.4,
-        "found": {"by": "minilm-l6", "before": 0.2, "after": 0.3},
+        "candidates": 14, "tied": 1, "kept_default": False, "relative_cost": 1.4,
+        "neighbors": {"judge": "minilm-l6", "before": 0.2, "after": 0.3},
     }  # fmt: skip
     manifest = {
         "kind": "improve",

@@ -1,8 +1,6 @@
-"""From a model and texts to a better embedding model: every layer under every readout is judged,
-the best is exported."""
+"""From a model and texts to a better embedding model: `start.improve`, step by step in `flow`."""
 
-from layerscope.improving.job import improve
 from layerscope.improving.result import Improved
-from layerscope.improving.retrieving import SearchJob
+from layerscope.improving.start import improve
 
-__all__ = ["Improved", "SearchJob", "improve"]
+__all__ = ["Improved", "improve"]

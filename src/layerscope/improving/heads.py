@@ -1,7 +1,6 @@
-"""Heads among the candidates: every layer's plain reading, mapped so that it agrees with the best
-prompt.
+"""Heads among the candidates: linear maps of a layer's plain reading that imitate the best prompt.
 
-The prompt is needed once, to teach: what it says of the texts is the target of a linear map.
+The prompt is needed once, to teach: its vectors of the texts are the target of a linear map.
 Afterwards a text costs one short pass through the blocks below the layer, without a prompt. An
 encoder that judges teaches the head that is exported as well, but not the heads that it judges: it
 would favor its own pupils.
@@ -20,17 +19,21 @@ from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target, unit
 from layerscope.core.readout import HEAD, Readout
 
 READOUT = Readout(centering=HEAD)
-"""How a head's layer is read: the plain text, the mean of its final-normed tokens."""
+"""The readout below a head: the plain text, the mean of its final-normed tokens."""
 
-TOGETHER, MORE_PROMPTS, MOST_NUMBERS = ("one-word", "topic", "intent"), 2, 10**8
-"""Two of these prompts teach a student beside the best, unless texts × width is more
+TOGETHER = ("one-word", "topic", "intent")
+MORE_PROMPTS = 2
+MOST_NUMBERS = 10**8
+"""Two of the prompts `TOGETHER` teach a student beside the best one, unless texts × width is more
 (`benchmarks/results/heads.md`)."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """What heads learn from: the best prompt's readout at its layer; the one that is exported, from
-    the encoder too."""
+    """The best prompt's readout at its layer, from which heads learn.
+
+    The exported head learns from the `encoder` too, where one judges.
+    """
 
     readout: Readout
     layer: int
@@ -38,50 +41,40 @@ class Teacher:
 
     @property
     def together(self) -> list[Readout]:
-        """Its readout, and that of two more prompts if it is read at the last token, where they ask
-        for a word as well."""
-        more = [
-            replace(self.readout, template=name)
-            for name in TOGETHER
-            if name != self.readout.template
-        ]
-        return [self.readout, *(more[:MORE_PROMPTS] if self.readout.pooling == "last" else [])]
+        """Return its readout, and two further prompts if it is read at the last token."""
+        if self.readout.pooling != "last":
+            return [self.readout]
+        names = [name for name in TOGETHER if name != self.readout.template]
+        more = [replace(self.readout, template=name) for name in names[:MORE_PROMPTS]]
+        return [self.readout, *more]
 
     def describe(self, prompts: Sequence[Readout] = ()) -> str:
-        """Who teaches, in words: these prompts, or the best alone."""
-        names = [f"the {one.template} prompt" for one in prompts or [self.readout]]
-        return (
-            ", ".join(names)
-            + f" at layer {self.layer}"
-            + (f" and {self.encoder}" if self.encoder else "")
-        )
+        """Return the teachers in words: these prompts, or the best alone."""
+        names = [f"the {prompt.template} prompt" for prompt in prompts or [self.readout]]
+        words = f"{', '.join(names)} at layer {self.layer}"
+        return f"{words} and {self.encoder}" if self.encoder else words
 
 
 def find_teacher(
-    judgment: ScoredCandidates, readouts: Sequence[Readout], layers: Sequence[int], encoder: str
+    scores: ScoredCandidates, readouts: Sequence[Readout], layers: Sequence[int], encoder: str
 ) -> Teacher | None:
-    """The centered prompt that the judge likes best; None where none is better than what the user
-    has today."""
-    prompts = np.array(
-        [readout.template != "plain" and readout.centering == "corpus" for readout in readouts]
-    )
-    among = judgment.defined & prompts[:, None]
+    """Return the centered prompt with the best score; None if none beats today's reading."""
+    prompts = [one.template != "plain" and one.centering == "corpus" for one in readouts]
+    among = scores.defined & np.array(prompts)[:, None]
     today = (list(readouts).index(Readout()), len(layers) - 1)
     if not among.any():
         return None
-    best = judgment.best(among)
-    return (
-        Teacher(readouts[best[0]], int(layers[best[1]]), encoder)
-        if judgment.gain(best, today).low > 0
-        else None
-    )
+    best = scores.best(among)
+    if not scores.gain(best, today).low > 0:
+        return None
+    return Teacher(readouts[best[0]], int(layers[best[1]]), encoder)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Heads:
     """A head at every layer, from its vectors `raw` (layers, texts, D) to the target (texts, K).
 
-    Whatever is said of the texts themselves is said by heads that were not fitted on them.
+    Vectors and similarities of the texts themselves are from heads that were not fitted on them.
     """
 
     teacher: Teacher
@@ -92,39 +85,34 @@ class Heads:
         return Ridge(self.raw[place], self.target)
 
     def similarities(self, place: int) -> np.ndarray | None:
-        """Cosines of every two texts by the head fitted on neither; None where all texts have the
-        same vector."""
-        if all_equal(self.raw[place]):
+        """Return cosines of every two texts by the head fitted on neither.
+
+        None where all texts have the same vector.
+        """
+        if _all_equal(self.raw[place]):
             return None
-        found = self._fit(place).unseen_similarities()
-        np.fill_diagonal(found, -np.inf)
-        return found
+        cosines = self._fit(place).unseen_similarities()
+        np.fill_diagonal(cosines, -np.inf)
+        return cosines
 
     @cached_property
     def crossed(self) -> np.ndarray:
-        """(layers, texts, K): every text's vector by the head fitted on all others."""
-        return np.stack(
-            [
-                np.full(self.target.shape, np.nan) if all_equal(rows) else self._fit(place).unseen()
-                for place, rows in enumerate(self.raw)
-            ]
-        ).astype(np.float32)
+        """Return every text's vector (layers, texts, K) by the head fitted on all others."""
+        undefined = np.full(self.target.shape, np.nan)
+        vectors = [
+            undefined if _all_equal(rows) else self._fit(place).unseen()
+            for place, rows in enumerate(self.raw)
+        ]
+        return np.stack(vectors).astype(np.float32)
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
-        """Vectors (layers, texts, K) of other texts, from theirs (layers, texts, D), by heads
-        fitted on all of these."""
-        return np.stack(
-            [self._fit(place).head()(rows).astype(np.float32) for place, rows in enumerate(raw)]
-        )
-
-
-def all_equal(rows: np.ndarray) -> bool:
-    """Whether all texts have the same vector."""
-    return bool(np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, np.abs(rows).max()))
+        """Return vectors (layers, n, K) of other texts, from theirs (layers, n, D)."""
+        vectors = [self._fit(place).head()(rows) for place, rows in enumerate(raw)]
+        return np.stack([rows.astype(np.float32) for rows in vectors])
 
 
 def fit_heads(teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray) -> Heads | None:
-    """Heads at every layer; None where there is nothing to learn from, or too little of it."""
+    """Return heads at every layer; None where there is nothing to learn from, or too little."""
     if teacher is None or raw.shape[1] < LEAST_TEXTS:
         return None
     target = make_target(prompted)
@@ -133,12 +121,6 @@ def fit_heads(teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray) ->
     return Heads(teacher, raw, target)
 
 
-def with_heads(judgment: ScoredCandidates, heads: ScoredCandidates) -> ScoredCandidates:
-    """The candidates with a row for the heads below the others."""
-    draws = None
-    if judgment.draws is not None and heads.draws is not None:
-        draws = np.concatenate([judgment.draws, heads.draws])
-    return replace(
-        judgment, score=np.concatenate([judgment.score, heads.score]), draws=draws,
-        readouts=[*judgment.readouts, READOUT.name],
-    )  # fmt: skip
+def _all_equal(rows: np.ndarray) -> bool:
+    """Return whether all texts have the same vector."""
+    return bool(np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, np.abs(rows).max()))

@@ -1,5 +1,4 @@
-"""What a search is about: queries, documents, the pairs of them that belong together, and how well
-rankings find those.
+"""The texts of a search: queries, documents, and the pairs of them that belong together.
 
 Queries and documents are files, texts or tables. Pairs name both sides by the texts themselves or
 by an `id` beside them, as in the files of BEIR and TREC: `query,document` or `query-id,corpus-id`,
@@ -20,7 +19,7 @@ import numpy as np
 from layerscope.data.corpus import TextStream
 from layerscope.data.readers import is_missing, read_rows
 from layerscope.data.sampling import draw_texts
-from layerscope.errors import DataError, InvalidValueError, one_line
+from layerscope.errors import DataError, one_line
 from layerscope.improving.sample import Sample
 
 LEAST = 20
@@ -57,9 +56,8 @@ Pairs = str | Path | Iterable[Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Queries and documents that are read; `relevant` (queries, documents) says how much a document
-    answers a query."""
+class SearchTexts:
+    """Queries and documents; `relevant` (queries, documents) grades how a document answers."""
 
     queries: list[str]
     documents: list[str]
@@ -68,13 +66,12 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """What tells it from others."""
-        return hashlib.sha256(
-            "|".join(str(one["fingerprint"]) for one in self.facts.values()).encode()
-        ).hexdigest()
+        """Return a digest of both sides and the pairs."""
+        prints = "|".join(str(facts["fingerprint"]) for facts in self.facts.values())
+        return hashlib.sha256(prints.encode()).hexdigest()
 
     def documents_as_sample(self) -> Sample:
-        """The documents as texts that are judged on."""
+        """Return the documents as texts that are judged on."""
         facts = self.facts["documents"]
         return Sample(
             tuple(self.documents), facts["distinct"], facts["name"], {**facts, "asked": self.facts}
@@ -82,177 +79,200 @@ class Asked:
 
     @property
     def paired(self) -> np.ndarray:
-        """Which queries have a document that belongs to them (queries,)."""
+        """Return which queries have a document that belongs to them (queries,)."""
         return np.asarray((self.relevant > 0).any(1))
 
     def halves(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the queries used to choose and of those used to report the gain; half of the
-        paired ones in each."""
+        """Return the places of the queries that choose, and of those that report the gain.
+
+        Half of the queries with pairs are in each.
+        """
         order = np.random.default_rng(seed).permutation(len(self.queries))
-        parts = [order[self.paired[order]], order[~self.paired[order]]]
-        return tuple(np.sort(np.concatenate([part[i::2] for part in parts])) for i in (0, 1))  # type: ignore[return-value]
+        groups = [order[self.paired[order]], order[~self.paired[order]]]
+        first = np.concatenate([group[0::2] for group in groups])
+        second = np.concatenate([group[1::2] for group in groups])
+        return np.sort(first), np.sort(second)
 
 
-def check_search(queries: Any, **others: Any) -> None:
-    """Refuse what does not go together with queries."""
-    if queries is None:
-        raise InvalidValueError(
-            "pairs= say which documents answer which queries: give queries= too."
-        )
-    given = next(
-        (name for name, value in others.items() if value not in (None, False, "auto")), None
-    )
-    if given is not None:
-        raise InvalidValueError(
-            f"{given}= is not for a search. With queries= give pairs=, or nothing."
-        )
+def read_search(
+    queries: Any,
+    documents: Any,
+    pairs: Pairs | None = None,
+    *,
+    column: str | None = None,
+    encoding: str | None = None,
+    sample: int = 1000,
+    seed: int = 0,
+    offline: bool = False,
+) -> SearchTexts:
+    """Draw about `sample` documents and at most half as many queries.
 
-
-def read_asked(
-    queries: Any, documents: Any, pairs: Pairs | None = None, *, column: str | None = None, encoding: str | None = None,
-    sample: int = 1000, seed: int = 0, offline: bool = False,
-) -> Asked:  # fmt: skip
-    """About `sample` documents and at most half as many queries, at random; a query with pairs
-    comes with all its documents."""
-    asking, found = (
-        TextStream(given, column=named, offline=offline, encoding=encoding)
-        for given, named in ((queries, None), (documents, column))
-    )
-    known = None if pairs is None else _read_pairs(pairs)
-    drawn, others = (
-        draw_texts(asking, max(LEAST, sample // 2), seed),
-        draw_texts(found, sample, seed),
-    )
-    for kind, stream, draw in (("queries", asking, drawn), ("documents", found, others)):
+    A query with pairs comes with all its documents.
+    """
+    streams = {
+        "queries": TextStream(queries, offline=offline, encoding=encoding),
+        "documents": TextStream(documents, column=column, offline=offline, encoding=encoding),
+    }
+    grades = None if pairs is None else _read_pairs(pairs)
+    draws = {
+        "queries": draw_texts(streams["queries"], max(LEAST, sample // 2), seed),
+        "documents": draw_texts(streams["documents"], sample, seed),
+    }
+    for kind, draw in draws.items():
         if draw.distinct < LEAST:
             raise DataError(
-                f"{stream.name} has {draw.distinct} of the {LEAST} different {kind} that are needed."
+                f"{streams[kind].name} has {draw.distinct} of the {LEAST} different {kind} that "
+                "are needed."
             )
-    if drawn.fingerprint == others.fingerprint:
+    if draws["queries"].fingerprint == draws["documents"].fingerprint:
         raise DataError(
-            "queries and documents are the same texts. To compare texts with each other, leave out queries=."
+            "queries and documents are the same texts. To compare texts with each other, leave out "
+            "queries=."
         )
-    words, texts, grades = (
-        list(drawn.texts),
-        dict.fromkeys(others.texts),
-        dict[tuple[str, str], float](),
-    )
-    if known is not None:
-        names = (
-            _named(asking, {one for one, _, _ in known}, "query"),
-            _named(found, {one for _, one, _ in known}, "document"),
-        )
-        of: dict[str, dict[str, float]] = {}
-        for one, other, grade in known:
-            of.setdefault(names[0][one], {})[names[1][other]] = grade
-        words = list(
-            dict.fromkeys([*(text for text in draw_texts(of, len(of), seed).texts), *words])
-        )[: len(words)]
-        named: dict[str, None] = {}
-        for text in [text for text in words if text in of]:
-            if (
-                len(named | dict.fromkeys(of[text])) > max(sample, LEAST) and named
-            ):  # its documents are too many to be read
-                words.remove(text)
-                continue
-            named |= dict.fromkeys(of[text])
-            grades |= {(text, other): grade for other, grade in of[text].items()}
-        fit = sum(text in of for text in words)
-        if fit < LEAST_PAIRED or len(words) < LEAST:
-            raise DataError(
-                f"the pairs are of {len(of)} different queries; at least {LEAST_PAIRED} are needed whose documents fit into "
-                f"sample={sample} ({fit} do), and {LEAST} queries in all ({len(words)} are left). Or leave out pairs=."
-            )
-        texts = dict.fromkeys(list(named | texts)[: max(len(texts), len(named))])
-    at = [{text: i for i, text in enumerate(side)} for side in (words, texts)]
-    relevant = np.zeros((len(words), len(texts)), dtype=np.float32)
-    for (one, other), grade in grades.items():
-        relevant[at[0][one], at[1][other]] = grade
-    facts = {
+    query_texts = list(draws["queries"].texts)
+    document_texts = list(draws["documents"].texts)
+    answers: Answers = {}
+    if grades is not None:
+        answers = _resolve(streams["queries"], streams["documents"], grades)
+        ordered = draw_texts(answers, len(answers), seed).texts
+        query_texts = list(dict.fromkeys([*ordered, *query_texts]))[: len(query_texts)]
+        query_texts, named = _select(query_texts, answers, max(sample, LEAST))
+        _check_pairs(query_texts, answers, sample)
+        count = max(len(document_texts), len(named))
+        document_texts = list(dict.fromkeys([*named, *document_texts]))[:count]
+    rows = {text: i for i, text in enumerate(query_texts)}
+    columns = {text: i for i, text in enumerate(document_texts)}
+    relevant = np.zeros((len(rows), len(columns)), dtype=np.float32)
+    for query in (text for text in query_texts if text in answers):
+        for document, grade in answers[query].items():
+            relevant[rows[query], columns[document]] = grade
+    facts: dict[str, Any] = {
         kind: {
-            "name": on.name,
-            "distinct": draw.distinct,
+            "name": streams[kind].name,
+            "distinct": draws[kind].distinct,
             "read": count,
-            "fingerprint": draw.fingerprint,
-            "source": on.source,
+            "fingerprint": draws[kind].fingerprint,
+            "source": streams[kind].source,
         }
-        for kind, on, draw, count in (
-            ("queries", asking, drawn, len(words)),
-            ("documents", found, others, len(texts)),
-        )
+        for kind, count in (("queries", len(rows)), ("documents", len(columns)))
     }
-    told = None if known is None else hashlib.sha256(repr(sorted(known)).encode()).hexdigest()
-    return Asked(
-        words, list(texts), relevant, {**facts, "pairs": {"fingerprint": told, "used": len(grades)}}
-    )
+    digest = None
+    if grades is not None:
+        digest = hashlib.sha256(repr(sorted(grades)).encode()).hexdigest()
+    facts["pairs"] = {"fingerprint": digest, "used": int(np.count_nonzero(relevant))}
+    return SearchTexts(query_texts, document_texts, relevant, facts)
+
+
+Answers = dict[str, dict[str, float]]
+"""The documents that belong to each query, with their grades."""
+
+Grade = tuple[str, str, float]
+
+
+def _resolve(queries: TextStream, documents: TextStream, grades: Sequence[Grade]) -> Answers:
+    """Return the pairs by their texts."""
+    query_by_name = _named(queries, {query for query, _, _ in grades}, "query")
+    document_by_name = _named(documents, {document for _, document, _ in grades}, "document")
+    answers: Answers = {}
+    for query, document, grade in grades:
+        of_query = answers.setdefault(query_by_name[query], {})
+        of_query[document_by_name[document]] = grade
+    return answers
+
+
+def _select(queries: Sequence[str], answers: Answers, most: int) -> tuple[list[str], list[str]]:
+    """Return queries without those whose documents no longer fit, and the documents named."""
+    chosen = []
+    named: dict[str, None] = {}
+    for query in queries:
+        more = dict.fromkeys(answers.get(query, {}))
+        if more and named and len(named | more) > most:
+            continue
+        named |= more
+        chosen.append(query)
+    return chosen, list(named)
+
+
+def _check_pairs(queries: Sequence[str], answers: Answers, sample: int) -> None:
+    count = sum(query in answers for query in queries)
+    if count < LEAST_PAIRED or len(queries) < LEAST:
+        raise DataError(
+            f"the pairs are of {len(answers)} different queries; at least {LEAST_PAIRED} are "
+            f"needed whose documents fit into sample={sample} ({count} do), and {LEAST} queries in "
+            f"all ({len(queries)} are left). Or leave out pairs=."
+        )
 
 
 def _named(stream: TextStream, names: set[str], kind: str) -> dict[str, str]:
-    """The text that each name stands for: an id beside it, or the text itself."""
-    found: dict[str, str] = {}
+    """Return the text that each name stands for: an id beside it, or the text itself."""
+    texts: dict[str, str] = {}
     for row in stream.rows():
+        text = str(row.text)
         ids = [
             str(value)
-            for name, value in row.others.items()
-            if name.strip("_ ").lower().replace("-", "_") in _IDS[kind]
+            for column, value in row.others.items()
+            if column.strip("_ ").lower().replace("-", "_") in _IDS[kind]
         ]
-        text = str(row.text)
         for name in (*ids, text, text.strip()):
-            if name in names and found.setdefault(name, text).strip() != text.strip():
+            if name in names and texts.setdefault(name, text).strip() != text.strip():
                 raise DataError(
-                    f"{one_line(repr(name[:60]))} names two different {kind} texts in {stream.name}."
+                    f"{one_line(repr(name[:60]))} names two different {kind} texts in "
+                    f"{stream.name}."
                 )
-    unknown = sorted(names - set(found))
+    unknown = sorted(names - set(texts))
     if unknown:
-        shown = one_line(repr(unknown[0][:60]))
         raise DataError(
-            f"the pairs name {len(unknown)} {kind} texts or ids that {stream.name} does not have, such as {shown}. "
-            "Name texts as they are there, or by its column `id`."
+            f"the pairs name {len(unknown)} {kind} texts or ids that {stream.name} does not have, "
+            f"such as {one_line(repr(unknown[0][:60]))}. Name texts as they are there, or by its "
+            "column `id`."
         )
-    return found
+    return texts
 
 
-def _read_pairs(pairs: Pairs) -> list[tuple[str, str, float]]:
-    where = str(pairs) if isinstance(pairs, str | Path) else "pairs="
-    rows: list[Sequence[Any]]
-    if isinstance(pairs, str | Path):
-        columns, read = read_rows(Path(pairs))
-        places = {name.strip().lower().replace("-", "_"): name for name in reversed(columns)}
-        chosen = [
-            next((places[name] for name in some if name in places), None)
-            for some in (_QUERY, _DOCUMENT, _SCORE)
-        ]
-        if chosen[0] is None or chosen[1] is None:
-            raise DataError(
-                f"{where} needs the columns query and document (texts or ids), not {', '.join(columns[:8])}."
-            )
-        rows = [[row.get(name) for name in chosen if name is not None] for _, row in read]
-    else:
-        rows = [list(pair) for pair in pairs]
-    found = []
+def _read_pairs(pairs: Pairs) -> list[Grade]:
+    """Return the pairs that belong together, with grades above 0."""
+    source = str(pairs) if isinstance(pairs, str | Path) else "pairs="
+    rows = _rows_of(Path(pairs)) if isinstance(pairs, str | Path) else list(map(list, pairs))
+    grades = []
     for row in rows:
         try:
-            one, other, grade = (
-                str(row[0]).strip(),
-                str(row[1]).strip(),
-                float(row[2]) if len(row) > 2 else 1.0,
-            )
+            query = str(row[0]).strip()
+            document = str(row[1]).strip()
+            grade = float(row[2]) if len(row) > 2 else 1.0
         except (LookupError, TypeError, ValueError):
             raise DataError(
-                f"{where}: {one_line(repr(row)[:60])} is no query, document and (if any) score."
+                f"{source}: {one_line(repr(row)[:60])} is no query, document and (if any) score."
             ) from None
-        if not any(is_missing(cell) for cell in row[:2]) and math.isfinite(grade) and grade > 0:
-            found.append((one, other, grade))
-    if not found:
-        raise DataError(f"{where} holds no pair of a query and a document that belong together.")
-    return found
+        is_whole = not any(is_missing(cell) for cell in row[:2])
+        if is_whole and math.isfinite(grade) and grade > 0:
+            grades.append((query, document, grade))
+    if not grades:
+        raise DataError(f"{source} holds no pair of a query and a document that belong together.")
+    return grades
+
+
+def _rows_of(file: Path) -> list[list[Any]]:
+    """Return the rows of a file of pairs: query, document and, if there is one, score."""
+    columns, rows = read_rows(file)
+    by_name = {name.strip().lower().replace("-", "_"): name for name in reversed(columns)}
+    chosen = [
+        next((by_name[name] for name in names if name in by_name), None)
+        for names in (_QUERY, _DOCUMENT, _SCORE)
+    ]
+    if chosen[0] is None or chosen[1] is None:
+        raise DataError(
+            f"{file} needs the columns query and document (texts or ids), not "
+            f"{', '.join(columns[:8])}."
+        )
+    return [[row.get(name) for name in chosen if name is not None] for _, row in rows]
 
 
 def ranking_scores(
     similarity: np.ndarray, relevant: np.ndarray, top: int = TOP
 ) -> tuple[np.ndarray, np.ndarray]:
-    """nDCG and recall of the `top` documents for each query, as trec_eval and mteb compute them;
-    NaN without a relevant one.
+    """Return nDCG and recall of the `top` documents for each query; NaN without a relevant one.
+
+    They are those of trec_eval and mteb.
 
     >>> found = ranking_scores(np.array([[0.9, 0.5, 0.1]]), np.array([[0, 1, 0]]), top=2)
     >>> [round(float(one[0]), 3) for one in found]  # the second of two: 1 / log2(3), and found

@@ -1,10 +1,10 @@
-"""What `improve` returns: the choice, what it rests on, the exported folder, and a model that
-encodes at once."""
+"""What `improve` returns: the choice, its evidence, and a model that encodes at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,9 @@ from layerscope.core.heads import unit
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.improving.chosen import Chosen
+from layerscope.improving.evidence import Evidence
+from layerscope.improving.neighbors import BeforeAfter
 from layerscope.maps.groups import clusters, group_names
 from layerscope.models.settings import quiet
 from layerscope.selection.choice import Choice
@@ -24,16 +27,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROWS = 1024
-Encoder = Callable[[Sequence[str]], np.ndarray]
 
 
 @dataclass(repr=False)
 class Improved(StoredRun):
     """A better way to read a model's embeddings.
 
-    `choice` is the layer and readout, with the reason. `table` has every candidate with its score.
-    `neighbors` has five of the texts with their three nearest neighbors before and after. `folder`
-    is the exported sentence-transformers folder (None if `out` was not given; `save` writes one).
+    - `choice`: the layer and readout, with the reason.
+    - `table`: every candidate with its score.
+    - `neighbors`: five of the texts with their three nearest neighbors before and after.
+    - `folder`: the exported sentence-transformers folder; None if `out` was not given, and `save`
+      writes one.
+    - `sampled`: the texts that were judged on and their vectors. `chosen`: the model that encodes.
+      `card`: how it was chosen, for the model card. These are in memory only.
     """
 
     kind: ClassVar[str] = "improve"
@@ -44,12 +50,9 @@ class Improved(StoredRun):
     neighbors: pd.DataFrame
     manifest: dict[str, Any]
     path: Path | None = None
-    sampled: dict[str, Any] | None = field(default=None, repr=False, compare=False)
-    """The texts that were read, and their vectors `before` and `after`; in memory only."""
-    _encode: Encoder | None = field(default=None, repr=False, compare=False)
-    _save: Callable[[Path, bool], Path] | None = field(default=None, repr=False, compare=False)
-    _asks: Encoder | None = field(default=None, repr=False, compare=False)
-    """How queries are encoded, where that is otherwise than for other texts."""
+    sampled: BeforeAfter | None = field(default=None, repr=False, compare=False)
+    chosen: Chosen | None = field(default=None, repr=False, compare=False)
+    card: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def load(cls, path: str | Path) -> Improved:
@@ -65,7 +68,7 @@ class Improved(StoredRun):
 
     @property
     def name(self) -> str:
-        """What the run is about: the model and the texts."""
+        """The model and the texts."""
         return f"{self.model} on {self.manifest['texts']['name']}"
 
     @property
@@ -73,8 +76,18 @@ class Improved(StoredRun):
         """The exported folder, which holds the run as well."""
         return self.path
 
+    @property
+    def evidence(self) -> Evidence:
+        """The scores and costs on which the choice rests."""
+        return Evidence.from_dict(self.manifest["evidence"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """Notes to read before you use the result."""
+        return list(self.choice.warnings)
+
     def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values; the table of candidates is left out."""
+        """Return the main facts as plain values; the table of candidates is left out."""
         names = ("model", "texts", "judge", "evidence", "seconds", "conventions")
         return {
             "folder": None if self.folder is None else str(self.folder),
@@ -83,49 +96,66 @@ class Improved(StoredRun):
             "neighbors": self.neighbors.to_dict(orient="records"),
         }
 
-    @property
-    def warnings(self) -> list[str]:
-        """What you should know before you use the result."""
-        return list(self.choice.warnings)
-
     def encode(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Vectors (texts, D) of texts, or (D,) of one text. They have length 1, so inner products
-        are cosine similarities."""
-        return self._vectors(texts)
+        """Return vectors (texts, D) of texts, or (D,) of one text.
+
+        They have length 1, so inner products are cosine similarities.
+        """
+        return self._vectors(texts, is_query=False)
 
     def encode_query(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The same for what is asked: with `queries=` it is read in its own way, and `encode` is
-        for documents."""
-        return self._vectors(texts, asked=True)
+        """Return vectors of queries, where `queries=` was given; then `encode` is for documents."""
+        return self._vectors(texts, is_query=True)
 
-    def _vectors(self, texts: str | Sequence[str], asked: bool = False) -> np.ndarray:
+    def _vectors(self, texts: str | Sequence[str], is_query: bool) -> np.ndarray:
         if isinstance(texts, str):
-            return self._vectors([texts], asked)[0]
-        given = list(texts)
-        wrong = next((text for text in given if not isinstance(text, str)), None)
-        if wrong is not None:
-            raise DataError(
-                f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}."
+            vector: np.ndarray = self._vectors([texts], is_query)[0]
+            return vector
+        batch = list(texts)
+        for text in batch:
+            if not isinstance(text, str):
+                raise DataError(
+                    f"encode takes strings, and was given {type(text).__name__} {text!r:.60}."
+                )
+        filled = batch or ["a text"]
+        if self.chosen is not None:
+            encode = self.chosen.encode_queries if is_query else self.chosen.encode
+            vectors = encode(filled)
+        else:
+            model = self._folder_model
+            encode = model.encode_query if is_query else model.encode_document
+            vectors = np.asarray(encode(filled, show_progress_bar=False), dtype=np.float32)
+        return unit(vectors)[: len(batch)]
+
+    @cached_property
+    def _folder_model(self) -> Any:
+        if self.folder is None:
+            raise LayerscopeError(
+                "this run has no exported folder to encode with. Run improve again with out=FOLDER."
             )
-        if self._encode is None:
-            self._encode, self._asks = self._from_folder()
-        found = ((asked and self._asks) or self._encode)(given or ["a text"])[: len(given)]
-        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
+        with quiet():
+            return load_folder(self.folder)
 
     def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]
         """Write the sentence-transformers folder, verified in a fresh process."""
-        if self._save is None:
+        if self.chosen is None:
             raise LayerscopeError(
                 f"this run was read from disk; its model is in {self.folder}. Copy that folder."
             )
-        self.path = self._save(Path(out), overwrite)
+        self.path = self.chosen.save(Path(out), overwrite, self.card, self._write_run)
         return self.path
 
-    def push(self, repo: str, public: bool = False) -> str:
-        """Send the saved folder to the hub as `user/name`, private unless `public`, without your
-        texts; returns its address.
+    def _write_run(self, place: Path) -> None:
+        folder = RunFolder(place)
+        self.write(folder)
+        folder.write_manifest(self.manifest)
 
-        better.push("me/better-smollm2")
+    def push(self, repo: str, public: bool = False) -> str:
+        """Send the saved folder to the hub as `user/name`, and return its address.
+
+        The repository is private unless `public`, and holds none of your texts.
+
+            better.push("me/better-smollm2")
         """
         if self.folder is None:
             raise LayerscopeError(
@@ -136,89 +166,83 @@ class Improved(StoredRun):
         return push(pack(self.folder, repo, public))
 
     def plot(self) -> Figure:
-        """The choice as a picture: every layer under every readout by its score, and the score
-        against what it costs."""
-        return view("improve", "plot")(self)
+        """Draw every layer under every readout by its score, and the score by the cost."""
+        figure: Figure = view("improve", "plot")(self)
+        return figure
 
     def search(self, query: str, texts: Sequence[str] | None = None, top: int = 5) -> pd.DataFrame:
-        """The texts nearest to a question, with their cosine; without `texts`, among those that the
-        choice was judged on."""
-        words = self._judged_on()["texts"] if texts is None else list(texts)
-        cosines = (
-            unit(self._judged_on()["after"]) if texts is None else self.encode(words)
-        ) @ self.encode_query(query)
+        """Return the texts nearest to a question, with their cosine.
+
+        Without `texts`, they are among those that the choice was judged on.
+        """
+        if texts is None:
+            sampled = self._sampled()
+            words = list(sampled.texts)
+            vectors = unit(sampled.after)
+        else:
+            words = list(texts)
+            vectors = self.encode(words)
+        cosines = vectors @ self.encode_query(query)
         best = np.argsort(-cosines, kind="stable")[:top]
-        rows = [
-            {"rank": rank, "cosine": float(cosines[i]), "text": words[i]}
-            for rank, i in enumerate(best, 1)
-        ]
-        return pd.DataFrame(rows)
+        rows = [(rank, float(cosines[i]), words[i]) for rank, i in enumerate(best, 1)]
+        return pd.DataFrame(rows, columns=["rank", "cosine", "text"])
 
     def about(self) -> pd.DataFrame:
-        """What the texts are about, today and better: each text's cluster, named by its words, and
-        its nearest other text.
+        """Return each text's cluster, named by its words, and its nearest text, today and now.
 
-        `cosine` is low for outliers and 1 for duplicates; the lowest comes first. The folder has it
-        as `about.csv`.
+        `cosine` is low for outliers and 1 for duplicates; the lowest comes first. The folder has
+        the table as `about.csv`.
         """
         if self.sampled is None and self.has_about and self.path is not None:
             return RunFolder(self.path).read_table("about")
-        given = self._judged_on()
-        table = pd.DataFrame({"text": given["texts"]})
-        for vectors, which in ((unit(given["before"]), "_today"), (unit(given["after"]), "")):
-            table[f"cluster{which}"] = group_names(clusters(vectors), given["texts"])
-            near, cosines = np.empty(len(vectors), dtype=int), np.empty(len(vectors))
-            for start in range(0, len(vectors), _ROWS):  # not all pairs at once
-                some = vectors[start : start + _ROWS] @ vectors.T
-                some[np.arange(len(some)), np.arange(start, start + len(some))] = -np.inf
-                near[start : start + _ROWS], cosines[start : start + _ROWS] = (
-                    some.argmax(1),
-                    some.max(1),
-                )
-            table[f"nearest{which}"] = [given["texts"][i] for i in near]
-            table[f"cosine{which}"] = cosines
+        sampled = self._sampled()
+        texts = list(sampled.texts)
+        table = pd.DataFrame({"text": texts})
+        for suffix, vectors in (("_today", unit(sampled.before)), ("", unit(sampled.after))):
+            table[f"cluster{suffix}"] = group_names(clusters(vectors), texts)
+            nearest, cosines = _nearest(vectors)
+            table[f"nearest{suffix}"] = [texts[i] for i in nearest]
+            table[f"cosine{suffix}"] = cosines
         return table.sort_values("cosine", ignore_index=True)
 
     @property
     def has_about(self) -> bool:
-        """Whether `about` has something to say: texts may be left out."""
+        """Whether `about` has a table; a run without texts has none."""
         return self.sampled is not None or (
             self.path is not None and (self.path / "about.parquet").is_file()
         )
 
     def write(self, folder: RunFolder) -> None:
-        """The tables; what the texts are about is one of them, unless the folder may hold no
-        texts."""
+        """Write the tables, with `about` unless the folder may hold no texts."""
         super().write(folder)
         if self.sampled is not None and len(self.neighbors):
             folder.write_table("about", self.about())
 
-    def _judged_on(self) -> dict[str, Any]:
+    def _sampled(self) -> BeforeAfter:
         if self.sampled is None:
             raise LayerscopeError(
                 "this run was read from disk and holds no texts. Give them, or run improve again."
             )
         return self.sampled
 
-    def _from_folder(self) -> tuple[Encoder, Encoder]:
-        """How the folder encodes documents, and queries."""
-        if self.folder is None:
-            raise LayerscopeError(
-                "this run has no exported folder to encode with. Run improve again with out=FOLDER."
-            )
-        with quiet():
-            loaded = load_folder(self.folder)
-
-        def vectors(encode: Callable[..., Any]) -> Encoder:
-            return lambda texts: np.asarray(
-                encode(list(texts), show_progress_bar=False), dtype=np.float32
-            )
-
-        return vectors(loaded.encode_document), vectors(loaded.encode_query)
-
     def __repr__(self) -> str:
-        where = "not saved" if self.folder is None else f"in {self.folder}"
-        return f"<Improved {self.name}: layer {self.choice.layer} of {self.choice.layers}, {self.choice.readout}; {where}>"
+        place = "not saved" if self.folder is None else f"in {self.folder}"
+        choice = f"layer {self.choice.layer} of {self.choice.layers}, {self.choice.readout}"
+        return f"<Improved {self.name}: {choice}; {place}>"
 
     def __str__(self) -> str:
-        return view("improve", "text")(self)
+        return str(view("improve", "text")(self))
+
+
+def _nearest(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place and cosine of every vector's nearest other one, a block of rows at a time."""
+    count = len(vectors)
+    nearest = np.empty(count, dtype=int)
+    cosines = np.empty(count)
+    for start in range(0, count, _ROWS):
+        rows = slice(start, start + _ROWS)
+        block = vectors[rows] @ vectors.T
+        block[np.arange(len(block)), np.arange(start, start + len(block))] = -np.inf
+        nearest[rows] = block.argmax(1)
+        cosines[rows] = block.max(1)
+    return nearest, cosines

@@ -45,7 +45,7 @@ def grid_of(run: Any) -> ChoiceGrid | None:
         return None
     best = front(table)
     return ChoiceGrid(
-        unit=str(run.manifest["evidence"]["score_name"]),
+        unit=run.evidence.score_name,
         rows=[row_words(name) for name in names],
         layers=layers,
         score=wide("score").astype(float),

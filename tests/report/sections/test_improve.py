@@ -34,11 +34,11 @@ def improved() -> Improved:
         "readout_gain": 0.15,
         "layer_gain": 0.05,
     }
-    found = {"by": "", "before": 0.3, "after": 0.6}
+    shares = {"judge": "", "before": 0.3, "after": 0.6}
     run.manifest["evidence"] |= {
         **gains,
         "kept_default": False,
-        "found": found,
+        "neighbors": shares,
         "relative_cost": 1 / 3,
     }
     run.choice = replace(run.choice, layer=2, readout=READOUTS[3], abstained=False)

@@ -7,21 +7,18 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.improving.terminal import score_lines
-from layerscope.improving.words import page_words
+from layerscope.improving.words import page_words, score_lines
 from layerscope.report.choosing import grid_of
 from layerscope.report.sources import Block, Section, of_run
 
 _SHOWN, _ENDS = 20, 5
-_NEIGHBORS = "{}, with their nearest neighbors"
+_NEIGHBORS = "Five of the texts, drawn at random, with their nearest neighbors"
 
 
 def from_improvement(run: Any) -> Block:
     """The choice first, then five of the texts with their nearest neighbors today and now."""
-    tables, better = {}, not run.manifest["evidence"]["kept_default"]
-    neighbors = _NEIGHBORS.format(
-        run.manifest.get("examples", "Five of the texts, drawn at random")
-    )
+    tables, better = {}, not run.evidence.kept_default
+    neighbors = _NEIGHBORS
     if better and len(run.neighbors):
         tables[neighbors] = neighbors_side_by_side(run.neighbors)
     about = about_tables(run.about()) if len(run.neighbors) and run.has_about else {}

@@ -11,8 +11,9 @@ import pytest
 import layerscope
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError
-from layerscope.improving.pairs import ranking_scores, read_asked
-from layerscope.improving.retrieving import SearchJob, confirm, make_ways
+from layerscope.improving import search
+from layerscope.improving.pairs import ranking_scores, read_search
+from layerscope.improving.search import Way, confirm, make_ways
 from layerscope.improving.words import page_words
 from layerscope.report.choosing import grid_of
 from layerscope.selection.judges.base import scored_by_items
@@ -55,10 +56,10 @@ def llama():
 
 def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
     """Whatever is measured, one way at layer 2 is far ahead."""
-    measured = SearchJob._of_way
+    measured = search.measure_way
 
-    def ahead(self, way):
-        found = measured(self, way)
+    def ahead(sides, way):
+        found = measured(sides, way)
         if (way.query.template, way.document.centering, way.document.final_norm) == (
             query,
             centering,
@@ -67,7 +68,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
             found[2] += 3
         return found
 
-    monkeypatch.setattr(SearchJob, "_of_way", ahead)
+    monkeypatch.setattr(search, "measure_way", ahead)
 
 
 def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path: Path) -> None:
@@ -164,16 +165,16 @@ def test_a_gain_that_was_let_through_is_not_the_luck_that_let_it_through() -> No
 
 
 def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -> None:
-    def measured(self, way):
+    def measured(sides, way):
         found = np.zeros((4, 3, 60))
         if way.query.template == "answer":
             found[2] = np.random.default_rng(5).normal(0.35, 1, 60)
         return found
 
-    monkeypatch.setattr(SearchJob, "_of_way", measured)
+    monkeypatch.setattr(search, "measure_way", measured)
     seen = []
     monkeypatch.setattr(
-        "layerscope.improving.retrieving.confirm",
+        "layerscope.improving.search.confirm",
         lambda checked, *rest: seen.append(checked) or confirm(checked, *rest),
     )
     evidence = searched(llama).manifest["evidence"]
@@ -213,16 +214,15 @@ def test_the_folder_has_prompts_by_sentence_transformers_names(
 
 
 def test_a_head_serves_both_sides(llama, judge, here, monkeypatch, tmp_path: Path) -> None:
-    measure = SearchJob._measure
+    measure = search._measure
     monkeypatch.setattr("layerscope.improving.heads.LEAST_TEXTS", 50)
-    monkeypatch.setattr(
-        SearchJob,
-        "_of_way",
-        lambda self, way: np.stack(
-            [np.full((3, 60), float(i > 0 and way.query.template == "answer")) for i in range(4)]
-        ),
-    )
-    monkeypatch.setattr(SearchJob, "_measure", lambda self, one: measure(self, one) * 0 + 2)
+
+    def measure_way(sides, way):
+        is_answer = way.query.template == "answer"
+        return np.stack([np.full((3, 60), float(i > 0 and is_answer)) for i in range(4)])
+
+    monkeypatch.setattr(search, "measure_way", measure_way)
+    monkeypatch.setattr(search, "_measure", lambda sides, one: measure(sides, one) * 0 + 2)
     better = searched(llama, judge=judge, out=tmp_path / "better")
     assert better.choice.readout == "plain/mean/applied/keep/head"
     assert "tiny-bert" in better.manifest["evidence"]["teacher"]
@@ -261,7 +261,7 @@ def test_ways_are_of_templates_that_end_alike() -> None:
         *(Readout(name, "last", "raw") for name in ("plain", "instruct", "one-word", "answer")),
     ]
     ways = make_ways(grid)
-    assert ways[0] == (Readout(), Readout())
+    assert ways[0] == Way(Readout(), Readout())
     assert {(way.query.template, way.document.template) for way in ways} == {
         ("plain", "plain"), ("instruct", "plain"), ("one-word", "one-word"), ("answer", "one-word"),
     }  # fmt: skip
@@ -301,13 +301,13 @@ def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:
         "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t{i % 3}\n" for i in range(60))
     )
     files = [tmp_path / name for name in ("queries.csv", "documents.jsonl", "pairs.tsv")]
-    asked = read_asked(*files)
+    asked = read_search(*files)
     assert asked.facts["pairs"]["used"] == 40  # a score of 0 is no pair
     assert sorted(asked.documents) == sorted(documents)
     at = asked.queries.index(queries[5]), asked.documents.index(documents[5])
     assert asked.relevant[at] == 2
     assert asked.relevant.sum() == 60
-    few = read_asked(*files, sample=24)
+    few = read_search(*files, sample=24)
     assert len(few.queries) <= 20
     assert few.relevant.any()
     assert all(
@@ -331,7 +331,7 @@ def test_ids_of_the_other_side_do_not_count_and_none_names_two_texts(tmp_path: P
         + "".join(f"{59 - i},{i},{text}\n" for i, text in enumerate(documents))
     )
     files[2].write_text("query_id,doc_id\n" + "".join(f"{i},{i}\n" for i in range(60)))
-    asked = read_asked(*files)
+    asked = read_search(*files)
     assert asked.relevant.sum() == 60
     assert all(
         documents.index(asked.documents[j]) == queries.index(asked.queries[i])
@@ -342,17 +342,17 @@ def test_ids_of_the_other_side_do_not_count_and_none_names_two_texts(tmp_path: P
     )
     files[2].write_text("query_id,doc_id\n" + "".join(f"{i},{i}\n" for i in range(30)))
     with pytest.raises(DataError, match="'0' names two different document texts in documents"):
-        read_asked(*files)
+        read_search(*files)
 
 
 def test_queries_whose_documents_do_not_fit_are_not_counted() -> None:
     queries, documents, _ = some_search()
     pairs = [(query, documents[(i + j) % 60]) for i, query in enumerate(queries) for j in range(30)]
-    assert read_asked(queries, documents, pairs, sample=120).paired.all()
+    assert read_search(queries, documents, pairs, sample=120).paired.all()
     with pytest.raises(
         DataError, match=r"at least 10 are needed whose documents fit into sample=40 \(\d do\)"
     ):
-        read_asked(queries, documents, pairs, sample=40)
+        read_search(queries, documents, pairs, sample=40)
 
 
 def test_what_cannot_be_searched_is_refused(llama, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 import layerscope
 from layerscope.errors import UnknownNameError
-from layerscope.improving import fitting, speed
-from layerscope.improving.fitting import texts_to_fit_on
-from layerscope.improving.judging import Panel
+from layerscope.improving import fit, speed
+from layerscope.improving.fit import texts_to_fit_on
+from layerscope.improving.judging import Judges
 from layerscope.improving.sample import Reader, draw_sample
 from layerscope.selection.judges import ScoredCandidates
 from tests.improving.test_improve import judge, some_texts
@@ -25,18 +25,16 @@ pytestmark = pytest.mark.usefixtures("stored")
 @pytest.fixture
 def centered_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge prefers layer 2 under a centered one-word readout."""
-    asked = Panel.judge
+    score = Judges.score
 
-    def prefer(self, reader, readouts, *given):
-        found = asked(self, reader, readouts, *given)
-        ahead = np.zeros_like(found.score)
-        for i, readout in enumerate(readouts):
+    def prefer(self, candidates, *settings):
+        (scores,) = score(self, candidates, *settings)
+        ahead = np.zeros_like(scores.score)
+        for i, readout in enumerate(candidates.readouts):
             ahead[i, 2] = 2.0 * (readout.name == "one-word/last/raw/keep/corpus")
-        return ScoredCandidates(
-            found.score + ahead, found.draws + ahead[..., None], judge=found.judge
-        )
+        return (ScoredCandidates(scores.score + ahead, scores.draws + ahead[..., None]),)
 
-    monkeypatch.setattr(Panel, "judge", prefer)
+    monkeypatch.setattr(Judges, "score", prefer)
 
 
 def improve(model, texts, **options):
@@ -63,10 +61,10 @@ def test_how_many_texts_depends_on_the_texts_alone() -> None:
     small = draw_sample(TEXTS[:30], size=20)
     assert texts_to_fit_on("auto", small, 1e6, 10) == 30  # all of them
     assert texts_to_fit_on("auto", small, 0, 10) == 20
-    assert texts_to_fit_on("auto", sample, 0, 10, tokens=400) == 60  # the time was given
-    assert texts_to_fit_on("auto", sample, 0, 10, tokens=1e6) == 150
+    assert texts_to_fit_on("auto", sample, 0, 10, allowed=400) == 60  # the time was given
+    assert texts_to_fit_on("auto", sample, 0, 10, allowed=1e6) == 150
     assert (
-        texts_to_fit_on("auto", sample, 0, 10, tokens=1000) == 100
+        texts_to_fit_on("auto", sample, 0, 10, allowed=1000) == 100
     )  # of those that were drawn at random
 
 
@@ -81,12 +79,12 @@ def test_the_mean_is_over_the_texts_that_were_asked_for(
         "of": 150,
         "asked": center_on,
     }
-    over = TEXTS if center_on == "all" else result.sampled["texts"]
+    over = TEXTS if center_on == "all" else result.sampled.texts
     assert len(over) == count
-    vectors = result._encode(list(over))  # before they are scaled
+    vectors = result.chosen.encode(list(over))  # before they are scaled
     assert np.abs(vectors.mean(0)).max() < 1e-6 * np.abs(vectors).max()
-    after = result.sampled["after"]
-    np.testing.assert_allclose(after, result._encode(result.sampled["texts"]), atol=1e-5)
+    after = result.sampled.after
+    np.testing.assert_allclose(after, result.chosen.encode(result.sampled.texts), atol=1e-5)
     assert ("all 150 texts" if center_on == "all" else "40 of 150 texts") in result.manifest[
         "conventions"
     ]["centering"]
@@ -102,7 +100,7 @@ def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(
     assert f"fitting on {on['texts']} of 150 texts" in told
     again = improve(llama, TEXTS[::-1])
     assert again.manifest["texts"]["centered_on"] == on
-    np.testing.assert_allclose(again.sampled["after"], result.sampled["after"], atol=1e-6)
+    np.testing.assert_allclose(again.sampled.after, result.sampled.after, atol=1e-6)
 
 
 def test_texts_beyond_the_draw_are_read_in_a_stream(
@@ -110,44 +108,46 @@ def test_texts_beyond_the_draw_are_read_in_a_stream(
 ) -> None:
     """Of a file with more texts than are drawn none is held; all are in the mean."""
     monkeypatch.setattr("layerscope.improving.sample.MORE", 1)
-    monkeypatch.setattr(fitting, "_BLOCK", 16)
     file = tmp_path / "texts.txt"
     file.write_text("\n".join([*TEXTS, *TEXTS[:10]]))
     result = improve(llama, file, center_on="all")
     assert result.manifest["texts"]["centered_on"]["texts"] == 150
-    assert np.abs(result._encode(TEXTS).mean(0)).max() < 1e-6
+    assert np.abs(result.chosen.encode(TEXTS).mean(0)).max() < 1e-6
 
 
-@pytest.mark.usefixtures("here")
-def test_an_interrupted_centering_goes_on(
-    llama, centered_wins, tmp_path: Path, monkeypatch
+class Counting:
+    """A bar that notes how many units of each stage are left."""
+
+    def __init__(self) -> None:
+        self.todo: dict[str, int] = {}
+
+    def begin(self, label: str, total: int, done: int = 0) -> None:
+        self.todo[label] = total - done
+
+    def advance(self, units: int) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("centered_wins", "here")
+@pytest.mark.parametrize("options", [{"center_on": "all"}, {"time": 1.0}])
+def test_a_stopped_fit_reads_nothing_twice_however_fast_the_machine_seems(
+    llama, tmp_path: Path, monkeypatch, options
 ) -> None:
-    monkeypatch.setattr(fitting, "_BLOCK", 16)
-    monkeypatch.setattr(fitting, "_SAVE_EVERY", 0.0)
-    out, read = tmp_path / "better", []
-    own = fitting._SumPass.run
-
-    def run(self, texts, advance):
-        if len(read) == 3:
-            raise KeyboardInterrupt
-        read.append(len(texts))
-        own(self, texts, advance)
-
-    monkeypatch.setattr(fitting._SumPass, "run", run)
-    with pytest.raises(KeyboardInterrupt):
-        improve(llama, TEXTS, center_on="all", out=out)
-    assert not out.exists()
-    assert [path.name for path in (tmp_path / ".better.improving").iterdir()] == [
-        "centering.safetensors"
-    ]
-    monkeypatch.setattr(
-        fitting._SumPass,
-        "run",
-        lambda self, texts, advance: (read.append(len(texts)), own(self, texts, advance)),
-    )
-    result = improve(llama, TEXTS, center_on="all", out=out)
-    assert sum(read) == 110  # none was read twice
-    assert np.abs(result._encode(TEXTS).mean(0)).max() < 1e-6
+    texts = some_texts(150)
+    options |= {"out": tmp_path / "better", "store": tmp_path / "store"}
+    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-6)
+    with monkeypatch.context() as patched:
+        patched.setattr(fit.Fitted, "of", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            improve(llama, texts, **options)
+    assert not (tmp_path / "better").exists()
+    # now it seems slow
+    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 2e-2)
+    bar = Counting()
+    result = improve(llama, texts, progress=bar, **options)
+    assert bar.todo["centering|texts"] == 0
+    assert result.manifest["texts"]["centered_on"]["texts"] == 150
+    assert np.abs(result.chosen.encode(texts).mean(0)).max() < 1e-6
     assert sorted(path.name for path in tmp_path.iterdir() if "better" in path.name) == ["better"]
 
 
@@ -176,42 +176,7 @@ def test_the_time_that_the_encoder_takes_counts(
 ) -> None:
     """A model that reads in no time: what half a minute allows is what the encoder reads in it."""
     monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-9)
-    monkeypatch.setattr("layerscope.improving.making.encoder_seconds", lambda panel, texts: 3.0)
+    monkeypatch.setattr("layerscope.improving.fit.encoder_seconds", lambda panel, texts: 3.0)
     result = improve(llama, some_texts(400), judge=judge, time=0.5, sample=200)
     assert set(result.manifest["evidence"]["texts_per_second"]) == {"today", "now", judge.name}
     assert result.manifest["texts"]["centered_on"]["texts"] == pytest.approx(200 + 10, abs=1)
-
-
-@pytest.mark.usefixtures("centered_wins", "here")
-def test_a_centering_that_was_stopped_goes_on_however_fast_the_machine_seems(
-    llama, tmp_path, monkeypatch
-) -> None:
-    texts = some_texts(150)
-    monkeypatch.setattr(fitting, "_BLOCK", 16)
-    monkeypatch.setattr(fitting, "_SAVE_EVERY", 0.0)
-    read: list[int] = []
-    own = fitting._SumPass.run
-
-    def run(self, some, advance):
-        if len(read) == 2:
-            raise KeyboardInterrupt
-        read.append(len(some))
-        own(self, some, advance)
-
-    options = {"sample": 40, "time": 1.0, "out": tmp_path / "better"}
-    monkeypatch.setattr(fitting._SumPass, "run", run)
-    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-6)
-    with pytest.raises(KeyboardInterrupt):
-        improve(llama, texts, **options)
-    monkeypatch.setattr(
-        fitting._SumPass,
-        "run",
-        lambda self, some, advance: (read.append(len(some)), own(self, some, advance)),
-    )
-    monkeypatch.setattr(
-        Reader, "seconds_per_token", lambda self, name, texts: 2e-2
-    )  # now it seems slow
-    result = improve(llama, texts, **options)
-    assert sum(read) == 110  # none was read twice
-    assert result.manifest["texts"]["centered_on"]["texts"] == 150
-    assert np.abs(result._encode(texts).mean(0)).max() < 1e-6

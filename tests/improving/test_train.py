@@ -16,12 +16,17 @@ import layerscope
 from layerscope.core.heads import Head, make_target, unit
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError
-from layerscope.improving import lesson as lessons
-from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.lesson import agreement, embed_by_length, fast_half, similarity_loss
-from layerscope.improving.making import Maker
+from layerscope.improving import train as training
+from layerscope.improving.chosen import Chosen
+from layerscope.improving.resume import FitPlan, settle_plan, training_folder, working_folder
 from layerscope.improving.sample import Reader
-from layerscope.improving.student import train_student
+from layerscope.improving.train import (
+    agreement,
+    embed_by_length,
+    fast_half,
+    similarity_loss,
+    train_student,
+)
 from layerscope.progress import Silent
 from layerscope.vectors import VectorStore
 from tests.improving.test_heads import improve
@@ -51,9 +56,11 @@ def taught(llama, tmp_path_factory):
     return Chosen(llama, reader, Readout(), 2).encode(TEXTS), make_target(counts)
 
 
-def train(model, taught, **options):
-    settings = {"max_length": 32, "settings": QUICK, "bar": Silent(), "minutes": None, **options}
-    return train_student(model, 2, TEXTS, *taught, **settings)
+def train(model, taught, work=None, **options):
+    settings = {"max_length": 32, "settings": QUICK, "bar": Silent(), "teacher": "words", **options}
+    today = lambda texts: np.random.default_rng(0).normal(size=(len(texts), 8))  # noqa: E731
+    with training_folder(work) as folder:
+        return train_student(model, 2, TEXTS, *taught, today, folder=folder, **settings)
 
 
 def reference_loss(student: np.ndarray, teacher: np.ndarray) -> float:
@@ -123,8 +130,8 @@ def test_a_student_learns_and_is_what_was_compared(llama, taught):
         "per_device_train_batch_size": 32,
     }
     done = train(llama, taught, settings=longer)
-    assert done.better
-    assert done.facts["student"] > done.facts["head"] + 0.02
+    assert done.training.is_better
+    assert done.training.student > done.training.head + 0.02
     assert all(
         torch.equal(a, b) for a, b in zip(before, llama.module.parameters(), strict=True)
     )  # the user's model stays
@@ -136,7 +143,7 @@ def test_a_student_learns_and_is_what_was_compared(llama, taught):
 @pytest.fixture(scope="module")
 def stopped(llama, taught, tmp_path_factory):
     """The folder of a training that was stopped at its third look, after two checkpoints."""
-    work, looks, asked = tmp_path_factory.mktemp("stopped"), [], lessons.agreement
+    work, looks, asked = tmp_path_factory.mktemp("stopped"), [], training.agreement
 
     def stop(vectors, target):
         looks.append(1)
@@ -145,11 +152,10 @@ def stopped(llama, taught, tmp_path_factory):
         return asked(vectors, target)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lessons, "agreement", stop)
+        patched.setattr(training, "agreement", stop)
         with pytest.raises(KeyboardInterrupt):
             train(llama, taught, work=work)
-    (folder,) = work.glob("lesson-*")
-    return folder
+    return work / "training"
 
 
 def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, stopped, tmp_path):
@@ -160,14 +166,13 @@ def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, 
     (folder / "checkpoint-12" / "config.json").write_text("{", encoding="utf-8")
     begun = []
     bar = SimpleNamespace(begin=lambda *given: begun.append(given), advance=lambda units: None)
-    resumed = train(llama, taught, work=tmp_path, bar=bar)
+    resumed = train(llama, taught, work=tmp_path, bar=bar).training
     assert begun == [("training|steps", 8, 4)]
-    whole = train(llama, taught)
-    assert np.allclose(resumed.facts["curve"], whole.facts["curve"], atol=1e-4)
-    assert resumed.facts["curve"][-1][0] == 8
-    assert resumed.facts["steps"] == whole.facts["steps"]
-    assert resumed.facts["student"] == pytest.approx(whole.facts["student"], abs=1e-4)
-    assert not list(tmp_path.iterdir())
+    whole = train(llama, taught).training
+    assert np.allclose(resumed.curve, whole.curve, atol=1e-4)
+    assert resumed.curve[-1][0] == 8
+    assert resumed.steps == whole.steps
+    assert resumed.student == pytest.approx(whole.student, abs=1e-4)
 
 
 def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, tmp_path):
@@ -184,21 +189,18 @@ def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, t
 
 
 def test_a_resumed_training_reads_as_many_texts_as_it_began_with(tmp_path):
-    sample = SimpleNamespace(texts=["a"] * 3, total=9)
-    maker = SimpleNamespace(
-        key="a", sample=sample, settings=SimpleNamespace(trains=True), work=tmp_path
-    )
-    assert Maker._kept(maker, 5, 3) == (5, 3)
-    assert Maker._kept(maker, 7, 1) == (5, 3)
-    maker.key = "b"
-    assert Maker._kept(maker, 7, 1) == (7, 1)
+    assert settle_plan(tmp_path, "a", FitPlan(5, 3)) == FitPlan(5, 3)
+    assert settle_plan(tmp_path, "a", FitPlan(7, 1)) == FitPlan(5, 3)
+    (tmp_path / "training").mkdir()
+    assert settle_plan(tmp_path, "b", FitPlan(7, 1)) == FitPlan(7, 1)
+    assert not (tmp_path / "training").exists()  # of another run
 
 
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
     done = train(
         llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5}
     )
-    assert len(done.facts["curve"]) <= done.facts["steps"] + lessons.PATIENCE
+    assert len(done.training.curve) <= done.training.steps + training.PATIENCE
 
 
 def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):
@@ -212,7 +214,7 @@ def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):
     evidence = result.manifest["evidence"]
     assert result.choice.layer == llama.n_blocks // 2  # as many blocks as the budget allows
     assert result.manifest["config"]["train"] == QUICK
-    trained = evidence["trained"]
+    trained = evidence["training"]
     if trained is None:  # no better than its head on these texts: said so
         assert any("training did not help" in note for note in result.warnings)
     else:
@@ -230,12 +232,12 @@ def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):
 
 def test_a_student_that_is_no_better_stays_home(llama, head_wins, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "layerscope.improving.student.agreement",
+        "layerscope.improving.train.agreement",
         lambda vectors, target: np.linspace(0.2, 0.4, len(vectors)),
     )
     texts = some_texts(300)
     result = improve(llama, texts, train={**QUICK, "max_steps": 4, "eval_steps": 2})
-    assert result.manifest["evidence"]["trained"] is None
+    assert result.manifest["evidence"]["training"] is None
     assert any("training did not help" in note for note in result.warnings)
     plain = improve(llama, texts)  # what is handed over is what there would be without training
     assert (result.choice.layer, result.choice.readout) == (
@@ -245,7 +247,7 @@ def test_a_student_that_is_no_better_stays_home(llama, head_wins, tmp_path, monk
 
 
 def test_too_few_texts_to_train_on_are_refused_before_anything_is_read(monkeypatch):
-    for name in ("layerscope.command.Command.load", "layerscope.improving.job.make_panel"):
+    for name in ("layerscope.command.Command.load", "layerscope.improving.flow.make_judges"):
         monkeypatch.setattr(
             name, lambda *given, **options: pytest.fail("nothing is loaded or judged")
         )
@@ -267,20 +269,18 @@ def test_what_cannot_be_trained_is_refused_in_one_line(llama):
 
 def test_a_budget_below_one_block_trains_nothing_and_reads_nothing(llama, monkeypatch):
     monkeypatch.setattr(
-        "layerscope.improving.judging.Panel.judge", lambda *given: pytest.fail("nothing is judged")
+        "layerscope.improving.sample.Reader.read", lambda *given: pytest.fail("nothing is read")
     )
     with pytest.raises(InvalidValueError, match="allows no block to train"):
         improve(llama, some_texts(300), train=QUICK, budget=0.1)
 
 
 def test_what_is_false_does_not_train(llama, head_wins):
-    assert (
-        improve(llama, some_texts(60), train=None, sample=60).manifest["config"]["train"] is False
-    )
+    assert improve(llama, some_texts(60), train=None, sample=60).manifest["config"]["train"] is None
 
 
 def test_what_a_stopped_training_left_goes_with_the_next_run(tmp_path):
-    left = tmp_path / ".better.improving" / "lesson-of-yesterday"
+    left = tmp_path / ".better.improving" / "training"
     left.mkdir(parents=True)
     (left / "texts.json").write_text("[]", encoding="utf-8")
     with working_folder(tmp_path / "better"):
@@ -289,7 +289,7 @@ def test_what_a_stopped_training_left_goes_with_the_next_run(tmp_path):
 
 
 def test_a_head_from_a_dense_layer_is_that_layer(rng):
-    from layerscope.improving.student import _head_of
+    from layerscope.improving.train import _head_of
 
     for width in (4, 20):  # wider than the model, too
         linear, rows = torch.nn.Linear(9, width), rng.normal(size=(6, 9))

@@ -1,0 +1,94 @@
+"""Sentence encoders: `improve` leaves out blocks of those whose folder it can rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from layerscope.blocks.encoder import Encoder
+from layerscope.blocks.folder import reads_last_state
+from layerscope.blocks.job import Request, Texts, make_faster
+from layerscope.blocks.result import FasterEncoder
+from layerscope.core.identity import model_key
+from layerscope.errors import LayerscopeError
+from layerscope.exporting.describing import license_of
+from layerscope.exporting.job import check_free
+from layerscope.exporting.servers import SERVERS, check_servers
+from layerscope.improving.request import ImproveRequest
+from layerscope.improving.resume import is_finished
+from layerscope.improving.sample import Sample
+from layerscope.models import LoadedModel
+from layerscope.models.load import at_commit
+from layerscope.models.source import resolve
+from layerscope.progress import Progress
+from layerscope.selection.labels.read import Labeled
+from layerscope.version import VERSION
+
+
+def encoder_folder(source: Any, model: LoadedModel, offline: bool) -> Path | None:
+    """Return the folder of a sentence encoder whose blocks can be left out; None for other models.
+
+    An export of layerscope stays as it is, and so does what reads an inner state.
+    """
+    identity = model.identity
+    if not isinstance(source, (str, Path)) or not identity.get("sentence_encoder"):
+        return None
+    if identity.get("exported") or identity.get("untrained") or model.n_blocks < 2:
+        return None
+    folder = resolve(at_commit(source, model), offline=offline).path
+    return folder if reads_last_state(folder) else None
+
+
+def improve_encoder(
+    request: ImproveRequest,
+    model: LoadedModel,
+    folder: Path,
+    sample: Sample,
+    labels: Labeled | None,
+    bar: Progress,
+) -> FasterEncoder:
+    """Make an encoder faster on a sample; a run that is finished in `out` is read back."""
+    _check_opens(folder, request.servers)
+    limits = Request(request.budget, request.keep, request.seed)
+    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more])
+    config = {
+        "model": model_key(model.identity),
+        "texts": sample.facts["fingerprint"],
+        "count": len(texts.fitted),
+        "labels": None if labels is None else labels.facts(),
+        "max_length": request.max_length,
+        **asdict(limits),
+        "layerscope": VERSION,
+    }
+    out = request.out
+    if out is not None:
+        if not request.overwrite and is_finished(out, config):
+            return FasterEncoder.load(out)
+        check_free(out, request.overwrite)
+    result = make_faster(
+        Encoder.open(folder, model.device, model.dtype, request.max_length),
+        texts,
+        limits,
+        model.identity,
+        bar,
+        labels=labels,
+        license_name=license_of(model, folder, True),
+        config=config,
+    )
+    if out is not None:
+        bar.begin(f"writing {out}|folder", 1)
+        result.save(out, request.overwrite)
+        bar.advance(1)
+    return result
+
+
+def _check_opens(folder: Path, servers: Sequence[str]) -> None:
+    """Raise if servers do not open an encoder's folder: nor will they with fewer blocks."""
+    problems = check_servers(folder, servers) if servers else {}
+    words = [f"{SERVERS[name].title}: {'; '.join(each)}" for name, each in problems.items() if each]
+    if words:
+        raise LayerscopeError(
+            f"the encoder does not open there as it is, nor with fewer blocks. {' '.join(words)}."
+        )

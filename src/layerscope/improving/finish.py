@@ -1,0 +1,213 @@
+"""The end of an improvement: its evidence, its manifest, its map and its folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pandas as pd
+
+from layerscope.core.conventions import LAYER
+from layerscope.core.conventions import Reading as ReadingConventions
+from layerscope.core.readout import Readout
+from layerscope.improving.candidates import StoredCandidates, by_template, server_needs
+from layerscope.improving.choose import COLUMNS
+from layerscope.improving.chosen import Chosen
+from layerscope.improving.evidence import Cheaper, Evidence
+from layerscope.improving.judging import Judges
+from layerscope.improving.maps import map_of_choice
+from layerscope.improving.neighbors import BeforeAfter, neighbor_table
+from layerscope.improving.request import Run
+from layerscope.improving.result import Improved
+from layerscope.improving.sample import own_readout
+from layerscope.improving.words import card_words, choice_reason
+from layerscope.maps import LayerMap
+from layerscope.models.load import at_commit
+from layerscope.models.source import resolve
+from layerscope.selection.choice import Choice
+from layerscope.selection.judges.base import TEXTS
+from layerscope.version import VERSION
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The choice with its evidence, and the model that is read as was chosen."""
+
+    choice: Choice
+    evidence: Evidence
+    chosen: Chosen
+    sampled: BeforeAfter
+    neighbors: pd.DataFrame
+    layer_map: LayerMap | None = None
+    notes: tuple[str, ...] = ()
+
+
+def todays_reading(run: Run) -> Chosen:
+    """Return the model as a user reads it today: the last layer, the mean of its tokens."""
+    return Chosen(run.model, run.reader, Readout(), run.model.n_blocks)
+
+
+def evidence_of(judges: Judges, choice: Choice) -> Evidence:
+    """Return what the judges' scores say of a choice, and what the choice costs."""
+    facts = choice.extra
+    cheaper = facts["as_good"]
+    return Evidence(
+        judge=judges.name,
+        score_name=judges.score_name,
+        today=f"layer {choice.layers} under {Readout().name}",
+        kept_default=facts["kept_default"],
+        before=choice.before,
+        after=choice.after,
+        interval=tuple(facts["interval"]),
+        readout_gain=facts["readout_gain"],
+        layer_gain=facts["layer_gain"],
+        candidates=facts["candidates"],
+        near=facts["near"],
+        tied=facts["tied"],
+        cheaper=None if cheaper is None else Cheaper(**cheaper),
+        relative_cost=facts["relative_cost"],
+        encoder=judges.trained_encoder,
+    )
+
+
+def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
+    """Return the model as it is read today, where nothing is judged."""
+    model = run.model
+    texts = run.sample.texts
+    run.reader.read(by_template([readout]), list(texts), run.bar, model.name)
+    candidates = StoredCandidates(run.reader.spaces, [readout], run.reader.layers, {TEXTS: texts})
+    vectors = candidates.vectors(readout)[-1]
+    chosen = Chosen(model, run.reader, readout, model.n_blocks, offline=run.request.offline)
+    choice = Choice(
+        model.n_blocks,
+        readout.name,
+        tied=(model.n_blocks,),
+        rule="improve",
+        layers=model.n_blocks,
+        model=model.name,
+        reason=reason,
+        abstained=True,
+        table=pd.DataFrame(columns=COLUMNS),
+    )
+    today = f"layer {model.n_blocks} under {readout.name}"
+    sampled = BeforeAfter(texts, vectors, vectors)
+    finding = Finding(
+        choice,
+        Evidence("none was asked", today, kept_default=True),
+        chosen,
+        sampled,
+        neighbor_table(sampled),
+        map_of_choice(run.sample, candidates, chosen, chosen),
+    )
+    return write_result(run, finding)
+
+
+def encoder_readout(run: Run) -> Readout:
+    """Return how a sentence encoder reads its texts itself."""
+    folder = None
+    if isinstance(run.source, str | Path):
+        commit = at_commit(run.source, run.model)
+        folder = resolve(commit, offline=run.request.offline).path
+    return own_readout(folder, run.model.width)
+
+
+def explain(run: Run, finding: Finding) -> Finding:
+    """Return the finding with the reason of its choice in words, and what an export needs."""
+    notes = (*finding.notes, *_reading_notes(run, finding.chosen.readout))
+    choice = replace(
+        finding.choice,
+        model=run.model.name,
+        reason=choice_reason(finding.choice, finding.evidence),
+        warnings=notes,
+        metric=finding.evidence.score_name,
+        identity=run.model.identity,
+        max_length=run.reader.max_length,
+        unit_length=True,
+        extra={},
+    )
+    return replace(finding, choice=choice)
+
+
+def _reading_notes(run: Run, readout: Readout) -> list[str]:
+    """Return notes on texts that were cut, and on weights that were quantized."""
+    notes = []
+    texts = run.sample.texts
+    for name in dict.fromkeys(["plain", readout.template]):
+        cut = run.reader.truncated(name, texts) if name in run.reader.spaces else 0
+        if cut:
+            notes.append(
+                f"{cut} of {len(texts)} texts were cut to {run.reader.max_length} tokens ({name})."
+            )
+    quantization = run.model.identity.get("quantization")
+    if quantization:
+        notes.append(f"the weights were quantized ({quantization}) in their source.")
+    return notes
+
+
+def write_result(run: Run, finding: Finding) -> Improved:
+    """Return the result, written and verified where the request names a folder."""
+    request = run.request
+    neighbors = finding.neighbors
+    layer_map = finding.layer_map
+    if not request.texts:
+        neighbors = neighbors.iloc[:0]
+        layer_map = None if layer_map is None else layer_map.without_texts()
+    result = Improved(
+        finding.choice,
+        finding.choice.table,
+        neighbors,
+        _make_manifest(run, finding),
+        sampled=finding.sampled,
+        chosen=replace(
+            finding.chosen,
+            formats=tuple(server_needs(run.model, finding.chosen.readout, request.servers)[1]),
+            offline=request.offline,
+        ),
+        card=card_words(run.sample.name, finding.choice, request.texts),
+    )
+    result._map = layer_map
+    if request.out is not None:
+        run.bar.begin(f"writing {request.out}|folder", 1)
+        result.save(request.out, request.overwrite)
+        run.bar.advance(1)
+    return result
+
+
+def _make_manifest(run: Run, finding: Finding) -> dict[str, Any]:
+    """Return the manifest of a finished run."""
+    request = run.request
+    fitted = finding.chosen.fitted
+    centered = None
+    centering = "none"
+    if fitted is not None:
+        centered = {"texts": fitted.texts, "of": fitted.total, "asked": request.center_on}
+        if finding.evidence.training is None:
+            centering = f"the mean over {fitted.head.fitted_on} is subtracted"
+    # the readout names the norm
+    reading = ReadingConventions(None, run.reader.max_length, run.model.anatomy.final_norm_name)
+    return {
+        "kind": "improve",
+        "key": run.key,
+        "config": run.config,
+        "layerscope": VERSION,
+        "status": "complete",
+        "model": run.model.identity,
+        "texts": {
+            **run.sample.facts,
+            "sampled": len(run.sample.texts),
+            "centered_on": centered,
+        },
+        "judge": run.config["judge"],
+        "evidence": asdict(finding.evidence),
+        "choice": finding.choice.as_dict(),
+        "conventions": {
+            "layer": LAYER,
+            "centering": centering,
+            **reading.as_conventions(),
+            "seed": request.seed,
+        },
+        "warnings": finding.choice.warnings,
+        "seconds": perf_counter() - run.started,
+    }

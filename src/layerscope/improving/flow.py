@@ -1,0 +1,259 @@
+"""Improve how a language model is read: the steps in their order, and the values between them.
+
+`start.py` has checked the request and drawn the sample. Then:
+
+1. `make_judges` opens the sources that score candidates.
+2. `read_candidates` encodes texts: all templates on a part, the best ones on the whole sample.
+3. `score_candidates` scores every layer under every readout.
+4. `add_heads` fits a head at every layer, and scores it like the others.
+5. `decide_reading` chooses among the candidates.
+6. `fit_reading` fits the mean or the head of the choice. `train_blocks` trains a student instead.
+7. `finish` measures the result beside today's reading, and exports it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from layerscope.core.readout import HEAD, Readout
+from layerscope.data.corpus import lack_words
+from layerscope.errors import LayerscopeError
+from layerscope.improving import finish as ending
+from layerscope.improving.candidates import exportable, find_readout
+from layerscope.improving.choose import decide
+from layerscope.improving.chosen import Chosen
+from layerscope.improving.evidence import NeighborShares, Training
+from layerscope.improving.fit import MINUTES, Fitted, fit_head, fit_mean, read_lesson
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.judging import Judges, make_judges
+from layerscope.improving.maps import map_of_choice
+from layerscope.improving.neighbors import BeforeAfter, changed_share, neighbor_table
+from layerscope.improving.request import Run
+from layerscope.improving.result import Improved
+from layerscope.improving.resume import training_folder
+from layerscope.improving.sample import Reader
+from layerscope.improving.scoring import (
+    Scored,
+    add_heads,
+    check_student_budget,
+    read_candidates,
+    score_candidates,
+    second_opinion,
+)
+from layerscope.improving.speed import compare_speeds
+from layerscope.improving.train import train_student
+from layerscope.improving.words import NO_WORDS, UNTRAINED, kept_reason, training_outcome
+from layerscope.selection.choice import Choice
+
+
+@dataclass(frozen=True)
+class Made:
+    """A choice and the model that is read accordingly, with its mean, head or trained blocks.
+
+    `teacher` names the prompt that taught a head; `training` compares a student with its head.
+    """
+
+    choice: Choice
+    chosen: Chosen
+    teacher: str | None = None
+    training: Training | None = None
+    notes: tuple[str, ...] = ()
+
+
+def improve_texts(run: Run) -> Improved:
+    """Choose how a language model is read on texts, and make the model that was chosen."""
+    request = run.request
+    if run.model.identity.get("sentence_encoder"):
+        return keep_encoder(run)
+    run.reader.check_differ(run.sample.texts)
+    judges = make_judges(request.judge, run.labels, run.model, run.sample.texts, request.offline)
+    if judges.is_model_alone and lack_words(run.sample.texts):
+        return keep_default(run)
+    scored = score_candidates(run, judges, read_candidates(run, judges))
+    scored = add_heads(run, judges, scored)
+    made = train_blocks(run, judges, scored) if request.trains else None
+    if made is None or made.training is None:
+        notes = () if made is None else made.notes
+        made = fit_reading(run, judges, scored, decide_reading(run, judges, scored))
+        made = replace(made, notes=(*notes, *made.notes))
+    return finish(run, judges, scored, made)
+
+
+def keep_encoder(run: Run) -> Improved:
+    """Return a sentence encoder as it is: it was trained for its own reading."""
+    if run.request.trains:
+        raise LayerscopeError(
+            f"{run.model.name} is a sentence encoder, which improve does not train. Leave out "
+            "train=."
+        )
+    return ending.keep_reading(run, kept_reason(run.model), ending.encoder_readout(run))
+
+
+def keep_default(run: Run) -> Improved:
+    """Return the model as it is: it cannot judge itself on texts without words."""
+    if run.request.trains or run.request.budget is not None:
+        raise LayerscopeError(f"train= and budget= need a judge, and {NO_WORDS}")
+    return ending.keep_reading(run, NO_WORDS, Readout())
+
+
+def decide_reading(run: Run, judges: Judges, scored: Scored) -> Choice:
+    """Choose a candidate; among the layers of a prompt a second opinion counts as well.
+
+    Heads are told apart by the judges alone.
+    """
+    candidates = scored.candidates
+    readouts = candidates.readouts
+    allowed = exportable(run.model, readouts, candidates.layers, run.request.servers)
+    scores = scored.total.where(allowed)
+    costs = scored.read.cost.relative(run.reader, readouts)
+    eligible = judges.eligible(readouts, scored.read.cost.tokens["plain"])
+    budget = run.request.budget
+    choice = decide(scores, readouts, candidates.layers, costs, budget, eligible=eligible)
+    best = find_readout(readouts, choice.extra["best"]["readout"])
+    is_settled = choice.extra["kept_default"] or best.centering == HEAD
+    if is_settled or not judges.takes_second_opinion:
+        return choice
+    second = second_opinion(run, candidates, best.template)
+    return decide(
+        scores, readouts, candidates.layers, costs, budget, eligible=eligible, second=second
+    )
+
+
+def fit_reading(run: Run, judges: Judges, scored: Scored, choice: Choice) -> Made:
+    """Fit the mean or the head of a choice."""
+    readout = find_readout(scored.candidates.readouts, choice.readout)
+    cost = scored.read.cost
+    chosen = Chosen(run.model, run.reader, readout, choice.layer)
+    heads = scored.candidates.heads
+    if readout.centering == "none":
+        return Made(choice, chosen)
+    if readout.centering != HEAD or heads is None:
+        fitted = fit_mean(run, scored.candidates, cost, readout, choice.layer)
+        return Made(choice, replace(chosen, fitted=fitted))
+    fitted, notes = fit_head(run, judges, cost, heads.teacher, choice.layer)
+    return Made(choice, replace(chosen, fitted=fitted), heads.teacher.describe(), notes=notes)
+
+
+def train_blocks(run: Run, judges: Judges, scored: Scored) -> Made:
+    """Train a student of the blocks below a head; without `training` if it is no better."""
+    heads = scored.candidates.heads
+    assert heads is not None
+    choice = decide_blocks(run, scored)
+    layer = choice.layer
+    lesson = read_lesson(run, judges, scored.read.cost, heads.teacher, layer, more_prompts=True)
+    with training_folder(run.work) as folder:
+        student = train_student(
+            run.model,
+            layer,
+            lesson.texts,
+            lesson.plain,
+            lesson.target,
+            ending.todays_reading(run).encode,
+            teacher=lesson.teacher,
+            folder=folder,
+            max_length=run.reader.max_length,
+            seed=run.request.seed,
+            minutes=run.request.time or MINUTES,
+            settings=run.request.train,
+            on_rows=run.on_rows,
+            bar=run.bar,
+        )
+    training = student.training
+    reader = Reader(
+        student.model, run.reader.store, run.reader.max_length, batch_size=run.reader.batch_size
+    )
+    fitted = Fitted.of(run.sample, training.texts, student.head)
+    chosen = Chosen(student.model, reader, HEAD_READOUT, layer, fitted)
+    if training.is_better:
+        return Made(choice, chosen, training.teacher, training)
+    note = (
+        "training did not help, and what was best before it is handed over: "
+        f"{training_outcome(training)}."
+    )
+    return Made(choice, chosen, notes=(note,))
+
+
+def decide_blocks(run: Run, scored: Scored) -> Choice:
+    """Choose the head on as many blocks as the budget of a student allows."""
+    candidates = scored.candidates
+    readouts = candidates.readouts
+    budget = check_student_budget(run)
+    costs = scored.read.cost.relative(run.reader, readouts)
+    is_head = [readout.centering == HEAD for readout in readouts]
+    has_blocks = np.asarray(candidates.layers) > 0
+    allowed = np.outer(is_head, has_blocks) & scored.total.defined & (costs <= budget + 1e-9)
+    if not allowed.any():
+        raise LayerscopeError("no layer within the budget can be trained.")
+    largest = allowed & (costs == costs[allowed].max())
+    return decide(scored.total, readouts, candidates.layers, costs, budget, only=largest)
+
+
+def finish(run: Run, judges: Judges, scored: Scored, made: Made) -> Improved:
+    """Measure the result beside today's reading, and export it where a folder is wanted."""
+    candidates = scored.candidates
+    texts = run.sample.texts
+    chosen = made.chosen
+    today = ending.todays_reading(run)
+    before = candidates.vectors(today.readout)[-1]
+    if made.training is None:
+        after = chosen.transform(candidates.raw(chosen.readout, chosen.layer))
+    else:
+        after = chosen.encode(texts)
+    evidence = replace(
+        ending.evidence_of(judges, made.choice),
+        teacher=made.teacher,
+        screened=scored.read.screened,
+        texts_per_second=compare_speeds(judges, today.encode, chosen.encode, texts),
+        changed_neighbors=changed_share(before, after),
+    )
+    choice = made.choice
+    if made.training is None:
+        evidence = replace(evidence, neighbors=neighbor_shares(judges, scored, today, chosen))
+    else:
+        training = made.training
+        evidence = replace(
+            evidence,
+            score_name="agreement with the teacher",
+            before=training.today,
+            after=training.student,
+            interval=training.over_today,
+            training=training,
+        )
+        choice = replace(choice, before=training.today, after=training.student)
+    notes = [*scored.notes, *made.notes]
+    if run.model.identity.get("untrained"):
+        notes.append(UNTRAINED)
+    sampled = BeforeAfter(texts, before, after)
+    trained = None if made.training is None else after
+    finding = ending.Finding(
+        choice,
+        evidence,
+        chosen,
+        sampled,
+        neighbor_table(sampled),
+        map_of_choice(run.sample, candidates, today, chosen, trained),
+        tuple(notes),
+    )
+    return ending.write_result(run, ending.explain(run, finding))
+
+
+def neighbor_shares(
+    judges: Judges, scored: Scored, today: Chosen, chosen: Chosen
+) -> NeighborShares | None:
+    """Return the shares of the right nearest neighbors that two readings find.
+
+    None where no encoder and no consensus says which are right.
+    """
+    reference = scored.reference
+    if reference is None:
+        return None
+    shares = []
+    for one in (today, chosen):
+        place = list(scored.candidates.layers).index(one.layer)
+        cosines = scored.candidates.similarity(one.readout, place)
+        if cosines is None:
+            return None
+        shares.append(float(reference.overlap(cosines.to(reference.near.device)).mean()))
+    return NeighborShares("" if judges.encoder is None else judges.encoder.name, *shares)
