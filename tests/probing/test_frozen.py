@@ -3,6 +3,8 @@ layer up to the last."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from layerscope.capture import expand_sites
 from layerscope.data import Corpus
 from layerscope.probing.frozen import ModelItems, ModelReader
-from layerscope.probing.states import StateCache, plan_storage, statistics
+from layerscope.probing.states import open_states, plan_storage, statistics
 from layerscope.progress import Silent
 from tests.tiny import tiny_model
 
@@ -44,26 +46,23 @@ def test_text_states_do_not_depend_on_padding(family: str) -> None:
             )
 
 
-@pytest.mark.parametrize("how", ["float32", "none"])
+@pytest.mark.parametrize("store_size", [2**30, 0])
 @pytest.mark.parametrize("disk", [True, False])
-def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path: object) -> None:
+def test_kept_states_are_the_ones_that_were_read(
+    store_size: int, disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_model("llama")
     source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
-    folder = tmp_path / "kept" if disk else None  # type: ignore[operator]
-    plan = plan_storage(["tokens", "mean"], len(sites), source.lengths, model.width, how, 2**30)
+    folder = tmp_path / "kept" if disk else None
+    plan = plan_storage(["tokens", "mean"], len(sites), source.lengths, model.width, store_size)
     items, layers = np.array([4, 1, 2]), [0, 3]
     with ModelReader(model, source, sites, "raw", ["tokens", "mean"]) as reader:
         expected, mask = reader.read_all(items)["tokens"]
-        for attempt in range(2 if disk else 1):
-            keeper = StateCache(reader, plan, folder)
+        for attempt in range(2 if disk and store_size else 1):
             if attempt:  # what is on disk is not computed again
-                reader.read_all = lambda items: (
-                    pytest.fail("the model was run") if how != "none" else None
-                )  # type: ignore[assignment,method-assign,misc]
-                if how == "none":
-                    break
-            states = keeper.run(Silent())["tokens"]
+                monkeypatch.setattr(reader, "read_all", lambda *_: pytest.fail("the model was run"))
+            states = open_states(reader, plan, folder, Silent())["tokens"]
             for piece, found, alive in states.read(layers, items):
                 count = expected.shape[2]
                 assert alive is not None
@@ -76,15 +75,13 @@ def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path:
 
 
 def test_what_is_kept_follows_the_store_size() -> None:
-    lengths = [10] * 100
     tokens, pooled = 3 * 100 * 10 * 8, 3 * 100 * 8
 
-    def how(store_size: int, keep: str = "auto") -> dict[str, str]:
-        return plan_storage(["tokens", "mean"], 3, lengths, 8, keep, store_size).how
+    def how(store_size: int) -> dict[str, str]:
+        return plan_storage(["tokens", "mean"], 3, [10] * 100, 8, store_size).how
 
     assert how(4 * (tokens + pooled)) == {"mean": "float32", "tokens": "float32"}
     assert how(2 * tokens)["tokens"] == "none"
-    assert how(0, "float32")["tokens"] == "float32"
 
 
 def test_statistics_against_numpy() -> None:
@@ -92,12 +89,8 @@ def test_statistics_against_numpy() -> None:
     source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "raw", ["tokens"]) as reader:
-        keeper = StateCache(
-            reader,
-            plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30),
-            None,
-        )
-        states = keeper.run(Silent())["tokens"]
+        plan = plan_storage(["tokens"], len(sites), source.lengths, model.width, 2**30)
+        states = open_states(reader, plan, None, Silent())["tokens"]
         items = np.array([0, 3, 4])
         found = statistics(states, [1, 2], items, 2)
         rows = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from layerscope.probing import heads
-from layerscope.probing.heads import HEADS, Given, neighbor_ranks
+from layerscope.probing.heads import HEADS, StateBatch, neighbor_ranks
 
 G, R, B, N, D, H, C = 3, 2, 5, 7, 12, 3, 4
 
@@ -47,7 +47,7 @@ def test_attention_is_multi_head_attention(masked: bool) -> None:
     )
     lengths = torch.tensor([7, 1, 3, 5, 2])
     mask = torch.arange(N) < lengths[:, None] if masked else None
-    found = head.scores(parameters, Given(x, mask, mean, scale))
+    found = head.scores(parameters, StateBatch(x, mask, mean, scale))
     assert found.shape == (G, B, R, C)
     for g, r, b in np.ndindex(G, R, B):
         alive = np.ones(N, dtype=bool) if mask is None else mask[b].numpy()
@@ -65,7 +65,9 @@ def test_attention_begins_as_a_mean() -> None:
     zero, one = torch.zeros(1, D, dtype=torch.float64), torch.ones(1, D, dtype=torch.float64)
     value = torch.cat([start["value"][0, 0, h] for h in range(H)], dim=1)
     expected = x[0].mean(1) @ value @ start["linear"][0, 0]
-    torch.testing.assert_close(head.scores(start, Given(x, None, zero, one))[0, :, 0], expected)
+    torch.testing.assert_close(
+        head.scores(start, StateBatch(x, None, zero, one))[0, :, 0], expected
+    )
 
 
 @pytest.mark.parametrize("name", ["linear", "mean"])
@@ -75,7 +77,7 @@ def test_pooled_probes_are_a_standardized_linear_layer(name: str) -> None:
     assert sum(value.numel() for value in head.start(torch.Generator()).values()) == D * C + C
     parameters = {"linear": torch.randn(G, R, D, C), "bias": torch.randn(G, R, C)}
     x, mean, scale = torch.randn(G, B, 1, D), torch.randn(G, D), torch.rand(G, D) + 0.5
-    found = head.scores(parameters, Given(x, None, mean, scale))
+    found = head.scores(parameters, StateBatch(x, None, mean, scale))
     for g, r in np.ndindex(G, R):
         expected = ((x[g, :, 0] - mean[g]) / scale[g]) @ parameters["linear"][g, r] + parameters[
             "bias"
@@ -93,13 +95,13 @@ def test_each_layer_has_its_own_gradient() -> None:
     }
     x, mean, scale = torch.randn(G, B, N, D), torch.zeros(G, D), torch.ones(G, D)
     whole = torch.autograd.grad(
-        head.scores(parameters, Given(x, None, mean, scale)).square().sum(),
+        head.scores(parameters, StateBatch(x, None, mean, scale)).square().sum(),
         list(parameters.values()),
     )
     for g in range(G):
         own = {k: v[g : g + 1].detach().requires_grad_() for k, v in parameters.items()}
         loss = (
-            head.scores(own, Given(x[g : g + 1], None, mean[g : g + 1], scale[g : g + 1]))
+            head.scores(own, StateBatch(x[g : g + 1], None, mean[g : g + 1], scale[g : g + 1]))
             .square()
             .sum()
         )

@@ -12,7 +12,7 @@ import pytest
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.models import LoadedModel
 from layerscope.probing import ProbeRun, examples, job, probe, training
-from layerscope.probing import states as keeping
+from layerscope.probing.frozen import ModelReader
 from layerscope.probing.run import wilson
 from tests.tiny import tiny_model
 
@@ -75,7 +75,8 @@ def test_how_states_are_kept_does_not_matter() -> None:
     texts, labels = letters()
     model = tiny_model("llama")
     tables = [
-        probe(model, data=texts, labels=labels, keep=k, **QUICK).table for k in ("float32", "none")
+        probe(model, data=texts, labels=labels, store_size=size, **QUICK).table
+        for size in (None, 0)
     ]
     np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=1e-12)
 
@@ -92,16 +93,19 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         **QUICK,
     }
     whole = probe(model, **given)
-    real_read, real_fit = keeping.StateCache._put, training.fit
+    real_read, real_fit = ModelReader.read_all, training.fit
     reads: list[int] = []
+    stopped: list[int] = []
 
-    def put(self: Any, pooling: str, start: int, states: Any) -> None:
-        if start > 50 and not reads:
-            reads.append(start)
+    def read_all(self: ModelReader, items: Any, *rest: Any) -> Any:
+        if items[0] > 50 and not stopped:
+            stopped.append(int(items[0]))
+            reads.clear()
             raise KeyboardInterrupt
-        real_read(self, pooling, start, states)
+        reads.append(int(items[0]))
+        return real_read(self, items, *rest)
 
-    monkeypatch.setattr(keeping.StateCache, "_put", put)
+    monkeypatch.setattr(ModelReader, "read_all", read_all)
     with pytest.raises(KeyboardInterrupt):
         probe(model, out=tmp_path / "run", **given)
     fits: list[str] = []
@@ -115,11 +119,10 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(job, "fit", fit)
     with pytest.raises(KeyboardInterrupt):
         probe(model, out=tmp_path / "run", **given)
-    starts: list[int] = []
-    monkeypatch.setattr(keeping.StateCache, "_put", lambda *args: starts.append(args[2]))
+    assert min(reads) == stopped[0]
+    monkeypatch.setattr(ModelReader, "read_all", lambda *_: pytest.fail("states were read again"))
     run = probe(model, out=tmp_path / "run", **given)
     assert fits == ["mean", "attention", "attention"]
-    assert not starts
     assert run.table.drop(columns=["site"]).equals(whole.table.drop(columns=["site"]))
 
 
@@ -162,8 +165,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("tokens.float32", "flip"), ("tokens.float32", "cut"), ("mean.float32", "empty"), ("kept.json", "flip"),
-        ("kept.json", "empty"), ("mean.answers.safetensors", "flip"), ("mean.answers.safetensors", "empty"),
+        ("states-0.safetensors", "flip"), ("states-0.safetensors", "cut"), ("states-6.safetensors", "empty"),
+        ("mean.answers.safetensors", "flip"), ("mean.answers.safetensors", "empty"),
         ("attention.training.safetensors", "flip"),
         ("attention.training.safetensors", "cut"),
     ],
@@ -229,7 +232,6 @@ def test_requests_that_make_no_sense() -> None:
         ({"data": texts}, LayerscopeError, "as many labels"),
         ({"data": texts, "labels": labels, "heads": "mlp"}, UnknownNameError, "attention"),
         ({"data": texts, "labels": labels, "layers": [9]}, LayerscopeError, "0 to 3"),
-        ({"data": texts, "labels": labels, "keep": "zip"}, UnknownNameError, "float32"),
     ):
         with pytest.raises(error, match=told):
             probe(model, **{**QUICK, **given})  # type: ignore[arg-type]

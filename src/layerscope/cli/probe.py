@@ -55,12 +55,12 @@ class ProbeSettings(shared.CommandOptions):
         None,
         "--option",
         panel=METRICS,
-        help="Another setting of `layerscope.probe` as KEY=VALUE, such as epochs=30 or keep=none; repeatable.",
+        help="Another setting of `layerscope.probe` as KEY=VALUE, such as epochs=30; repeatable.",
     )
     store_size: str | None = option(
         None,
         panel=ENGINES,
-        help="Maximum memory or disk space for states. (default: 4GB; 60 % of a GPU)",
+        help="Maximum memory for states. (default: 4GB; 60 % of a GPU)",
         read=lambda text: None if text is None else parse_size(text),
     )
 

@@ -36,7 +36,7 @@ def open_examples(
     data_dir: Path | None = None,
     offline: bool = False,
 ) -> LabeledItems:
-    """Labeled items from whatever a user gives as data.
+    """Return labeled items from the data that a user names or gives.
 
     A name or path means what `kind` says: items of that kind, `task`, or (for texts) a file if
     there is one or it is named like one, and else a classification task.
@@ -66,48 +66,46 @@ def open_examples(
 def text_examples(
     rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None
 ) -> LabeledItems:
-    """Texts with labels by split; the split "" is everything, to be split later.
+    """Return texts with labels by split; the split "" is everything, to be split later.
 
     A text that comes again is used once: where it is first found, test before validation before
     training, so that no probe is judged on what it was trained on. A text with different labels is
     left out of all.
     """
-    seen: dict[str, tuple[str, str]] = {}
+    first: dict[str, tuple[str, str]] = {}  # the part and the label of each text
     contradicting: set[str] = set()
     repeated = 0
     for part in ("test", "validation", "train", ""):
-        for place, (text, given) in enumerate(rows.get(part, ()), 1):
-            label = as_label(given, f"{name}, example {place} {part and f'of {part}'}".strip())
-            if text in seen:
-                repeated += 1
-                if seen[text][1] != label:
-                    contradicting.add(text)
-            else:
-                seen[text] = (part, label)
-    usable = [
-        (text, part, label) for text, (part, label) in seen.items() if text not in contradicting
-    ]
+        for place, (text, value) in enumerate(rows.get(part, ()), 1):
+            label = as_label(value, f"{name}, example {place} {part and f'of {part}'}".strip())
+            if text not in first:
+                first[text] = (part, label)
+                continue
+            repeated += 1
+            if first[text][1] != label:
+                contradicting.add(text)
+    usable = {text: entry for text, entry in first.items() if text not in contradicting}
     if not usable:
         raise DataError(f"{name} holds no labeled text that can be used.")
-    classes = tuple(sorted({label for _, _, label in usable}, key=_in_order))
+    classes = sorted({label for _, label in usable.values()}, key=_in_order)
     number = {label: i for i, label in enumerate(classes)}
-    labels = np.array([number[label] for _, _, label in usable])
-    parts = {p: np.flatnonzero([part == p for _, part, _ in usable]) for p in PARTS}
+    labels = np.array([number[label] for _, label in usable.values()])
+    parts = {p: np.flatnonzero([part == p for part, _ in usable.values()]) for p in PARTS}
     digest = hashlib.sha256()
-    for text, part, label in usable:
+    for text, (part, label) in usable.items():
         digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
     all_facts = {
         **(facts or {}),
         "repeated_texts": repeated,
         "contradicting_texts": len(contradicting),
     }
-    corpus = Corpus.of([text for text, _, _ in usable], name)
+    corpus = Corpus.of(list(usable), name)
     shown = clean_names(classes)
     return LabeledItems("text", name, corpus, labels, shown, digest.hexdigest(), parts, all_facts)
 
 
 def read_texts(path: str | Path, test: str | Path | None = None) -> LabeledItems:
-    """A labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps
+    """Read a labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps
     one for the test part."""
     file = Path(path)
     dropped: Counter[str] = Counter()
@@ -119,16 +117,16 @@ def read_texts(path: str | Path, test: str | Path | None = None) -> LabeledItems
 
 
 def read_task(name: str, data_dir: Path | None, offline: bool) -> LabeledItems:
-    """A classification task: of the catalogue, of mteb's, or in a folder of one's own."""
+    """Read a classification task: of the catalogue, of mteb's, or in a folder of one's own."""
     from layerscope.evaluation.tasks.catalogue import TASKS
 
-    if name in TASKS and TASKS.get(name).task_type == "Classification":
-        splits = TASKS.get(name).read(TASKS.fetch(name, offline=offline))
+    if name in TASKS and TASKS.get(name).task_type == "Classification":  # needs no mteb
+        entry = TASKS.get(name)
         rows = {
-            part: [(row["text"], row["label"]) for row in part_rows]
-            for part, part_rows in splits.items()
+            split: [(row["text"], row["label"]) for row in split_rows]
+            for split, split_rows in entry.splits(offline=offline).items()
         }
-        return text_examples(rows, name, {"task": name, **TASKS.get(name).facts()})
+        return text_examples(rows, name, {"task": name, **entry.facts()})
     from layerscope.evaluation.tasks import resolve_tasks
 
     specs = resolve_tasks([name], data_dir=data_dir, offline=offline)
@@ -136,63 +134,65 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> LabeledItems:
         raise LayerscopeError(
             f"a probe reads one task; {name!r} stands for {len(specs)}. Name one of them."
         )
-    task = specs[0].load().task
+    loaded = specs[0].load()
+    task = loaded.task
     if task.metadata.type != "Classification":
         raise LayerscopeError(
             f"{name} is a task of type {task.metadata.type}; a probe needs a Classification task."
         )
-    subset = next(iter(task.hf_subsets))
+    subset = task.hf_subsets[0]
     dataset = task.dataset.get(subset, task.dataset)
-    judged = task.eval_splits[0]
-    text, label = (
-        getattr(task, "input_column_name", "text"),
-        getattr(task, "label_column_name", "label"),
-    )
-    wanted = {
-        getattr(task, "train_split", "train"): "train",
-        "validation": "validation",
-        "dev": "validation",
-        judged: "test",
+    split = task.eval_splits[0]
+    sources = {"train": (task.train_split,), "validation": ("validation", "dev"), "test": (split,)}
+    rows = {
+        part: list(
+            zip(
+                dataset[source][task.input_column_name],
+                dataset[source][task.label_column_name],
+                strict=True,
+            )
+        )
+        for part, splits in sources.items()
+        for source in splits
+        if source in dataset and (part == "test" or source != split)
     }
-    rows = {}
-    for split, part in wanted.items():
-        if split in dataset:
-            rows[part] = list(zip(dataset[split][text], dataset[split][label], strict=True))
-    return text_examples(
-        rows, name, {"task": name, "subset": subset, "split": judged, "facts": specs[0].facts(task)}
-    )
+    facts = {"task": name, "subset": subset, "split": split, "facts": specs[0].facts(loaded)}
+    return text_examples(rows, name, facts)
+
+
+_VALIDATION = ("dev", "valid", "val")
 
 
 def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list[tuple[str, Any]]]:
     columns, rows = read_rows(file)
     named = {column.strip().lower(): column for column in columns}
-    text = next((named[n] for n in ("text", "sentence", "content") if n in named), None)
-    label = next((named[n] for n in ("label", "labels", "class", "category") if n in named), None)
-    if text is None or label is None:
+    text_column = next((named[n] for n in ("text", "sentence", "content") if n in named), None)
+    label_names = ("label", "labels", "class", "category")
+    label_column = next((named[n] for n in label_names if n in named), None)
+    if text_column is None or label_column is None:
         raise DataError(
             f"{file} has the columns {', '.join(columns)}; a probe needs `text` and `label` (and may have `split`)."
         )
-    out: dict[str, list[tuple[str, Any]]] = {}
+    by_part: dict[str, list[tuple[str, Any]]] = {}
     for number, row in rows:
-        value = "" if row.get(text) is None else str(row[text])
-        if not value.strip() or is_missing(row.get(label)):
-            dropped["no label" if value.strip() else "no text"] += 1
+        text = "" if row.get(text_column) is None else str(row[text_column])
+        label = row.get(label_column)
+        if not text.strip() or is_missing(label):
+            dropped["no label" if text.strip() else "no text"] += 1
             continue
-        as_label(row[label], f"{file}, row {number}")
-        said = str(row.get(named.get("split", ""), "") or "").strip().lower()
-        where = part or {"dev": "validation", "valid": "validation", "val": "validation"}.get(
-            said, said
-        )
-        if where not in ("", *PARTS):
+        as_label(label, f"{file}, row {number}")
+        split = str(row.get(named.get("split", ""), "") or "").strip().lower()
+        target = part or ("validation" if split in _VALIDATION else split)
+        if target not in ("", *PARTS):
             raise DataError(
-                f"{file}, row {number}: the split {said!r} is not one of {', '.join(PARTS)}."
+                f"{file}, row {number}: the split {split!r} is not one of {', '.join(PARTS)}."
             )
-        out.setdefault(where, []).append((value, row[label]))
-    return out
+        by_part.setdefault(target, []).append((text, label))
+    return by_part
 
 
 def _in_order(label: str) -> tuple[int, float, str]:
-    """Numbers by their size, then words."""
+    """Return a sorting key: numbers by their size, then words."""
     try:
         return 0, float(label), label
     except ValueError:
@@ -212,12 +212,12 @@ class Split:
     test: np.ndarray
 
     def shuffled(self, seed: int) -> Split:
-        """The same parts, each in a random order: neighbors are then as good a batch as any."""
+        """Return the same parts, each in a random order: neighbors are then as good a batch as any."""
         rng = np.random.default_rng([seed, 3])
         return Split(*(rng.permutation(part) for part in (self.train, self.validation, self.test)))
 
     def sizes(self) -> dict[str, int]:
-        """How many items each part holds."""
+        """Return the number of items of each part."""
         return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}
 
 
@@ -229,7 +229,7 @@ def make_split(
     seed: int = 0,
     sample: int | None = None,
 ) -> Split:
-    """The parts that data come with are kept; missing ones are drawn from the rest, class by class,
+    """Return the parts: those that data come with are kept; missing ones are drawn from the rest, class by class,
     with the seed.
 
     `sample` keeps at most so many items of each part, drawn class by class too.
@@ -241,10 +241,8 @@ def make_split(
     if sample is not None:
         if sample < 2:
             raise InvalidValueError(f"sample must be at least 2 items, not {sample}.")
-        pool, test = (
-            _at_most(pool, labels, sample, rng),
-            _at_most(np.asarray(test), labels, sample, rng),
-        )
+        pool = _at_most(pool, labels, sample, rng)
+        test = _at_most(np.asarray(test), labels, sample, rng)
     if validation is None:
         pool, validation = _part(pool, labels, VALIDATION_SHARE, rng)
     elif sample is not None:
@@ -255,8 +253,7 @@ def make_split(
             raise DataError(
                 f"no items are left for the {name} part of {len(labels)} items. Give more labeled items."
             )
-    seen = np.unique(labels[split.train])
-    if len(seen) < 2:
+    if len(np.unique(labels[split.train])) < 2:
         raise DataError("a probe needs training items of at least two classes.")
     return split
 
@@ -264,23 +261,23 @@ def make_split(
 def _part(
     pool: np.ndarray, labels: np.ndarray, share: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The pool without a share of it, and that share: of every class alike, rounded so that the
+    """Return the pool without a share of it, and that share: of every class alike, rounded so that the
     whole is right."""
     want = max(1, round(share * len(pool)))
-    taken = _stratified(pool, labels, want, rng)
-    return np.setdiff1d(pool, taken), taken
+    drawn = _stratified(pool, labels, want, rng)
+    return np.setdiff1d(pool, drawn), drawn
 
 
 def _at_most(
-    pool: np.ndarray, labels: np.ndarray, most: int, rng: np.random.Generator
+    pool: np.ndarray, labels: np.ndarray, limit: int, rng: np.random.Generator
 ) -> np.ndarray:
-    return pool if len(pool) <= most else _stratified(pool, labels, most, rng)
+    return pool if len(pool) <= limit else _stratified(pool, labels, limit, rng)
 
 
 def _stratified(
     pool: np.ndarray, labels: np.ndarray, want: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """`want` items of the pool: every class is dealt out evenly through an order, and the front of
+    """Return `want` items of the pool: every class is dealt out evenly through an order, and the front of
     it is taken."""
     shuffled = pool[rng.permutation(len(pool))]
     classes = labels[shuffled]

@@ -53,7 +53,7 @@ class ModelItems:
         return self._model.make_batch([row if len(row) else [self._model.pad_id] for row in rows])
 
     def facts(self) -> dict[str, Any]:
-        """What is read of each item, how many were cut, and what was left out."""
+        """Return what is read of each item, how many were cut, and what was left out."""
         return self._reader.facts(self._part)
 
     def close(self) -> None:
@@ -62,7 +62,9 @@ class ModelItems:
 
 
 _Pooled = dict[str, Tensor]
-Read = dict[str, tuple[Tensor, Tensor | None]]
+
+ItemStates = dict[str, tuple[Tensor, Tensor | None]]
+"""States (layers, items, tokens, D) by pooling, each with the mask of tokens (items, tokens)."""
 
 
 class ModelReader(Reduction):
@@ -93,14 +95,21 @@ class ModelReader(Reduction):
         self._capture = Capture(model.anatomy, sites, final_norm, self._on_state)
         self._now: tuple[Batch, Tensor, _Pooled] | None = None
 
-    def read_all(self, items: Sequence[int] | np.ndarray) -> Read:
-        """Every pooling of some items, in the order given; runs in smaller batches where memory
+    def read_parts(self, parts: list[np.ndarray], poolings: Sequence[str]) -> Iterator[ItemStates]:
+        """Yield the states of parts of the items, in the order of the parts."""
+        for part in parts:
+            yield self.read_all(part, poolings)
+
+    def read_all(
+        self, items: Sequence[int] | np.ndarray, poolings: Sequence[str] | None = None
+    ) -> ItemStates:
+        """Return poolings of some items, in the order given; runs in smaller batches where memory
         asks for it."""
         numbers, lengths = [int(self.items[i]) for i in items], [self.lengths[i] for i in items]
         device, widest = self.model.device, max(lengths)
         shapes = {
             p: (len(self.sites), len(numbers), widest if p == "tokens" else 1, self.model.width)
-            for p in self.poolings
+            for p in (self.poolings if poolings is None else poolings)
         }
         # what lies beyond an item's tokens is masked, and must be finite for that
         room = torch.empty if min(lengths) == widest else torch.zeros
@@ -149,7 +158,7 @@ def _mean(tokens: Tensor, mask: Tensor | None) -> Tensor:
     return (torch.where(mask[..., None], exact, 0).sum(1) / mask.sum(1, keepdim=True)).float()
 
 
-Parts = Callable[[list[np.ndarray], Sequence[str]], Iterator[Read]]
+Parts = Callable[[list[np.ndarray], Sequence[str]], Iterator[ItemStates]]
 """States of parts of the items, in the order of the parts, under some poolings."""
 
 
@@ -192,21 +201,20 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
         self._source.close()
 
     def name(self, item: np.ndarray) -> str:
-        """How many items, and the first of them."""
+        """Return the number of items and the first of them, in words."""
         return f"a part of {len(item)} items (the first: number {int(item[0])})"
 
 
 def read_by_workers(
-    engine: Engine, work: ReadWork, parts: Sequence[np.ndarray], advance: Advance
-) -> Iterator[Read]:
-    """States of parts, in their order: one that is done early waits for those before it."""
+    engine: Engine, work: ReadWork, parts: Sequence[np.ndarray]
+) -> Iterator[ItemStates]:
+    """Yield the states of parts, in their order: one that is done early waits for those before
+    it."""
     early: dict[int, dict[str, np.ndarray]] = {}
-    wanted = 0
-    for i, states in engine.run(work, parts, advance):
+    following = 0
+    for i, states in engine.run(work, parts):
         early[i] = states
-        while wanted in early:
-            yield {
-                pooling: (torch.from_numpy(array.copy()), None)
-                for pooling, array in early.pop(wanted).items()
-            }
-            wanted += 1
+        while following in early:
+            arrays = early.pop(following)
+            yield {name: (torch.from_numpy(array.copy()), None) for name, array in arrays.items()}
+            following += 1

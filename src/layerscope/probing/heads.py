@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 Parameters = dict[str, Tensor]
 
 
-class Given(NamedTuple):
+class StateBatch(NamedTuple):
     """States (G, B, N, D) of some layers, and which tokens exist (B, N), None if all do.
 
     `mean` and `scale` (G, D) standardize the states: a batch norm without weights of its own, whose
@@ -41,28 +41,30 @@ class Head(ABC):
     token where there is one)."""
 
     def __init__(self, width: int, heads: int, classes: int) -> None:
-        self.width, self.heads, self.classes = width, heads, classes
+        self.width = width
+        self.heads = heads
+        self.classes = classes
 
     @abstractmethod
     def start(self, generator: Generator) -> Parameters:
-        """The parameters of one probe at the start; every layer and learning rate begins with the
+        """Return the parameters of one probe at the start; every layer and learning rate begins with the
         same ones."""
 
     @abstractmethod
-    def scores(self, parameters: Parameters, given: Given) -> Tensor:
-        """Class scores (G, B, R, C) of states under parameters (G, R, …)."""
+    def scores(self, parameters: Parameters, batch: StateBatch) -> Tensor:
+        """Return class scores (G, B, R, C) of states under parameters (G, R, …)."""
 
 
 class PooledHead(Head):
     """A linear layer on one vector per item; begins at zero, so that no layer is lucky."""
 
     def start(self, generator: Generator) -> Parameters:
-        """Zeros: the problem is convex."""
+        """Return zeros: the problem is convex."""
         return {"linear": torch.zeros(self.width, self.classes), "bias": torch.zeros(self.classes)}
 
-    def scores(self, parameters: Parameters, given: Given) -> Tensor:
-        """Class scores (G, B, R, C)."""
-        vectors = (given.states[:, :, 0] - given.mean.unsqueeze(1)) / given.scale.unsqueeze(1)
+    def scores(self, parameters: Parameters, batch: StateBatch) -> Tensor:
+        """Return class scores (G, B, R, C)."""
+        vectors = (batch.states[:, :, 0] - batch.mean.unsqueeze(1)) / batch.scale.unsqueeze(1)
         return (
             vectors.unsqueeze(1) @ parameters["linear"] + parameters["bias"].unsqueeze(2)
         ).transpose(1, 2)
@@ -99,7 +101,7 @@ class AttentionHead(Head):
     pooling = "tokens"
 
     def start(self, generator: Generator) -> Parameters:
-        """At first every token weighs the same; the projections are uniform, as linear layers
+        """Return parameters under which every token weighs the same; the projections are uniform, as linear layers
         begin; no biases."""
         bound = 1 / math.sqrt(self.width)
 
@@ -112,36 +114,38 @@ class AttentionHead(Head):
             "linear": uniform(self.width, self.classes),
         }
 
-    def scores(self, parameters: Parameters, given: Given) -> Tensor:
-        """Class scores (G, B, R, C)."""
-        states, mask, mean, scale = given
-        groups, batch, tokens, width = states.shape
-        query, heads = parameters["query"], self.heads
-        rates, size = query.shape[1], width // heads
+    def scores(self, parameters: Parameters, batch: StateBatch) -> Tensor:
+        """Return class scores (G, B, R, C)."""
+        states, mask, mean, scale = batch
+        groups, items, tokens, width = states.shape
+        query = parameters["query"]
+        heads = self.heads
+        rates = query.shape[1]
+        size = width // heads
         # (G, R·H, D): what each head of each learning rate looks for in a token as it was stored
-        wanted = (query / (scale[:, None, None] * math.sqrt(size))).view(
+        directions = (query / (scale[:, None, None] * math.sqrt(size))).view(
             groups, rates * heads, width
         )
         # tokens last: a processor's vectors run along them, where along a handful of heads they
         # would be mostly empty
-        logits = (wanted @ states.reshape(groups, batch * tokens, width).transpose(1, 2)).view(
-            groups, -1, batch, tokens
+        logits = (directions @ states.reshape(groups, items * tokens, width).transpose(1, 2)).view(
+            groups, -1, items, tokens
         )
         if mask is not None:
-            logits = logits.masked_fill(~mask.view(1, 1, batch, tokens), -torch.inf)
+            logits = logits.masked_fill(~mask.view(1, 1, items, tokens), -torch.inf)
         weights = torch.softmax(logits, dim=-1).transpose(1, 2)
         # layer by layer: states that are read where they lie are not one block of memory, and would
         # be copied into one
         pooled = torch.stack(
-            [one @ tokens_of for one, tokens_of in zip(weights, states, strict=True)]
+            [shares @ of_layer for shares, of_layer in zip(weights, states, strict=True)]
         )  # (G, B, R·H, D)
         pooled = (pooled - mean.view(groups, 1, 1, width)) / scale.view(groups, 1, 1, width)
         # one product per layer, learning rate and head: (B, D) × (D, D / H)
-        by_head = pooled.view(groups, batch, rates, heads, width).permute(0, 2, 3, 1, 4)
+        by_head = pooled.view(groups, items, rates, heads, width).permute(0, 2, 3, 1, 4)
         read = (
             (by_head @ parameters["value"])
             .permute(0, 3, 1, 2, 4)
-            .reshape(groups, batch, rates, width)
+            .reshape(groups, items, rates, width)
         )
         return (read.transpose(1, 2) @ parameters["linear"]).transpose(1, 2)
 
@@ -155,7 +159,7 @@ _ROOM = 2**26  # similarities held at once
 def neighbor_ranks(
     bank: Tensor, labels: Tensor, queries: Tensor, classes: int, k: int = NEIGHBORS
 ) -> Tensor:
-    """Classes in the order of their votes (n, C) for every query.
+    """Return classes in the order of their votes (n, C) for every query.
 
     The k vectors of the bank with the highest cosine vote for their class; classes with equal votes
     are ordered by the sum of their voters' cosines, then by their number.
@@ -165,9 +169,9 @@ def neighbor_ranks(
     rows = max(1, _ROOM // len(bank))
     ranks = []
     for start in range(0, len(queries), rows):
-        asked = torch.nn.functional.normalize(queries[start : start + rows].float(), dim=-1)
-        near = (asked @ unit).topk(k, dim=-1)
-        votes = torch.zeros(len(asked), classes, dtype=torch.float64, device=bank.device)
+        vectors = torch.nn.functional.normalize(queries[start : start + rows].float(), dim=-1)
+        near = (vectors @ unit).topk(k, dim=-1)
+        votes = torch.zeros(len(vectors), classes, dtype=torch.float64, device=bank.device)
         voted = labels[near.indices]
         # a cosine is at most 1: a thousandth of their mean cannot outweigh a vote
         weight = 1 + near.values.double() / (1000 * k)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from layerscope.capture import FINAL_NORMS, FinalNorm, expand_sites
+from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.candidates import DRAWS
 from layerscope.core.conventions import LAYER, Reading
@@ -25,16 +26,22 @@ from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Split, make_split, open_examples
 from layerscope.probing.frozen import (
+    ItemStates,
     ModelItems,
     ModelReader,
     Parts,
-    Read,
     ReadWork,
     read_by_workers,
 )
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
-from layerscope.probing.states import StateCache, default_store_size, plan_storage
+from layerscope.probing.states import (
+    States,
+    StoragePlan,
+    default_store_size,
+    open_states,
+    plan_storage,
+)
 from layerscope.probing.training import ProbeRecipe, fit, head_count, pooling_of, probes
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
@@ -42,6 +49,19 @@ from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_READING = ("max_length", "patches")
+"""The facts about reading that decide numbers."""
+
+_CONVENTIONS = {
+    "standardized": "per layer and feature with the training part's mean and variance over all tokens read, no weights",
+    "optimizer": "AdamW (0.9, 0.999); warm-up over a tenth, then half a cosine",
+    "start": "every layer and learning rate begins at the same values and sees the same batches",
+    "chosen_on": "the validation part: learning rate and epoch by accuracy, then loss; the test part is read at the end",
+    "intervals": f"95 %: Wilson for accuracies; gains: {DRAWS} bootstrap draws of test items, the same for every layer",
+    "chosen_layer": "best on the validation part; its gain over the last layer is judged on the test part",
+    "tied_best": "not told from the best layer by that bootstrap, 95 % for all layers at once",
+}
 
 
 def probe(
@@ -62,7 +82,6 @@ def probe(
     epochs: int = ProbeRecipe.epochs,
     patience: int = ProbeRecipe.patience,
     seed: int = 0,
-    keep: str = "auto",
     store_size: int | None = None,
     data_dir: str | Path | None = None,
     offline: bool = False,
@@ -75,57 +94,50 @@ def probe(
     on held-out test items.
 
     - `data`: labeled items of the kind that the model reads. Texts: a file with `text` and `label`,
-      a list of texts with their
-      `labels`, or the name of a classification task.
+      a list of texts with their `labels`, or the name of a classification task.
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class
       is held out.
     - `heads`: one or several of attention, linear, mean, knn.
-    - `keep`: how states are cached, within `store_size` bytes: auto, float32, or none, which runs it
-      in each epoch.
+    - `store_size`: the bytes of memory for states. Tokens that do not fit are computed again in
+      each epoch.
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
       nothing is left on disk.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine`. The engine computes the cached states: `local` (this process), `ray` (workers of the
-    cluster at `address`) or an `Engine`. Probes are always trained in this process.
+    gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine`. The engine
+    computes the kept states: `local` (this process), `ray` (workers of the cluster at `address`) or
+    an `Engine`. Probes are always trained in this process.
 
         run = layerscope.probe("minilm-l6", "reviews.csv", heads=["attention", "knn"])
         run.table; run.plot()
     """
-    ways: dict[str, Any] = {
-        "engine": engine,
-        "offline": offline,
-        "progress": progress,
-    }
-    command = Command("probe", options, **ways, function=probe)
-    kinds = [heads] if isinstance(heads, str) else list(heads)
+    command = Command(
+        "probe", options, engine=engine, offline=offline, progress=progress, function=probe
+    )
+    kinds = list(dict.fromkeys([heads] if isinstance(heads, str) else heads))
     for kind in kinds:
         if kind not in probes():
             raise UnknownNameError("probe", kind, probes())
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final norm", final_norm, FINAL_NORMS)
-    recipe = ProbeRecipe(
-        tuple(float(r) for r in learning_rates), trial, epochs, patience, seed=seed
-    )
+    rates = tuple(float(rate) for rate in learning_rates)
+    recipe = ProbeRecipe(rates, trial, epochs, patience, seed=seed)
     recipe.check()
     folder = None if out is None else RunFolder(out)
     refuse_missing(data)
     with command, ExitStack() as opened:
-        kind = (
-            kind_read_by(model, offline, command.loading) if isinstance(data, (str, Path)) else ""
-        )
-        examples = open_examples(
-            data, kind, labels, test, None if data_dir is None else Path(data_dir), offline
-        )
+        is_name = isinstance(data, (str, Path))
+        items_kind = kind_read_by(model, offline, command.loading) if is_name else ""
+        tasks = None if data_dir is None else Path(data_dir)
+        examples = open_examples(data, items_kind, labels, test, tasks, offline)
         loaded = command.load(model, tokenizer, here=True)
         if loaded.kind != examples.items.kind:
-            read, given = loaded.kind, examples.items.kind
             raise ModelError(
-                f"{loaded.name} reads {read}, and the data are {given}. Give labeled {read} as data."
+                f"{loaded.name} reads {loaded.kind}, and the data are {examples.items.kind}. "
+                f"Give labeled {loaded.kind} as data."
             )
         source = ModelItems(loaded, examples.items, max_length)
         opened.callback(source.close)
-        kinds, batch_size = list(dict.fromkeys(kinds)), command.where.batch_size
         job = ProbeJob(
             loaded,
             examples,
@@ -135,28 +147,27 @@ def probe(
             layers,
             final_norm,
             sample,
-            keep,
             store_size,
-            batch_size,
+            command.where.batch_size,
         )
+        read = None
         if command.recipe is not None:
-            job.remote = _workers(command.engine, job, command.recipe, max_length)
+            read = _workers(command.engine, job, command.recipe, max_length)
         if folder is None:
-            return job.run(command.bar)
+            return job.run(command.bar, read=read)
         return run_in(
             folder,
             ProbeRun,
             job.config,
-            lambda session: job.run(command.bar, folder.scratch),
+            lambda session: job.run(command.bar, folder.scratch, read),
             overwrite=overwrite,
         )
 
 
 def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int) -> Parts:
-    """Parts of the items, numbered as the job numbers those it uses, read by an engine's
-    workers."""
+    """Return a function by which an engine's workers read parts of the items that a job uses."""
 
-    def read(parts: list[np.ndarray], poolings: Sequence[str]) -> Iterator[Read]:
+    def read(parts: list[np.ndarray], poolings: Sequence[str]) -> Iterator[ItemStates]:
         work = ReadWork(
             recipe,
             job.examples.items,
@@ -166,14 +177,14 @@ def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int
             poolings,
             job.batch_size,
         )
-        return read_by_workers(engine, work, [job.used[part] for part in parts], lambda n: None)
+        return read_by_workers(engine, work, [job.used[part] for part in parts])
 
     return read
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProbeJob:
-    """Probes of some kinds at some layers of one model on one set of examples."""
+    """Probes of some kinds at some layers of one model on labeled items."""
 
     model: LoadedModel
     examples: LabeledItems
@@ -183,90 +194,101 @@ class ProbeJob:
     layers: Sequence[int] | None = None
     final_norm: FinalNorm = "applied"
     sample: int | None = None
-    keep: str = "auto"
     store_size: int | None = None
     batch_size: int | None = None
-    remote: Parts | None = None
 
-    def __post_init__(self) -> None:
-        model, labels, own = self.model, self.examples.labels, self.examples.parts
-        numbers = pick_layers(self.layers, model.n_blocks, model.name)
-        self.sites = expand_sites([site_of(k) for k in numbers], model.anatomy)
+    @cached_property
+    def sites(self) -> list[Site]:
+        """Return the sites of the layers."""
+        numbers = pick_layers(self.layers, self.model.n_blocks, self.model.name)
+        return expand_sites([site_of(k) for k in numbers], self.model.anatomy)
+
+    @cached_property
+    def split(self) -> Split:
+        """Return the items of each part, in a random order."""
+        own = self.examples.parts
         parts = (own.get("train"), own.get("test"), own.get("validation"))
         seed = self.recipe.seed
-        self.split = make_split(labels, *parts, seed, self.sample).shuffled(seed)
-        self.recipe = replace(self.recipe, batch=self.recipe.batch_for(len(self.split.train)))
-        self.used = np.concatenate(
-            [self.split.train, self.split.validation, self.split.test]
-        )  # and kept in this order
-        self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in self.kinds))
-        if self.store_size is None:
-            self.store_size = default_store_size(model.device)
+        return make_split(self.examples.labels, *parts, seed, self.sample).shuffled(seed)
+
+    @cached_property
+    def used(self) -> np.ndarray:
+        """Return the items that are read, in the order in which their states are kept."""
+        return np.concatenate([self.split.train, self.split.validation, self.split.test])
+
+    @cached_property
+    def plan(self) -> StoragePlan:
+        """Return what is kept of the states."""
+        poolings = list(dict.fromkeys(pooling_of(kind) for kind in self.kinds))
         lengths = [self.source.lengths[i] for i in self.used]
-        self.plan = plan_storage(
-            self.poolings, len(self.sites), lengths, model.width, self.keep, self.store_size
-        )
-        self.config = {
-            "model": model_key(model.identity),
+        size = self.store_size
+        if size is None:
+            size = default_store_size(self.model.device)
+        return plan_storage(poolings, len(self.sites), lengths, self.model.width, size)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Return the settings of the training."""
+        return {**vars(self.recipe), "batch": self.recipe.batch_for(len(self.split.train))}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return everything that decides the numbers: the run's key is made of it."""
+        reading = self.source.facts()
+        return {
+            "model": model_key(self.model.identity),
             "data": self.examples.fingerprint,
             "split": self.split.sizes(),
             "probes": self.kinds,
             "sites": [site.name for site in self.sites],
             "final_norm": self.final_norm,
-            "recipe": dict(vars(self.recipe)),
-            "reading": {
-                k: v for k, v in self.source.facts().items() if k in ("max_length", "patches")
-            },
+            "recipe": self.training,
+            "reading": {name: reading[name] for name in _READING if name in reading},
             "keep": self.plan.how,
             "layerscope": VERSION,
         }
 
-    def run(self, bar: Progress, scratch: Path | None = None) -> ProbeRun:
-        """Compute the states, train, judge. With a `scratch` folder what is finished survives a
-        stop."""
+    def run(
+        self, bar: Progress, scratch: Path | None = None, read: Parts | None = None
+    ) -> ProbeRun:
+        """Compute the states, train the probes and score them. With a `scratch` folder what is
+        finished survives a stop. `read` reads parts of the items elsewhere."""
         clock = time.perf_counter()
-        settings = (self.sites, self.final_norm, self.poolings, self.batch_size, self.used)
+        poolings = list(self.plan.how)
+        settings = (self.sites, self.final_norm, poolings, self.batch_size, self.used)
         with ModelReader(self.model, self.source, *settings) as reader:
-            states = StateCache(reader, self.plan, scratch, self.remote).run(bar)
-            read = time.perf_counter() - clock
-            bounds = np.cumsum(list(self.split.sizes().values()))
-            split = Split(*np.split(np.arange(len(self.used)), bounds[:-1]))
-            labels = torch.from_numpy(self.examples.labels[self.used]).to(self.model.device)
-            answers: dict[str, Predictions] = {}
-            for kind in self.kinds:
-                done = None if scratch is None else scratch / f"{kind}.answers{checked.ARRAYS}"
-                answers[kind] = _finished(done) or self._fit(
-                    kind, states[pooling_of(kind)], labels, split, bar, scratch
-                )
-                if done is not None and not done.exists():
-                    checked.write_arrays(
-                        done,
-                        {name: np.asarray(value) for name, value in vars(answers[kind]).items()},
-                    )
-        judged = self.examples.labels[self.split.test]
+            states = open_states(reader, self.plan, scratch, bar, read)
+            seconds = {"states": time.perf_counter() - clock}
+            answers = {
+                kind: self._answers(kind, states[pooling_of(kind)], bar, scratch)
+                for kind in self.kinds
+            }
+        seconds |= {kind: answer.seconds for kind, answer in answers.items()}
+        labels = self.examples.labels[self.split.test]
         classes = len(self.examples.classes)
-        table = probe_table(
-            answers, self.sites, self.model.n_blocks, judged, classes, self.recipe.seed
-        )
-        items = item_table(answers, self.sites, self.split.test, judged)
-        seconds = {"states": read, **{kind: answer.seconds for kind, answer in answers.items()}}
+        blocks = self.model.n_blocks
+        table = probe_table(answers, self.sites, blocks, labels, classes, self.recipe.seed)
+        items = item_table(answers, self.sites, self.split.test, labels)
         return ProbeRun(table, items, describe_run(self, table, seconds))
 
-    def _fit(
-        self,
-        kind: str,
-        states: Any,
-        labels: torch.Tensor,
-        split: Any,
-        bar: Progress,
-        scratch: Path | None,
+    def _answers(
+        self, kind: str, states: States, bar: Progress, scratch: Path | None
     ) -> Predictions:
+        """Return the predictions of one kind of probe, which an earlier attempt may have left."""
+        file = None if scratch is None else scratch / f"{kind}.answers{checked.ARRAYS}"
+        stored: dict[str, Any] | None = None
+        if file is not None:
+            stored = checked.read_or_discard(file, checked.read_arrays)
+        if stored is not None:
+            return Predictions(**{**stored, "seconds": float(stored["seconds"])})
+        ends = np.cumsum(list(self.split.sizes().values()))
+        split = Split(*np.split(np.arange(len(self.used)), ends[:-1]))
         bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
-        return fit(
+        answers = fit(
             kind,
             self.model,
             states,
-            labels,
+            torch.from_numpy(self.examples.labels[self.used]).to(self.model.device),
             split,
             range(len(self.sites)),
             len(self.examples.classes),
@@ -274,20 +296,18 @@ class ProbeJob:
             None if scratch is None else scratch / f"{kind}.training{checked.ARRAYS}",
             lambda phase: bar.advance(1),
         )
-
-
-def _finished(file: Path | None) -> Predictions | None:
-    stored: dict[str, Any] | None = (
-        None if file is None else checked.read_or_discard(file, checked.read_arrays)
-    )
-    return (
-        None if stored is None else Predictions(**{**stored, "seconds": float(stored["seconds"])})
-    )
+        if file is not None:
+            checked.write_arrays(file, vars(answers))
+        return answers
 
 
 def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, Any]:
-    """The manifest of a probe."""
-    examples, anatomy, recipe = job.examples, job.model.anatomy, job.recipe
+    """Return the manifest of a probe."""
+    examples = job.examples
+    reading = job.source.facts()
+    norm = Reading(
+        job.final_norm, reading.get("max_length"), job.model.anatomy.final_norm_name
+    ).as_conventions()
     return make_manifest(
         ProbeRun.kind,
         model=job.model.identity,
@@ -301,28 +321,17 @@ def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) 
         },
         conventions={
             "layer": LAYER,
-            **Reading(
-                job.final_norm, job.source.facts().get("max_length"), anatomy.final_norm_name
-            ).as_conventions(),
+            **norm,
             "probes": {kind: probes()[kind] for kind in job.kinds},
             "reads": {kind: pooling_of(kind) for kind in job.kinds},
             "class_token": job.source.has_class_token,
             "attention_heads": head_count(job.model),
             "neighbors": NEIGHBORS,
-            "standardized": "per layer and feature with the training part's mean and variance over all tokens read, no weights",
-            "training": {
-                **vars(recipe),
-                "optimizer": "AdamW (0.9, 0.999)",
-                "schedule": "warm-up over a tenth, then half a cosine",
-            },
-            "start": "every layer and learning rate begins at the same values and sees the same batches",
-            "chosen_on": "the validation part: learning rate and epoch by accuracy, then loss; the test part is read at the end",
-            "intervals": f"95 %: Wilson for accuracies; gains: {DRAWS} bootstrap draws of test items, the same for every layer",
-            "chosen_layer": "best on the validation part; its gain over the last layer is judged on the test part",
-            "tied_best": "not told from the best layer by that bootstrap, 95 % for all layers at once",
+            "training": job.training,
+            **_CONVENTIONS,
             "kept": {**job.plan.facts(), "store_size": job.store_size},
-            "seed": recipe.seed,
-            **{f"reading_{key}": value for key, value in job.source.facts().items()},
+            "seed": job.recipe.seed,
+            **{f"reading_{name}": value for name, value in reading.items()},
         },
         counts={**job.split.sizes(), "classes": len(examples.classes)},
         warnings=_warnings(job, table),
@@ -332,42 +341,43 @@ def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) 
 
 
 def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
-    out = []
-    labels, split = job.examples.labels, job.split
+    warnings = []
+    labels = job.examples.labels
+    split = job.split
     unseen = sorted(set(np.unique(labels[split.test])) - set(np.unique(labels[split.train])))
     if unseen:
         names = ", ".join(job.examples.classes[i] for i in unseen[:3])
-        out.append(
+        warnings.append(
             f"{len(unseen)} classes of the test part are not in the training part ({names}): no probe can name them."
         )
     if len(split.validation) < 50:
-        out.append(
+        warnings.append(
             f"the validation part has {len(split.validation)} items only: learning rate and epoch are chosen on few."
         )
     trained = table[table["learning_rate"].notna() & (table["metric"] == "top1")]
     rates = job.recipe.learning_rates
-    if len(rates) > 2:
-        edge = trained.loc[trained["learning_rate"] == max(rates), "layer"]
-        if len(edge) > len(trained) / 2:
-            out.append(
-                f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do better."
-            )
-    late = trained[
-        (trained["epoch"] == job.recipe.epochs) & (trained["epochs"] == job.recipe.epochs)
-    ]
-    if len(late) > len(trained) / 2:
-        out.append(
-            f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better."
+    if len(rates) > 2 and (trained["learning_rate"] == max(rates)).sum() > len(trained) / 2:
+        warnings.append(
+            f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do better."
+        )
+    epochs = job.recipe.epochs
+    is_late = (trained["epoch"] == epochs) & (trained["epochs"] == epochs)
+    if is_late.sum() > len(trained) / 2:
+        warnings.append(
+            f"most layers were best in the last of {epochs} epochs: more may do better."
         )
     if job.plan.how.get("tokens") == "none":
-        out.append("the states were computed again in every epoch: they do not fit store_size=.")
-    facts, reading = job.examples.facts, job.source.facts()
-    for kind, count in facts.get("dropped", {}).items():
-        out.append(f"{count} items were left out: {kind}.")
+        warnings.append(
+            "the states were computed again in every epoch: they do not fit store_size=."
+        )
+    facts = job.examples.facts
+    for reason, count in facts.get("dropped", {}).items():
+        warnings.append(f"{count} items were left out: {reason}.")
     if facts.get("contradicting_texts"):
-        out.append(
+        warnings.append(
             f"{facts['contradicting_texts']} texts have contradicting labels and were left out."
         )
+    reading = job.source.facts()
     if reading.get("truncated"):
-        out.append(f"{reading['truncated']} texts were cut to {reading['max_length']} tokens.")
-    return out + job.model.warnings(job.final_norm)
+        warnings.append(f"{reading['truncated']} texts were cut to {reading['max_length']} tokens.")
+    return warnings + job.model.warnings(job.final_norm)

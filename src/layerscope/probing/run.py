@@ -62,8 +62,8 @@ COLUMNS += [
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one kind of probe said: the likeliest classes (layers, test items, up to 5), and how
-    each layer's was chosen."""
+    """The likeliest classes (layers, test items, up to 5) under one kind of probe, and how each
+    layer's was chosen."""
 
     ranks: np.ndarray
     validation: np.ndarray
@@ -81,53 +81,53 @@ def probe_table(
     classes: int,
     seed: int,
 ) -> pd.DataFrame:
-    """One row per probe, metric and layer; `labels` are the test items' classes."""
+    """Return one row per probe, metric and layer; `labels` are the test items' classes."""
     rows = []
     last = max(range(len(sites)), key=lambda i: sites[i].layer)
-    for probe, said in answers.items():
+    for probe, answer in answers.items():
         for metric, top in (("top1", 1), ("top5", 5)):
             if top >= classes:
                 continue  # always right
-            correct = (said.ranks[:, :, :top] == labels[None, :, None]).any(-1)
+            correct = (answer.ranks[:, :, :top] == labels[None, :, None]).any(-1)
             scored = score_layers(correct, seed)
             gain, low, high = scored.gains((last,))
             tied = scored.tied()
             for i, site in enumerate(sites):
-                hits, count = correct[i], correct.shape[1]
-                where = [probe, metric, site.layer, site.layer / blocks, site.name]
-                measured = [hits.mean(), *wilson(int(hits.sum()), count), count]
-                gained = [gain[i], low[i], high[i], bool(tied[i])]
-                trained = [said.validation[i], said.rate[i], said.epoch[i], said.epochs[i]]
-                rows.append([*where, *measured, *gained, *trained])
+                hits = correct[i]
+                place = [probe, metric, site.layer, site.layer / blocks, site.name]
+                measured = [hits.mean(), *wilson(int(hits.sum()), len(hits)), len(hits)]
+                gains = [gain[i], low[i], high[i], bool(tied[i])]
+                trained = [answer.validation[i], answer.rate[i], answer.epoch[i], answer.epochs[i]]
+                rows.append([*place, *measured, *gains, *trained])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def item_table(
     answers: dict[str, Predictions], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray
 ) -> pd.DataFrame:
-    """One row per probe, layer and test item: its class, the class named, and the place of its own
+    """Return one row per probe, layer and test item: its class, the class named, and the place of its own
     class among the first five."""
-    parts = []
-    for probe, said in answers.items():
-        hits = said.ranks == labels[None, :, None]
+    tables = []
+    for probe, answer in answers.items():
+        hits = answer.ranks == labels[None, :, None]
         place = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
         for i, site in enumerate(sites):
             columns = {
                 "layer": np.full(len(items), site.layer),
                 "item": items,
                 "label": labels,
-                "predicted": said.ranks[i, :, 0],
+                "predicted": answer.ranks[i, :, 0],
                 "place": place[i],
             }
-            part = pd.DataFrame(columns, dtype=np.int32)
-            part.insert(0, "probe", probe)
-            parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+            table = pd.DataFrame(columns, dtype=np.int32)
+            table.insert(0, "probe", probe)
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 @dataclass
 class ProbeRun(StoredRun):
-    """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row
+    """The result of `layerscope.probe`. `table` has a row per probe, metric and layer; `items` a row
     per test item as well."""
 
     kind: ClassVar[str] = "probe"
@@ -141,21 +141,21 @@ class ProbeRun(StoredRun):
 
     @property
     def probes(self) -> list[str]:
-        """The kinds of probes."""
+        """Return the kinds of probes."""
         return list(dict.fromkeys(self.table["probe"]))
 
     def curve(self, probe: str | None = None, metric: str = "top1") -> pd.DataFrame:
-        """One metric of one probe over the layers."""
-        wanted = probe or self.probes[0]
-        if wanted not in self.probes:
-            raise UnknownNameError("probe in this run", wanted, self.probes)
-        own = self.table[self.table["probe"] == wanted]
-        if metric not in set(own["metric"]):
-            raise UnknownNameError("metric in this run", metric, set(own["metric"]))
-        return own[own["metric"] == metric].sort_values("layer").reset_index(drop=True)
+        """Return one metric of one probe over the layers."""
+        name = probe or self.probes[0]
+        if name not in self.probes:
+            raise UnknownNameError("probe in this run", name, self.probes)
+        rows = self.table[self.table["probe"] == name]
+        if metric not in set(rows["metric"]):
+            raise UnknownNameError("metric in this run", metric, set(rows["metric"]))
+        return rows[rows["metric"] == metric].sort_values("layer").reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values: per probe the best layer and the last.
+        """Return what a reader wants first, as plain values: per probe the best layer and the last.
 
         `chosen` is the layer that is best on the validation items (of several, the deepest); its
         gain over the last layer is fair, since the test items had no part in the choice. `best` is
@@ -164,14 +164,15 @@ class ProbeRun(StoredRun):
         by_probe = {}
         for probe in self.probes:
             curve = self.curve(probe)
-            best, last = curve.iloc[int(curve["value"].argmax())], curve.iloc[-1]
+            best = curve.iloc[int(curve["value"].argmax())]
+            last = curve.iloc[-1]
             chosen = curve[curve["validation"] == curve["validation"].max()].iloc[-1]
-            told: dict[str, Any] = {}
+            facts: dict[str, Any] = {}
             for name, row in (("best", best), ("last", last), ("chosen", chosen)):
-                told |= {f"{name}_layer": int(row["layer"]), name: float(row["value"])}
-                told[f"{name}_ci"] = [float(row[end]) for end in INTERVAL]
+                facts |= {f"{name}_layer": int(row["layer"]), name: float(row["value"])}
+                facts[f"{name}_ci"] = [float(row[end]) for end in INTERVAL]
             by_probe[probe] = {
-                **told,
+                **facts,
                 "tied": [int(layer) for layer in curve.loc[curve["tied_best"], "layer"]],
                 "gain": float(chosen["gain"]),
                 "gain_ci": [float(chosen["gain_low"]), float(chosen["gain_high"])],
@@ -185,11 +186,11 @@ class ProbeRun(StoredRun):
         }
 
     def plot(self, metric: str = "top1") -> Figure:
-        """Accuracy against depth, as a matplotlib figure."""
+        """Draw accuracy against depth, as a matplotlib figure."""
         return view(self.kind, "plot")(self, metric=metric)
 
     def wide(self, metric: str = "top1") -> pd.DataFrame:
-        """A table with a row per layer and a column per probe."""
+        """Return a table with a row per layer and a column per probe."""
         self.curve(metric=metric)  # an unknown name gets its own error
         return pivot(self.table[self.table["metric"] == metric], "probe").rename_axis(columns=None)
 

@@ -1,17 +1,15 @@
-"""Where a probe's training finds states: stored after one pass, in memory or in files, or computed
-again in every epoch.
+"""The states that a probe's training reads: kept in memory after one pass, or computed again in
+every epoch.
 
-`store_size` decides: all tokens are kept where they fit, else every epoch runs the model again.
-Poolings with one vector per item are small and always kept. A stopped run goes on with the states
-that are in its files.
+`store_size` decides: all tokens are kept where they fit. Poolings with one vector per item are
+small and always kept. A run with a folder writes kept states down, a part at a time, so that a
+stopped run goes on with them.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,17 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.errors import UnknownNameError
 from layerscope.probing.frozen import ModelReader, Parts
 from layerscope.progress import Progress
 from layerscope.spectra.execution import free_memory
-from layerscope.store import atomic, checked
+from layerscope.store import checked
 
 _CHUNK = {"cpu": 8 * 2**20, "cuda": 2**30}
 _EPS = 1e-6
-_KEPT = "kept.json"
-
-log = logging.getLogger("layerscope")
 
 
 class States(Protocol):
@@ -46,8 +40,7 @@ class States(Protocol):
 
 
 class CachedStates:
-    """States that were computed once: a tensor (layers, items, tokens, D), on a device or mapped
-    from a file."""
+    """States that were computed once: a tensor (layers, items, tokens, D)."""
 
     def __init__(self, states: Tensor, mask: Tensor | None, device: torch.device) -> None:
         self.states, self.mask, self.device = states, mask, device
@@ -102,8 +95,7 @@ class CachedStates:
 
 
 class RecomputedStates:
-    """States that are computed whenever they are wanted: one forward pass per epoch, and no room
-    for them is needed."""
+    """States that are computed whenever they are read: one forward pass per epoch."""
 
     def __init__(self, reader: ModelReader, pooling: str) -> None:
         self.reader, self.pooling, self.device = reader, pooling, reader.model.device
@@ -112,9 +104,9 @@ class RecomputedStates:
         self, layers: list[int], items: np.ndarray
     ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """All layers of one pass."""
-        states, mask = self.reader.read_all(items)[self.pooling]
-        wanted = states if len(layers) == len(states) else states[layers]
-        yield slice(0, len(layers)), wanted, mask
+        states, mask = self.reader.read_all(items, [self.pooling])[self.pooling]
+        chosen = states if len(layers) == len(states) else states[layers]
+        yield slice(0, len(layers)), chosen, mask
 
 
 @dataclass(frozen=True)
@@ -152,7 +144,6 @@ def statistics(states: States, layers: list[int], items: np.ndarray, batch: int)
 
 
 DEFAULT_SIZE = 4 * 2**30
-STORAGE = ("auto", "float32", "none")
 _PARTS = 25  # a run that is stopped repeats at most one of this many parts
 _GPU_SHARE = 0.6
 
@@ -165,186 +156,105 @@ class StoragePlan:
     bytes: int
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the facts for the manifest."""
         return {"states": dict(self.how), "bytes": self.bytes}
 
 
 def plan_storage(
-    poolings: Sequence[str],
-    layers: int,
-    lengths: Sequence[int],
-    width: int,
-    keep: str,
-    store_size: int,
+    poolings: Sequence[str], layers: int, lengths: Sequence[int], width: int, store_size: int
 ) -> StoragePlan:
-    """Decide what to keep; `keep` other than `auto` is taken at its word for all tokens."""
-    if keep not in STORAGE:
-        raise UnknownNameError("way to keep states", keep, STORAGE)
+    """Return what is kept in `store_size` bytes."""
     vector = 4 * layers * len(lengths) * width  # bytes of one vector per item
-    how = dict.fromkeys((pooling for pooling in poolings if pooling != "tokens"), "float32")
-    used = len(how) * vector
+    pooled = [pooling for pooling in poolings if pooling != "tokens"]
+    how = dict.fromkeys(pooled, "float32")
+    used = len(pooled) * vector
     if "tokens" in poolings:
         tokens = max(lengths) * vector
         fits = used + tokens <= store_size
-        how["tokens"] = keep if keep != "auto" else "float32" if fits else "none"
-        used += tokens if how["tokens"] == "float32" else 0
+        how["tokens"] = "float32" if fits else "none"
+        used += tokens if fits else 0
     return StoragePlan(how, used)
 
 
-class StateCache:
-    """Runs the model once over all items and keeps what the plan says."""
-
-    def __init__(
-        self,
-        reader: ModelReader,
-        plan: StoragePlan,
-        folder: Path | None,
-        remote: Parts | None = None,
-    ) -> None:
-        """`remote` reads parts of the items instead of `reader`: by an engine's workers, say."""
-        self.reader, self.plan, self.folder, self.remote = reader, plan, folder, remote
-        self.order = np.arange(len(reader.lengths))
-        self._stores: dict[str, Tensor] = {}
-        self._files: dict[str, np.memmap] = {}
-        self._parts: list[
-            dict[str, Any]
-        ] = []  # what is in the files: from which item to which, and the checksums
-
-    @property
-    def stored_poolings(self) -> list[str]:
-        """The poolings that are kept."""
-        return [pooling for pooling, how in self.plan.how.items() if how != "none"]
-
-    def run(self, bar: Progress) -> dict[str, States]:
-        """All poolings, kept or to be computed."""
-        device = self.reader.model.device
-        if self.stored_poolings:
-            self._fill(bar)
-        lengths = torch.tensor(self.reader.lengths)
-        ragged = int(lengths.min()) < int(lengths.max())
-        out: dict[str, States] = {}
-        for pooling, how in self.plan.how.items():
-            if how == "none":
-                out[pooling] = RecomputedStates(self.reader, pooling)
-                continue
-            store = _near(self._stores[pooling], device)
-            mask = (
-                torch.arange(store.shape[2]) < lengths[:, None]
-                if pooling == "tokens" and ragged
-                else None
-            )
-            out[pooling] = CachedStates(
-                store, None if mask is None else mask.to(store.device), device
-            )
-        return out
-
-    def _fill(self, bar: Progress) -> None:
-        wanted, earlier = self.reader.poolings, self._earlier()
-        self.reader.poolings = self.stored_poolings
-        try:
-            for pooling in self.stored_poolings:
-                self._stores[pooling] = self._store(pooling)
-            before = self._resumed(earlier)
-            size = math.ceil(len(self.order) / min(_PARTS, len(self.order)))
-            bar.begin(f"{self.reader.model.name}|items", len(self.order), before)
-            starts = range(before, len(self.order), size)
-            parts = [self.order[start : start + size] for start in starts]
-            read = (
-                map(self.reader.read_all, parts)
-                if self.remote is None
-                else self.remote(parts, self.stored_poolings)
-            )
-            for start, part, read_states in zip(starts, parts, read, strict=True):
-                for pooling, (states, _) in read_states.items():
-                    self._put(pooling, start, states)
-                self._note(start, start + len(part))
-                bar.advance(len(part))
-        finally:
-            self.reader.poolings = wanted
-
-    def _store(self, pooling: str) -> Tensor:
-        """Room for one pooling, in a file where there is a folder."""
-        lengths = self.reader.lengths
-        tokens = max(lengths) if pooling == "tokens" else 1
-        shape = (len(self.reader.sites), len(self.order), tokens, self.reader.model.width)
-        if self.folder is None:
-            device = self.reader.model.device
-            room = device if device.type == "cuda" and _fits(shape, device) else torch.device("cpu")
-            make = torch.empty if min(lengths) == max(lengths) else torch.zeros
-            return make(shape, device=room)
-        file = self.folder / f"{pooling}.float32"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic.explained(file):
-            atomic.reserve(file, 4 * math.prod(shape))
-            mapped = np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
-        self._files[pooling] = mapped
-        return torch.from_numpy(mapped)
-
-    def _put(self, pooling: str, start: int, states: Tensor) -> None:
-        store = self._stores[pooling]
-        store[:, start : start + states.shape[1], : states.shape[2]] = states.to(store.device)
-
-    def _note(self, start: int, stop: int) -> None:
-        """Note that some items are in the files, with the checksums of what was written."""
-        if self.folder is None:
-            return
-        with atomic.explained(self.folder):
-            for mapped in self._files.values():
-                mapped.flush()
-        self._parts.append({"start": start, "stop": stop, "crc32": self._sums(start, stop)})
-        checked.write_json(self.folder / _KEPT, {"how": self.plan.how, "parts": self._parts})
-
-    def _sums(self, start: int, stop: int) -> dict[str, int]:
-        sums = {}
-        for pooling, mapped in self._files.items():
-            crc = 0
-            for states in mapped:
-                crc = zlib.crc32(states[start:stop].data, crc)
-            sums[pooling] = crc
-        return sums
-
-    def _earlier(self) -> list[dict[str, Any]]:
-        """The parts that an earlier attempt left, if all their files are there."""
-        if self.folder is None:
-            return []
-        noted = checked.read_or_discard(self.folder / _KEPT, checked.read_checked_json) or {}
-        files = [f"{pooling}.float32" for pooling in self.stored_poolings]
-        if noted.get("how") != self.plan.how or not all(
-            (self.folder / file).exists() for file in files
-        ):
-            return []
-        return list(noted.get("parts", ()))
-
-    def _resumed(self, earlier: list[dict[str, Any]]) -> int:
-        """How many items need not be read again: those before the first part that is not as it was
-        written."""
-        for part in earlier:
-            if self._sums(part["start"], part["stop"]) != part["crc32"]:
-                log.warning(
-                    "%s: states from item %d on are damaged and computed again",
-                    self.folder,
-                    part["start"],
-                )
-                break
-            self._parts.append(part)
-        return int(self._parts[-1]["stop"]) if self._parts else 0
-
-
 def default_store_size(device: torch.device) -> int:
-    """Bytes of states to keep where nothing is said: 4 GiB, or most of a GPU's free memory."""
+    """Return the bytes of states to keep by default: 4 GiB, or most of a GPU's free memory."""
     return DEFAULT_SIZE if device.type != "cuda" else int(_GPU_SHARE * free_memory(device))
 
 
-def _near(store: Tensor, device: torch.device) -> Tensor:
-    """On the GPU where there is room for it, else where it is."""
-    if (
-        device.type != "cuda"
-        or store.device.type == "cuda"
-        or not _fits(tuple(store.shape), device)
-    ):
-        return store
-    return store.to(device)
+def open_states(
+    reader: ModelReader,
+    plan: StoragePlan,
+    scratch: Path | None,
+    bar: Progress,
+    read: Parts | None = None,
+) -> dict[str, States]:
+    """Return the states of all poolings, kept or to be computed.
+
+    Kept ones are read here, parts of the items by `read`: an engine's workers, say.
+    """
+    device = reader.model.device
+    kept = [pooling for pooling, how in plan.how.items() if how != "none"]
+    stores = {pooling: _empty_store(reader, pooling) for pooling in kept}
+    if kept:
+        _fill(stores, reader, scratch, bar, read or reader.read_parts)
+    states: dict[str, States] = {
+        pooling: RecomputedStates(reader, pooling) for pooling in plan.how if pooling not in kept
+    }
+    lengths = torch.tensor(reader.lengths)
+    is_ragged = int(lengths.min()) < int(lengths.max())
+    for pooling, store in stores.items():
+        mask = None
+        if pooling == "tokens" and is_ragged:
+            mask = (torch.arange(store.shape[2]) < lengths[:, None]).to(store.device)
+        states[pooling] = CachedStates(store, mask, device)
+    return states
 
 
-def _fits(shape: tuple[int, ...], device: torch.device) -> bool:
-    return 4 * math.prod(shape) <= _GPU_SHARE * free_memory(device)
+def _empty_store(reader: ModelReader, pooling: str) -> Tensor:
+    """Return room for one pooling, on the GPU where it fits."""
+    lengths = reader.lengths
+    tokens = max(lengths) if pooling == "tokens" else 1
+    shape = (len(reader.sites), len(lengths), tokens, reader.model.width)
+    device = reader.model.device
+    fits = device.type == "cuda" and 4 * math.prod(shape) <= _GPU_SHARE * free_memory(device)
+    # tokens beyond an item's own are masked, and must be finite for that
+    make = torch.empty if min(lengths) == max(lengths) else torch.zeros
+    return make(shape, device=device if fits else "cpu")
+
+
+def _fill(
+    stores: Mapping[str, Tensor],
+    reader: ModelReader,
+    scratch: Path | None,
+    bar: Progress,
+    read: Parts,
+) -> None:
+    """Put the states of all items into their stores; parts in the scratch folder are not read
+    again."""
+    count = len(reader.lengths)
+    size = math.ceil(count / min(_PARTS, count))
+    bar.begin(f"{reader.model.name}|items", count)
+
+    def put(part: np.ndarray, states: Mapping[str, Tensor]) -> None:
+        for pooling, store in stores.items():
+            own = states[pooling]
+            store[:, part[0] : part[0] + len(part), : own.shape[2]] = own.to(store.device)
+        bar.advance(len(part))
+
+    missing: list[np.ndarray] = []
+    files: list[Path | None] = []
+    for start in range(0, count, size):
+        part = np.arange(start, min(start + size, count))
+        file = None if scratch is None else scratch / f"states-{start}{checked.ARRAYS}"
+        arrays = None if file is None else checked.read_or_discard(file, checked.read_arrays)
+        if arrays is None:
+            missing.append(part)
+            files.append(file)
+        else:
+            put(part, {pooling: torch.from_numpy(array) for pooling, array in arrays.items()})
+    for part, file, reading in zip(missing, files, read(missing, list(stores)), strict=True):
+        states = {pooling: own for pooling, (own, _) in reading.items()}
+        put(part, states)
+        if file is not None:
+            arrays = {pooling: own.cpu().numpy() for pooling, own in states.items()}
+            checked.write_arrays(file, arrays)

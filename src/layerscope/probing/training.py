@@ -23,7 +23,7 @@ from torch import Tensor
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.probing.examples import Split
-from layerscope.probing.heads import HEADS, NEIGHBORS, Given, Head, Parameters, neighbor_ranks
+from layerscope.probing.heads import HEADS, NEIGHBORS, Head, Parameters, StateBatch, neighbor_ranks
 from layerscope.probing.run import Predictions
 from layerscope.probing.states import States, Statistics, statistics
 from layerscope.store import checked
@@ -48,7 +48,7 @@ class ProbeRecipe:
     seed: int = 0
 
     def batch_for(self, items: int) -> int:
-        """Items per step; where nothing is said 256, fewer of a small training part so that an
+        """Return the items per step; by default 256, fewer of a small training part so that an
         epoch has about 16 steps.
 
         >>> ProbeRecipe().batch_for(60000), ProbeRecipe().batch_for(1000), ProbeRecipe().batch_for(50)
@@ -74,12 +74,12 @@ class ProbeRecipe:
 
     @property
     def most_epochs(self) -> int:
-        """Epochs that a bar counts: the trial's and the training's."""
+        """Return the epochs that a bar counts: the trial's and the training's."""
         return self.epochs + (self.trial if len(self.learning_rates) > 1 else 0)
 
 
 def schedule(step: int, steps: int) -> float:
-    """The share of the learning rate at a step."""
+    """Return the share of the learning rate at a step."""
     warm = max(1, steps // 10)
     return (
         (step + 1) / warm
@@ -100,7 +100,8 @@ def adamw_step(
 
     Everything is elementwise: what one probe does never reaches another.
     """
-    fix_first, fix_second = 1 - _BETAS[0] ** step, 1 - _BETAS[1] ** step
+    fix_first = 1 - _BETAS[0] ** step
+    fix_second = 1 - _BETAS[1] ** step
     with torch.no_grad():
         for name, grad in zip(phase.parameters, grads, strict=True):
             groups = (phase.parameters, phase.first, phase.second)
@@ -141,14 +142,13 @@ class Phase:
 
     @property
     def last(self) -> np.ndarray:
-        """The last epoch that each layer was trained for."""
+        """Return the last epoch that each layer was trained for."""
         return np.where(self.stopped > 0, self.stopped, self.epoch)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned from what: a kind of probe, states at some places, class numbers by item, and
-    the parts."""
+    """A kind of probe, the states at some places, class numbers by item, and the parts."""
 
     head: Head
     states: States
@@ -161,7 +161,7 @@ class Task:
 
     @property
     def batch(self) -> int:
-        """Items per step."""
+        """Return the items per step."""
         return self.recipe.batch_for(len(self.train))
 
 
@@ -193,7 +193,7 @@ def train(
 
 
 def _begin(task: Task, rates: np.ndarray, trial: bool) -> Phase:
-    """Every probe at the same values."""
+    """Return the start of a training: every probe at the same values."""
     generator = torch.Generator().manual_seed(task.recipe.seed)
     start = {
         name: value.to(task.states.device) for name, value in task.head.start(generator).items()
@@ -248,11 +248,13 @@ def epoch_batches(items: np.ndarray, batch: int, rng: np.random.Generator) -> It
         yield turned[start * batch : (start + 1) * batch]
 
 
-def _given(task: Task, layers: np.ndarray, items: np.ndarray) -> Iterator[tuple[slice, Given]]:
+def _batches(
+    task: Task, layers: np.ndarray, items: np.ndarray
+) -> Iterator[tuple[slice, StateBatch]]:
     """Yield pieces of `layers` (a slice) with the states of some items."""
     for piece, x, mask in task.states.read([task.places[i] for i in layers], items):
         at = layers[piece]
-        yield piece, Given(x, mask, task.norms.mean[at], task.norms.scale[at])
+        yield piece, StateBatch(x, mask, task.norms.mean[at], task.norms.scale[at])
 
 
 def _scored(
@@ -260,10 +262,10 @@ def _scored(
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield pieces of `layers` and `items` (slices) with their class scores (G, B, R, C)."""
     for start in range(0, len(items), 2 * task.batch):
-        some = slice(start, min(start + 2 * task.batch, len(items)))
-        for piece, given in _given(task, layers, items[some]):
-            now = {name: value[piece] for name, value in parameters.items()}
-            yield piece, some, task.head.scores(now, given)
+        rows = slice(start, min(start + 2 * task.batch, len(items)))
+        for piece, batch in _batches(task, layers, items[rows]):
+            current = {name: value[piece] for name, value in parameters.items()}
+            yield piece, rows, task.head.scores(current, batch)
 
 
 def _classes(task: Task, items: np.ndarray) -> Tensor:
@@ -271,40 +273,41 @@ def _classes(task: Task, items: np.ndarray) -> Tensor:
 
 
 def _step(task: Task, phase: Phase, items: np.ndarray, step: int, steps: int) -> None:
-    wanted = _classes(task, items)
+    labels = _classes(task, items)
     share = schedule(step, steps)
-    for piece, given in _given(task, phase.live, items):
-        now = {
+    for piece, batch in _batches(task, phase.live, items):
+        current = {
             name: value[piece].detach().requires_grad_() for name, value in phase.parameters.items()
         }
         with torch.enable_grad():
-            scores = task.head.scores(now, given)
+            scores = task.head.scores(current, batch)
             loss = (
-                _cross_entropy(scores, wanted).mean(1).sum()
+                _cross_entropy(scores, labels).mean(1).sum()
             )  # a sum: no layer's gradient depends on another's
-            grads = torch.autograd.grad(loss, list(now.values()))
-        rates = torch.from_numpy(phase.rates[phase.live[piece]] * share).to(given.states)
+            grads = torch.autograd.grad(loss, list(current.values()))
+        rates = torch.from_numpy(phase.rates[phase.live[piece]] * share).to(batch.states)
         adamw_step(phase, piece, grads, rates, step + 1, task.recipe.weight_decay)
 
 
-def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
-    """(G, B, R) from scores (G, B, R, C) and classes (B,)."""
+def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return losses (G, B, R) of scores (G, B, R, C) and classes (B,)."""
     picked = scores.gather(
-        -1, wanted.view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        -1, labels.view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
     ).squeeze(-1)
     return scores.logsumexp(-1) - picked
 
 
 def judge(task: Task, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy and loss (live layers, R) on the validation part."""
-    shape, count = (len(phase.live), phase.rates.shape[1]), len(task.validation)
+    """Return accuracy and loss (live layers, R) on the validation part."""
+    shape = (len(phase.live), phase.rates.shape[1])
+    count = len(task.validation)
     hits = torch.zeros(shape, dtype=torch.int64, device=task.states.device)
     losses = torch.zeros(shape, device=task.states.device)
     with torch.inference_mode():
-        for piece, some, scores in _scored(task, phase.parameters, phase.live, task.validation):
-            wanted = _classes(task, task.validation[some])
-            hits[piece] += (scores.argmax(-1) == wanted[None, :, None]).sum(1)
-            losses[piece] += _cross_entropy(scores, wanted).sum(1)
+        for piece, rows, scores in _scored(task, phase.parameters, phase.live, task.validation):
+            labels = _classes(task, task.validation[rows])
+            hits[piece] += (scores.argmax(-1) == labels[None, :, None]).sum(1)
+            losses[piece] += _cross_entropy(scores, labels).sum(1)
     return hits.cpu().numpy() / count, losses.double().cpu().numpy() / count
 
 
@@ -348,12 +351,12 @@ def _chosen_rates(phase: Phase) -> np.ndarray:
 
 
 def rank_classes(task: Task, parameters: Parameters, items: np.ndarray) -> np.ndarray:
-    """Classes from the likeliest to the least (L, items, up to 5) under one probe per layer."""
+    """Return classes from the likeliest to the least (L, items, up to 5) under one probe per layer."""
     out = np.zeros((len(task.places), len(items), min(5, task.head.classes)), dtype=np.int32)
     with torch.inference_mode():
-        for piece, some, scores in _scored(task, parameters, np.arange(len(out)), items):
+        for piece, rows, scores in _scored(task, parameters, np.arange(len(out)), items):
             top = scores.squeeze(2).argsort(dim=-1, descending=True, stable=True)
-            out[piece, some] = top[..., : out.shape[2]].cpu().numpy()
+            out[piece, rows] = top[..., : out.shape[2]].cpu().numpy()
     return out
 
 
@@ -362,17 +365,17 @@ _TENSORS = ("parameters", "first", "second", "best")
 
 def write_phase(file: Path, phase: Phase) -> None:
     """Write a training after an epoch; the file is whole or not there."""
-    held = {name: value for name, value in vars(phase).items() if name not in _TENSORS}
-    held |= {
+    content = {name: value for name, value in vars(phase).items() if name not in _TENSORS}
+    content |= {
         f"{group}/{name}": value.cpu()
         for group in _TENSORS
         for name, value in getattr(phase, group).items()
     }
-    checked.write_arrays(file, {name: np.asarray(value) for name, value in held.items()})
+    checked.write_arrays(file, {name: np.asarray(value) for name, value in content.items()})
 
 
 def read_phase(file: Path, device: torch.device) -> Phase | None:
-    """The training that an earlier attempt left; None where there is none, or a damaged one, which
+    """Return the training that an earlier attempt left; None where there is none, or a damaged one, which
     is set aside."""
     arrays = checked.read_or_discard(file, checked.read_arrays)
     if arrays is None:
@@ -392,7 +395,7 @@ _WRITE_EVERY = 20.0  # seconds of training that a stop may cost
 
 
 def probes() -> dict[str, str]:
-    """Every kind of probe and what it is, in words."""
+    """Return every kind of probe with its description."""
     trained = {name: head.summary for name, head in HEADS.items()}
     return {
         **trained,
@@ -401,12 +404,12 @@ def probes() -> dict[str, str]:
 
 
 def pooling_of(probe: str) -> str:
-    """What of the states a probe reads."""
+    """Return the pooling of the states that a probe reads."""
     return "summary" if probe == KNN else HEADS[probe].pooling
 
 
 def head_count(model: LoadedModel) -> int:
-    """Heads of the attention probe: as many as the model's own attention has, else the most up to
+    """Return the heads of the attention probe: as many as the model's own attention has, else the most up to
     12 that divide its width."""
     config = getattr(model.module, "config", None)
     for name in ("num_attention_heads", "n_head", "heads"):
@@ -424,7 +427,7 @@ def vote(
     classes: int,
     batch: int,
 ) -> Predictions:
-    """Nearest neighbors at every layer: training and validation items vote on the test items,
+    """Let nearest neighbors vote at every layer: training and validation items vote on the test items,
     training items on the others."""
     clock = time.perf_counter()
     parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
@@ -433,7 +436,8 @@ def vote(
         name: labels[torch.from_numpy(items).to(labels.device)] for name, items in parts.items()
     }
     bank = torch.cat([known["train"], known["validation"]])
-    ranks, right = [], []
+    ranks = []
+    accuracies = []
     with torch.inference_mode():
         for train, validation, test in zip(*vectors.values(), strict=True):
             ranks.append(
@@ -442,14 +446,15 @@ def vote(
                 .numpy()
             )
             first = neighbor_ranks(train, known["train"], validation, classes)[:, 0]
-            right.append(float((first == known["validation"]).float().mean()))
-    nothing, none = np.full(len(layers), np.nan), np.zeros(len(layers), dtype=np.int64)
+            accuracies.append(float((first == known["validation"]).float().mean()))
+    no_rate = np.full(len(layers), np.nan)
+    no_epoch = np.zeros(len(layers), dtype=np.int64)
     return Predictions(
         np.stack(ranks).astype(np.int32),
-        np.array(right),
-        nothing,
-        none,
-        none,
+        np.array(accuracies),
+        no_rate,
+        no_epoch,
+        no_epoch,
         time.perf_counter() - clock,
     )
 
@@ -497,8 +502,13 @@ def fit(
             written = time.perf_counter()
         tell(phase)
 
-    done = train(task, earlier, after)
-    ranks = rank_classes(task, done.best, split.test)
+    trained = train(task, earlier, after)
+    ranks = rank_classes(task, trained.best, split.test)
     return Predictions(
-        ranks, done.accuracy[:, 0], done.rates[:, 0], done.at[:, 0], done.last, done.seconds
+        ranks,
+        trained.accuracy[:, 0],
+        trained.rates[:, 0],
+        trained.at[:, 0],
+        trained.last,
+        trained.seconds,
     )
