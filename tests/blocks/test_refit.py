@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from layerscope.blocks import Encoder, refit, search
-from layerscope.blocks.agreement import closeness, shared_neighbors, similarity_agreement
+from layerscope.blocks.agreement import (
+    TextSet,
+    closeness,
+    ranking_agreement,
+    shared_neighbors,
+    similarity_agreement,
+)
 from layerscope.blocks.kinds import find_kind
 from layerscope.blocks.kinds.base import tap
 from layerscope.blocks.refit import HELD_OUT
@@ -124,3 +130,48 @@ def test_agreement_of_equal_and_of_unrelated_vectors():
     above = np.triu_indices(60, 1)
     expected = np.corrcoef((whole @ whole.T)[above], (other @ other.T)[above])[0, 1]
     assert similarity_agreement(whole, other)[0] == pytest.approx(expected)
+
+
+def test_rankings_are_compared_query_by_query():
+    rng = np.random.default_rng(0)
+    whole, other = (rng.normal(size=(60, 8)) for _ in range(2))
+    whole, other = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (whole, other))
+    value, draws = ranking_agreement(whole, whole, 20)
+    assert value == pytest.approx(1)
+    assert draws == pytest.approx(1)
+    assert shared_neighbors(whole, whole, 20) == 1
+    expected = [np.corrcoef(whole[20:] @ whole[q], other[20:] @ other[q])[0, 1] for q in range(20)]
+    value, draws = ranking_agreement(whole, other, 20, draws=2000)
+    assert value == pytest.approx(np.mean(expected))
+    assert draws.std() == pytest.approx(np.std(expected) / 20**0.5, rel=0.1)
+    cosine = (whole * other).sum(1).mean()
+    assert closeness(whole, other, 20) == pytest.approx(np.mean(expected) + cosine)
+    # how queries resemble each other, and documents, does not count
+    turned = other.copy()
+    turned[:20] *= -1
+    assert ranking_agreement(whole, turned, 20)[0] == pytest.approx(-np.mean(expected))
+
+
+def test_queries_and_documents_are_divided_in_the_same_shares():
+    texts = TextSet.of([f"document {i}" for i in range(80)], [f"query {i}" for i in range(20)])
+    first, rest = texts.cut(25)
+    assert (first.queries, len(first)) == (5, 25)
+    assert (rest.queries, len(rest)) == (15, 75)
+    assert set(first.texts) | set(rest.texts) == set(texts.texts)
+    assert all(text.startswith("query") for text in rest.texts[:15])
+    some = rest.first(40)
+    assert (some.queries, len(some)) == (15, 40)
+    assert rest.first(10).queries == 5
+
+
+def test_the_search_with_queries_is_the_greedy_one_by_brute_force(bert: Encoder):
+    batches = bert.batches(TEXTS)
+    steps = search(bert, batches, None, 2, queries=10)
+    whole = bert.encode(bert.whole, batches)
+    scores = {
+        block: closeness(
+            whole, bert.encode(bert.variant([k for k in range(3) if k != block]), batches), 10
+        )
+        for block in range(3)
+    }
+    assert steps[0].possible == pytest.approx(scores, abs=1e-5)

@@ -14,14 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.blocks.agreement import shared_neighbors, similarity_agreement
+from layerscope.blocks.agreement import (
+    TextSet,
+    ranking_agreement,
+    shared_neighbors,
+    similarity_agreement,
+)
 from layerscope.blocks.encoder import Batch, Encoder, Variant
 from layerscope.blocks.folder import transformer_path, verify_folder, write_folder
 from layerscope.blocks.kinds import BlockKind, find_kind
 from layerscope.blocks.refit import refit
 from layerscope.blocks.result import FasterEncoder
 from layerscope.blocks.search import Step, search
-from layerscope.blocks.words import AGREEMENT, card, headline
+from layerscope.blocks.words import AGREEMENT, RANKING, card, headline
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
 from layerscope.core.runs import MARKER
 from layerscope.core.statistics import bootstrap_weights
@@ -42,6 +47,7 @@ SEARCHED = 200
 CHECKED = 500
 MOST_TOKENS = 60_000
 LEAST_CHECKED = 20
+LEAST_QUERIES = 20
 _TIMED = 128
 _VERIFIED = 20
 _DRAWS = 1000
@@ -70,19 +76,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts divided: `checked` measure the agreement, `fitted` choose and fit; the first
-    `searched` of these choose."""
+    """Texts divided: `checked` measure the agreement, `fitted` choose and fit."""
 
     name: str
     facts: dict[str, Any]
-    checked: tuple[str, ...]
-    fitted: tuple[str, ...]
+    checked: TextSet
+    fitted: TextSet
 
     @classmethod
-    def divide(cls, name: str, facts: dict[str, Any], texts: Sequence[str]) -> Texts:
-        """Set a quarter of the texts aside, at most `CHECKED`."""
-        count = max(LEAST_CHECKED // 2, min(CHECKED, len(texts) // 4))
-        return cls(name, facts, tuple(texts[:count]), tuple(texts[count:]))
+    def divide(
+        cls, name: str, facts: dict[str, Any], texts: Sequence[str], queries: Sequence[str] = ()
+    ) -> Texts:
+        """Set a quarter of the texts and of the queries aside, at most `CHECKED` in all."""
+        if 0 < len(queries) < LEAST_QUERIES:
+            raise InvalidValueError(
+                f"{len(queries)} queries are too few to compare rankings: give at least "
+                f"{LEAST_QUERIES}, or leave queries= out to compare the texts with each other."
+            )
+        both = TextSet.of(texts, queries)
+        count = max(LEAST_CHECKED // 2, min(CHECKED, len(both) // 4))
+        return cls(name, facts, *both.cut(count))
 
 
 @dataclass
@@ -105,7 +118,7 @@ class MadeEncoder:
         with published(out, overwrite) as folder:
             write_folder(self.encoder, self.variant, folder)
             verified = verify_folder(
-                self.encoder, self.variant, folder, self.texts.checked[:_VERIFIED]
+                self.encoder, self.variant, folder, self.texts.checked.first(_VERIFIED).texts
             )
             servers = check_servers(folder)
             manifest = {**result.manifest, "verification": verified, "servers": servers}
@@ -141,20 +154,29 @@ def make_faster(
     start = perf_counter()
     request.check(encoder.n_blocks)
     kind = find_kind(encoder)
-    fitted = _up_to(encoder, texts.fitted)
-    searched = encoder.batches(texts.fitted[:SEARCHED])
+    fitted = _up_to(encoder, texts.fitted.texts)
+    searched = texts.fitted.first(SEARCHED)
     sizes = _sizes(encoder.n_blocks, request)
     bar.begin("searching which blocks can be left out|removals", encoder.n_blocks - min(sizes))
-    steps = search(encoder, searched, kind, min(sizes), bar.advance)
+    steps = search(
+        encoder,
+        encoder.batches(searched.texts),
+        kind,
+        min(sizes),
+        bar.advance,
+        searched.queries,
+    )
     subsets = {len(step.blocks): step.blocks for step in steps}
-    checked = encoder.batches(texts.checked)
+    checked = encoder.batches(texts.checked.texts)
+    queries = texts.checked.queries
     candidates = [_Measured(Candidate(encoder.whole.blocks), encoder.whole)]
     limit = KEEP if request.keep is None and request.budget is None else request.keep
     whole = encoder.encode(encoder.whole, checked)
-    candidates[0].measure(whole, whole, request.seed)
+    candidates[0].measure(whole, whole, queries, request.seed)
     for size in [size for size in sizes if size in subsets]:
         for one in _of_size(encoder, subsets[size], kind, fitted, bar):
-            one.measure(whole, encoder.encode(one.variant, checked), request.seed)
+            vectors = encoder.encode(one.variant, checked)
+            one.measure(whole, vectors, queries, request.seed)
             candidates.append(one)
         if _is_enough(candidates, limit, size, encoder.n_blocks):
             break
@@ -188,10 +210,13 @@ class _Measured:
     draws: np.ndarray | None = None
     neighbors: float = np.nan
 
-    def measure(self, whole: np.ndarray, vectors: np.ndarray, seed: int) -> None:
-        """Compare vectors of the texts that fitted nothing."""
-        self.agreement, self.draws = similarity_agreement(whole, vectors, seed=seed)
-        self.neighbors = shared_neighbors(whole, vectors)
+    def measure(self, whole: np.ndarray, vectors: np.ndarray, queries: int, seed: int) -> None:
+        """Compare vectors of the texts that fitted nothing; the first `queries` are queries."""
+        if queries:
+            self.agreement, self.draws = ranking_agreement(whole, vectors, queries, seed=seed)
+        else:
+            self.agreement, self.draws = similarity_agreement(whole, vectors, seed=seed)
+        self.neighbors = shared_neighbors(whole, vectors, queries)
 
 
 def _sizes(n_blocks: int, request: Request) -> list[int]:
@@ -301,6 +326,7 @@ def _manifest(
             **texts.facts,
             "name": texts.name,
             "checked": len(texts.checked),
+            "queries": texts.checked.queries,
             "fitted": sum(len(batch.rows) for batch in fitted),
             "tokens": sum(batch.tokens for batch in fitted),
         },
@@ -314,10 +340,10 @@ def _manifest(
         "labels": None
         if labels is None
         else _label_claim(encoder, chosen.variant, labels, request),
-        "speed": _speed(encoder, chosen.variant, texts.checked[:_TIMED]),
+        "speed": _speed(encoder, chosen.variant, texts.checked.first(_TIMED).texts),
         "conventions": {
-            "agreement": AGREEMENT,
-            "interval": "95 %, texts resampled",
+            "agreement": RANKING if texts.checked.queries else AGREEMENT,
+            "interval": f"95 %, {'queries' if texts.checked.queries else 'texts'} resampled",
             "search": f"greedy removal with a refit of the block before the gap, {SEARCHED} texts",
             "max_length": encoder.max_length,
             "seed": request.seed,

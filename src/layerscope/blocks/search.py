@@ -41,12 +41,15 @@ def search(
     kind: BlockKind | None,
     smallest: int,
     advance: Callable[[int], None] = lambda n: None,
+    queries: int = 0,
 ) -> list[Step]:
     """Remove one block after the other until `smallest` are left; the best removal at each step.
 
-    With `kind` None blocks are judged as they are.
+    With `kind` None blocks are judged as they are. The first `queries` texts are queries.
     """
-    current, whole = encoder.whole, _vectors(encoder, encoder.whole, batches)
+    order = np.argsort(np.concatenate([batch.rows for batch in batches]))
+    current = encoder.whole
+    whole = _vectors(encoder, encoder.whole, batches)[order]
     removable = encoder.removable()
     goals = None
     if kind is not None:
@@ -57,7 +60,7 @@ def search(
         if not trials:
             break
         scores = {
-            block: closeness(whole, _vectors(encoder, rest, batches, starts))
+            block: closeness(whole, _vectors(encoder, rest, batches, starts)[order], queries)
             for block, (_, rest, starts) in trials.items()
         }
         removed = max(scores, key=lambda block: scores[block])

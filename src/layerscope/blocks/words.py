@@ -13,6 +13,10 @@ from layerscope.exporting.servers import opening_words
 from layerscope.terminal import Console, print_facts, print_frame, print_notes
 
 AGREEMENT = "correlation of the similarities of all pairs of texts with the whole encoder's"
+RANKING = (
+    "correlation of a query's similarities to the documents with the whole encoder's, mean over "
+    "queries"
+)
 
 
 def headline(manifest: Mapping[str, Any]) -> str:
@@ -35,10 +39,13 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what stands behind the headline, as names and values."""
     choice, claim, texts = manifest["choice"], manifest["claim"], manifest["texts"]
     low, high = (1 + end for end in claim["interval"])
+    agreement = manifest["conventions"]["agreement"]
+    queries = texts["queries"]
+    nearest = "query's 10 nearest documents" if queries else "text's 10 nearest"
     lines = [
         ("blocks kept", ", ".join(map(str, choice["blocks"])) + f" ({choice['how']})"),
-        ("agreement", f"{claim['after']:.3f} (95 % interval {low:.3f} to {high:.3f}): {AGREEMENT}"),
-        ("same neighbors", f"{choice['neighbors']:.0%} of each text's 10 nearest"),
+        ("agreement", f"{claim['after']:.3f} (95 % interval {low:.3f} to {high:.3f}): {agreement}"),
+        ("same neighbors", f"{choice['neighbors']:.0%} of each {nearest}"),
     ]
     labels = manifest.get("labels")
     if labels:
@@ -58,7 +65,9 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "measured on",
-            f"{texts['checked']:,} texts of {texts['name']} that fitted nothing; refitted on "
+            f"{texts['checked']:,} texts of {texts['name']} "
+            + (f"({queries:,} of them queries) " if queries else "")
+            + f"that fitted nothing; refitted on "
             f"{texts['fitted']:,} others ({texts['tokens']:,} tokens)",
         ),
     ]
