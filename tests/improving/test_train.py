@@ -22,12 +22,12 @@ from layerscope.improving.resume import FitPlan, settle_plan, training_folder, w
 from layerscope.improving.sample import Reader
 from layerscope.improving.train import (
     agreement,
-    embed_by_length,
-    fast_half,
     similarity_loss,
     train_student,
 )
 from layerscope.progress import Silent
+from layerscope.training import distill
+from layerscope.training.distill import embed_by_length, fast_half
 from layerscope.vectors import VectorStore
 from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
@@ -200,7 +200,7 @@ def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
     done = train(
         llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5}
     )
-    assert len(done.training.curve) <= done.training.steps + training.PATIENCE
+    assert len(done.training.curve) <= done.training.steps + distill.PATIENCE
 
 
 def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):

@@ -115,7 +115,7 @@ EXTRAS = {
         "import layerscope; layerscope.profile('vision-ar', 'digits', limit=20, metrics=['prompt_entropy'], progress=False)"
     ),
     "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
-    "train": "from sentence_transformers import SentenceTransformerTrainer; import layerscope.improving.train",
+    "train": "from sentence_transformers import SentenceTransformerTrainer; import layerscope.training.distill",
     "xlsx": "from layerscope.extras import require; require('xlsx'); import python_calamine",
     "factorial": "import statsmodels, mteb",
     "augment": _PROFILE + "metrics='infonce', augmenter='nlpaug')",

@@ -21,6 +21,7 @@ from layerscope.improving.resume import FitPlan, settle_plan
 from layerscope.improving.sample import Sample, encoder_vectors
 from layerscope.improving.speed import encoder_seconds
 from layerscope.progress import announce
+from layerscope.training.distill import MINUTES
 
 SHARE = 0.25
 """The most that reading further texts may cost unless all are wanted, as a share of what the choice
@@ -28,9 +29,6 @@ costs."""
 
 MOST_FITTED = 50_000
 """The most texts that are fitted on: their vectors are held in memory, and more add little."""
-
-MINUTES = 30.0
-"""The time for reading texts to train on, and for the training, unless another one is set."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from layerscope.improving.candidates import exportable, find_readout
 from layerscope.improving.choose import decide
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.evidence import NeighborShares, Training
-from layerscope.improving.fit import MINUTES, Fitted, fit_head, fit_mean, read_lesson
+from layerscope.improving.fit import Fitted, fit_head, fit_mean, read_lesson
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.judging import Judges, make_judges
 from layerscope.improving.maps import map_of_choice
@@ -46,6 +46,7 @@ from layerscope.improving.speed import compare_speeds
 from layerscope.improving.train import train_student
 from layerscope.improving.words import NO_WORDS, UNTRAINED, kept_reason, training_outcome
 from layerscope.selection.choice import Choice
+from layerscope.training.distill import MINUTES
 
 
 @dataclass(frozen=True)
